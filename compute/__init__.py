@@ -1,0 +1,1 @@
+"""The compute side: universe, sources, indicators, engine, replay and audit; writes to the store."""
