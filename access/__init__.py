@@ -1,0 +1,1 @@
+"""Who may call: keys and what they are worth. Imports store and schemas."""

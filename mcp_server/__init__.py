@@ -1,0 +1,1 @@
+"""The primary face: the MCP endpoint and the tools. Imports access, store and schemas."""

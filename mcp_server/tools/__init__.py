@@ -1,0 +1,1 @@
+"""One file a tool: its description, schemas and handler side by side."""

@@ -1,0 +1,1 @@
+"""The second face: /api/v1 routes onto the very handlers of the tools."""

@@ -1,0 +1,46 @@
+"""The one error shape of SPEC.md, and the exception that carries it through both faces."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from schemas.vocabulary import ErrorCode
+
+
+class ErrorBody(BaseModel):
+    """What every failure returns."""
+
+    error: ErrorCode = Field(description="Stable code of what went wrong.")
+    message: str = Field(description="What went wrong, what is accepted, what to do next.")
+    how_to_get_access: dict[str, Any] | None = Field(
+        default=None, description="On authentication failures: the purchase flow and its price."
+    )
+    docs: str | None = Field(default=None, description="Address of the documentation.")
+
+
+class ApiError(Exception):
+    """A refusal that a caller should read, with the HTTP status it has on the REST face."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        status: int,
+        *,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def invalid_parameter(message: str) -> ApiError:
+    """Return the refusal of one bad argument, body or path."""
+    return ApiError("invalid_parameter", message, 400)
+
+
+def unavailable(message: str, retry_after_s: int) -> ApiError:
+    """Return the refusal of what will work later, with when to come back."""
+    return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)

@@ -1,0 +1,50 @@
+"""Arguments of the keyed reads, the same on both faces; unknown ones are refused."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.vocabulary import AssetClass, Direction, IndicatorId, Reading, Timeframe
+
+MAX_OFFSET = 2**63 - 1
+
+
+class Query(BaseModel):
+    """A flat set of arguments, validated strictly: no text passes for a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class StateQuery(Query):
+    """Filters of the board of current readings; together they narrow it."""
+
+    ticker: str | None = Field(
+        default=None, description="Comma-separated tickers, any case. Example: BTC,ETH"
+    )
+    asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+    timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
+    indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")
+    direction: Reading | None = Field(
+        default=None, description="Only readings that are in this state now."
+    )
+
+
+class SignalsQuery(Query):
+    """Filters and page of the feed of changes, newest first."""
+
+    tier: Literal["universe", "alerts", "all"] = Field(
+        default="universe", description="Pipeline; all merges both. Default universe."
+    )
+    ticker: str | None = Field(default=None, description="One ticker, any case. Example: BTC")
+    indicator: str | None = Field(
+        default=None, description="Indicator id, screener id or display name. Example: enzo"
+    )
+    timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
+    direction: Direction | None = Field(default=None, description="Only changes to this direction.")
+    since: str | None = Field(
+        default=None,
+        description="Only rows strictly after this ISO 8601 instant, zone required.",
+        json_schema_extra={"format": "date-time"},
+    )
+    limit: int = Field(default=50, ge=1, le=200, description="Rows a page. Default 50.")
+    offset: int = Field(default=0, ge=0, le=MAX_OFFSET, description="Rows to skip. Default 0.")

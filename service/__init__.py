@@ -1,0 +1,1 @@
+"""Composition root: settings, the app and the `signals` command; imports every layer."""

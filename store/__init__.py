@@ -1,0 +1,1 @@
+"""Everything kept on disk, behind two Protocols; all SQL lives here. Imports schemas alone."""
