@@ -1,6 +1,6 @@
 """The closed vocabularies of SPEC.md, and instants as they are written to users."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal, get_args
 
 from pydantic import WithJsonSchema
@@ -41,6 +41,11 @@ def instant(epoch_ms: int) -> str:
     """Write epoch milliseconds as ISO 8601 in UTC with three decimals and `Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def midnight_s(day: date) -> int:
+    """Return the epoch seconds at which a day begins in UTC."""
+    return int(datetime.combine(day, time.min, UTC).timestamp())
 
 
 def change_type(before: int, after: int) -> ChangeType:

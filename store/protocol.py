@@ -4,8 +4,8 @@ Times of bars are epoch seconds, times of rows epoch milliseconds, both UTC. Two
 market data and access never share a transaction.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from schemas.coverage import Coverage
@@ -117,7 +117,11 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Everything one transaction writes: all of it or nothing."""
+    """Everything one transaction writes: all of it or nothing.
+
+    `publish_from` names every ticker new to the store and the market time (ms) from which its
+    changes are published.
+    """
 
     market_time: int
     bars: Sequence[BarRow]
@@ -125,16 +129,21 @@ class Pass:
     changes: Sequence[ChangeRow]
     carries: Sequence[CarryRow]
     epochs: Sequence[EpochRow] = ()
+    publish_from: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a store has come; `market_time` is None before the first pass."""
+    """How far a store has come; `market_time` is None before the first pass.
+
+    Rows created before `pruned_before` may have been pruned.
+    """
 
     source: str | None
     market_time: int | None
     last_created_at: int
     passes: int
+    pruned_before: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,9 @@ class MarketStore(Protocol):
         self, number: int
     ) -> tuple[list[BarRow], list[FundingRow], list[ChangeRow]]:
         """Return what a pass wrote, in the order of its digests, as far as it is still stored."""
+
+    async def orphans(self) -> int:
+        """Return how many bars and settlements belong to no pass."""
 
     def changes(self) -> AsyncIterator[ChangeRow]:
         """Yield every stored change, published or not, oldest first."""

@@ -1,0 +1,195 @@
+"""Recomputes everything published from the stored bars, with the step that published it.
+
+Checks the digest chain, the row set both ways, every reading and every carry. What another version
+of an indicator read is "not verifiable", never a mismatch.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute.audit_rows import Epochs, RowAudit
+from compute.bars import HOUR_S
+from compute.engine import layout
+from compute.indicators.contract import NO_READING, Indicator
+from compute.restore import funding_of, series_of
+from compute.runs import last_run
+from compute.stepper import Cell, Change, Intake, Stepper
+from compute.universe import Universe
+from schemas.vocabulary import TIMEFRAMES, Timeframe
+from store.digest import GENESIS, bars_digest, chain_digest
+from store.protocol import BarRow, ChangeRow, FundingRow, MarketStore, PassRow
+
+Progressed = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What an audit looked at and what it found wrong, each finding one line."""
+
+    checked: Counter[str] = field(default_factory=Counter)
+    not_verifiable: Counter[str] = field(default_factory=Counter)
+    findings: list[str] = field(default_factory=list)
+
+
+class Audit:
+    """One audit of one store; `run` once."""
+
+    def __init__(
+        self, store: MarketStore, universe: Universe, indicators: Sequence[Indicator]
+    ) -> None:
+        self._store: Final = store
+        self._indicators: Final = tuple(indicators)
+        self._stepper: Final = Stepper(list(universe.by_ticker), universe, indicators)
+        self._intake: Final = Intake({}, universe.ends)
+        self._report: Final = Report()
+        self._stepped_to: Final[dict[tuple[str, Timeframe], int]] = {}
+        self._shown: Final[dict[Cell, int]] = {}
+
+    async def run(self, progressed: Progressed = lambda done, end: None) -> Report:
+        """Audit the whole store; the report has no findings where all is well."""
+        coverage = (await self._store.snapshot()).coverage
+        for asset in () if coverage is None else coverage.assets:
+            if asset.timeframes:
+                self._intake.native[asset.ticker] = asset.timeframes[0]
+        self._epochs = Epochs(await self._store.epochs(), self._indicators)
+        rows = RowAudit(
+            self._epochs,
+            await self._store.publish_from(),
+            (await self._store.progress()).pruned_before,
+            is_nominal=coverage is not None and coverage.source == "recorded",
+        )
+        await self._walk(rows, progressed)
+        self._report.findings += rows.findings
+        await self._compare_readings()
+        await self._compare_carries()
+        if orphans := await self._store.orphans():
+            self._find(f"bars: {orphans} bars or settlements belong to no pass")
+        return self._report
+
+    def _find(self, finding: str) -> None:
+        self._report.findings.append(finding)
+
+    async def _walk(self, rows: RowAudit, progressed: Progressed) -> None:
+        """Go through the passes in order, with the stored changes beside them."""
+        stored = self._store.changes()
+        waiting = await anext(stored, None)
+        passes = await self._store.passes()
+        previous, run = GENESIS, -HOUR_S
+        for row in passes:
+            changes: list[ChangeRow] = []
+            while waiting is not None and waiting.created_at <= (row.last_created_at or -1):
+                changes.append(waiting)
+                waiting = await anext(stored, None)
+            bars, funding, _ = await self._store.pass_content(row.number)
+            self._check_chain(previous, row, bars, funding)
+            before, run = run, last_run(row.market_time)
+            rows.compare(row, self._recompute(bars, funding, before, run), changes)
+            self._report.checked["changes"] += len(changes)
+            self._keep_foreign(changes)
+            previous = row.digest
+            progressed(row.number, len(passes))
+        ownerless = [] if waiting is None else [waiting]
+        rows.finish([*ownerless, *[row async for row in stored]])
+
+    def _check_chain(
+        self,
+        previous: bytes,
+        row: PassRow,
+        bars: Sequence[BarRow],
+        funding: Sequence[FundingRow],
+    ) -> None:
+        self._report.checked.update(passes=1, bars=len(bars), settlements=len(funding))
+        if bars_digest(bars, funding) != row.bars_digest:
+            self._find(f"bars: pass {row.number} does not hold the bars it was committed with")
+        link = chain_digest(previous, row.market_time, row.bars_digest, row.changes_digest)
+        if link != row.digest:
+            self._find(f"chain: pass {row.number} does not follow from its predecessor")
+
+    def _recompute(
+        self, bars: Sequence[BarRow], funding: Sequence[FundingRow], before: int, run: int
+    ) -> list[Change]:
+        """Step a pass's bars; return the changes that follow from them, in their order."""
+        own: dict[str, tuple[list[BarRow], list[FundingRow]]] = {}
+        for bar in bars:
+            own.setdefault(bar.ticker, ([], []))[0].append(bar)
+        for settlement in funding:
+            own.setdefault(settlement.ticker, ([], []))[1].append(settlement)
+        for ticker, (its_bars, its_funding) in own.items():
+            self._take_in(ticker, its_bars, its_funding)
+        changes: list[Change] = []
+        start = run if run == before else before + HOUR_S
+        for hour, due in self._intake.take(self._stepper.row, start, run):
+            for timeframe, ready in due.items():
+                self._report.checked["readings"] += len(ready.row) * len(self._indicators)
+                for row, close in zip(ready.row.tolist(), ready.close_time.tolist(), strict=True):
+                    self._stepped_to[self._stepper.tickers[row], timeframe] = close
+            changes += self._stepper.run(hour, due)
+        return changes
+
+    def _take_in(self, ticker: str, bars: list[BarRow], funding: list[FundingRow]) -> None:
+        if ticker not in self._stepper.row:
+            self._report.not_verifiable[f"{ticker}: not in the universe"] += len(bars)
+            return
+        if bars:
+            self._intake.native[ticker] = bars[0].timeframe
+        if ticker in self._intake.native:
+            series = series_of(bars, self._intake, ticker)
+            self._intake.add(ticker, series, funding_of(funding))
+
+    def _keep_foreign(self, stored: Sequence[ChangeRow]) -> None:
+        """Leave on the board what another version read: the next change starts from there."""
+        for row in stored:
+            cell = Cell(row.ticker, row.timeframe, row.indicator)
+            self._shown[cell] = row.after
+            version = self._epochs.foreign_version(cell, row.close_time)
+            if version is not None:
+                self._report.not_verifiable[f"{row.indicator}: version {version}"] += 1
+        for cell, after in self._shown.items():
+            closed = self._stepped_to.get(cell[:2], 0)
+            if self._epochs.foreign_version(cell, closed) is not None:
+                self._stepper.place(cell, after)
+
+    async def _compare_readings(self) -> None:
+        stored = {
+            Cell(row.ticker, row.timeframe, row.indicator): row.reading
+            for row in await self._store.readings()
+        }
+        computed: dict[Cell, int] = {}
+        for timeframe in TIMEFRAMES:
+            board = self._stepper.board[timeframe]
+            for row, ticker in enumerate(self._stepper.tickers):
+                for key, reading in zip(self._stepper.keys, board[row].tolist(), strict=True):
+                    if reading != NO_READING:
+                        computed[Cell(ticker, timeframe, key)] = reading
+        for cell in sorted(stored.keys() | computed.keys()):
+            given, wanted = stored.get(cell), computed.get(cell)
+            if given != wanted and cell.ticker in self._stepper.row:
+                where = ".".join(cell)
+                self._find(f"readings: {where} is {given} where the bars give {wanted}")
+
+    async def _compare_carries(self) -> None:
+        stored = {
+            Cell(row.ticker, row.timeframe, row.indicator): row
+            for row in await self._store.carries()
+        }
+        self._report.checked["carries"] += len(stored)
+        for (ticker, timeframe), close in self._stepped_to.items():
+            row = self._stepper.row[ticker]
+            for column, indicator in enumerate(self._indicators):
+                cell = Cell(ticker, timeframe, indicator.id)
+                carry = stored.pop(cell, None)
+                where = ".".join(cell)
+                if carry is None:
+                    self._find(f"carries: {where} is missing")
+                elif (carry.version, carry.layout) != (indicator.version, layout(indicator)):
+                    self._report.not_verifiable[f"carry of {cell.key}: v{carry.version}"] += 1
+                elif (carry.close_time, carry.data) != (
+                    close,
+                    self._stepper.engines[timeframe].carry(column, row),
+                ):
+                    self._find(f"carries: {where} does not follow from the bars")
+        for cell in stored:
+            if cell.ticker in self._stepper.row:
+                self._find(f"carries: {'.'.join(cell)} belongs to no bar")

@@ -1,0 +1,170 @@
+"""Bars as columns: which are accepted, when they close, and how longer bars are built from 1h.
+
+Pure NumPy; times are epoch seconds UTC. Rules from INDICATORS.md and DESIGN.md ("Bars").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import fsum
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.int64]
+Prices = NDArray[np.float64]
+HOUR_S = 3600
+DAY_S = 86_400
+FUNDING_DAYS = 365
+
+
+class RawBar(NamedTuple):
+    """A bar as a source delivers it, before any rule was applied."""
+
+    open_time: int
+    open: float
+    high: float
+    low: float
+    close: float
+    volume: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Bars of one asset and timeframe, oldest first; every column has shape (bars,)."""
+
+    open_time: Times
+    close_time: Times
+    open: Prices
+    high: Prices
+    low: Prices
+    close: Prices
+    volume: Prices
+
+    def __len__(self) -> int:
+        return len(self.open_time)
+
+    @classmethod
+    def of(cls, rows: Sequence[RawBar], period_s: int) -> Self:
+        """Build a series from accepted bars of one native period, oldest first."""
+        table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), 5)
+        open_time = np.array([row.open_time for row in rows], dtype=np.int64)
+        columns = (np.ascontiguousarray(table[:, column]) for column in range(5))
+        return cls(open_time, closing_time(open_time, period_s), *columns)
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Series":
+        """Return the chosen bars."""
+        return Series(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def then(self, later: "Series") -> "Series":
+        """Return these bars followed by later ones."""
+        names = [field.name for field in fields(self)]
+        return Series(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Funding:
+    """Settlements of one perpetual, oldest first; `rate` as a fraction a settlement."""
+
+    settled_at: Times
+    rate: Prices
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, float]]) -> Self:
+        """Build from (settled_at, rate) pairs, oldest first."""
+        settled_at = np.array([row[0] for row in rows], dtype=np.int64)
+        return cls(settled_at, np.array([row[1] for row in rows], dtype=np.float64))
+
+    def between(self, after: int, until: int) -> "Funding":
+        """Return the settlements in (after, until]."""
+        chosen = slice(*np.searchsorted(self.settled_at, (after, until), side="right"))
+        return Funding(self.settled_at[chosen], self.rate[chosen])
+
+    def then(self, later: "Funding") -> "Funding":
+        """Return these settlements followed by later ones."""
+        return Funding(
+            np.concatenate([self.settled_at, later.settled_at]),
+            np.concatenate([self.rate, later.rate]),
+        )
+
+    def annualised(self, close_time: Times) -> Prices:
+        """Return F for each close: 365 x the sum over the last 24 h, NaN where none settled.
+
+        The sums are exactly rounded, so they do not depend on where a window was cut.
+        """
+        first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right").tolist()
+        last = np.searchsorted(self.settled_at, close_time, side="right").tolist()
+        rates = self.rate.tolist()
+        sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in zip(first, last, strict=True)]
+        return FUNDING_DAYS * np.array(sums, dtype=np.float64)
+
+
+def closing_time(open_time: Times, period_s: int) -> Times:
+    """Return when bars close; one that ends off its boundary closes at the next.
+
+    Hourly bars close on full hours and daily bars at 00:00 UTC, where the run that reads them is.
+    """
+    return -(-(open_time + period_s) // period_s) * period_s
+
+
+def built(hourly: Series, period_s: int) -> Series:
+    """Build longer bars on UTC boundaries from hourly bars, each by the bucket it closes in."""
+    if not len(hourly):
+        return NO_BARS
+    bucket = closing_time(hourly.close_time - period_s, period_s)
+    first = np.flatnonzero(np.diff(bucket, prepend=bucket[0] - 1))
+    last = np.append(first[1:], len(hourly)) - 1
+    return Series(
+        open_time=bucket[first] - period_s,
+        close_time=bucket[first],
+        open=hourly.open[first],
+        high=np.maximum.reduceat(hourly.high, first),
+        low=np.minimum.reduceat(hourly.low, first),
+        close=hourly.close[last],
+        volume=np.add.reduceat(hourly.volume, first),
+    )
+
+
+def accepted(
+    rows: Sequence[RawBar], period_s: int, after: int | None = None
+) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
+    """Sort bars by open time and split them into accepted ones and (bar, reason) rejections.
+
+    `after` is the open time of the last bar accepted before these.
+    """
+    good: list[RawBar] = []
+    bad: list[tuple[RawBar, str]] = []
+    for row in sorted(rows, key=lambda row: row.open_time):
+        if reason := _fault(row) or _crowding(row, after, period_s):
+            bad.append((row, reason))
+        else:
+            good.append(row)
+            after = row.open_time
+    return good, bad
+
+
+def _fault(row: RawBar) -> str | None:
+    if not np.isfinite(row[1:]).all():
+        return "a number is NaN or infinite"
+    if min(row.open, row.high, row.low, row.close) <= 0:
+        return "a price is not above 0"
+    if row.high < row.low:
+        return "high is below low"
+    if not row.low <= row.close <= row.high:
+        return "close is outside low to high"
+    return "volume is negative" if row.volume < 0 else None
+
+
+def _crowding(row: RawBar, after: int | None, period_s: int) -> str | None:
+    if after is None:
+        return None
+    if row.open_time <= after:
+        return "open time is repeated"
+    if period_s == HOUR_S and row.open_time - after < HOUR_S:
+        return "opens less than an hour after its predecessor"
+    before, now = closing_time(np.array([after, row.open_time]), period_s)
+    return "closes together with its predecessor" if now <= before else None
+
+
+NO_BARS = Series.of([], HOUR_S)
+NO_FUNDING = Funding.of([])

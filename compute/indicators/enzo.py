@@ -1,0 +1,74 @@
+"""Enzo: the slope of an adaptive average in units of true range.
+
+Kaufman (1995), *Smarter Trading*: KAMA; Wilder (1978): true range.
+"""
+
+import numpy as np
+
+from compute.indicators.contract import ZERO_DIVISOR, Bar, Carry, Floats, Readings, Values
+from compute.indicators.windows import (
+    atr,
+    count_bar,
+    divide,
+    floats,
+    held_readings,
+    latch,
+    push,
+    start_atr,
+    start_carry,
+    undefined,
+    withhold,
+)
+
+EFFICIENCY_PERIOD = 10
+FASTEST, SLOWEST = 2.0 / 3.0, 2.0 / 31.0
+SLOPE_PERIOD = 5
+ATR_PERIOD = 14
+ENTER, EXIT = 0.50, 0.10
+
+
+class Enzo:
+    """Holds a side while Kaufman's average climbs or falls fast enough."""
+
+    id = "enzo"
+    name = "Enzo"
+    version = 1
+
+    def start(self, assets: int) -> Carry:
+        """Return the carry of assets that have not yet seen a bar."""
+        return start_carry(
+            assets,
+            closes=undefined(assets, EFFICIENCY_PERIOD + 1),
+            kamas=undefined(assets, SLOPE_PERIOD + 1),
+            **start_atr(assets),
+        )
+
+    def advance(self, carry: Carry, bar: Bar) -> Values:
+        """Return `s` (5-bar rise of KAMA in ATRs), `kama` and `atr` in price units."""
+        count = count_bar(carry)
+        closes, kamas = floats(carry, "closes"), floats(carry, "kamas")
+        push(closes, bar.close)
+        seeded = count == EFFICIENCY_PERIOD + 1
+        previous = np.where(seeded, closes[:, -2], kamas[:, -1])
+        kama = previous + _smoothing(closes) * (bar.close - previous)
+        push(kamas, kama)
+        ranges = atr(carry, bar, ATR_PERIOD)
+        score = divide(kama - kamas[:, 0], ranges, floor=ZERO_DIVISOR * bar.close)
+        return {"s": score, "kama": kama, "atr": ranges}
+
+    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
+        """Advance by one bar; return the side latched by the slope."""
+        score = self.advance(carry, bar)["s"]
+        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, held_readings(carry))
+
+
+def _smoothing(closes: Floats) -> Floats:
+    """Return KAMA's smoothing constant, the fastest where nothing moved, as TA-Lib has it."""
+    change = np.abs(closes[:, -1] - closes[:, 0])
+    path = np.abs(closes[:, 1:] - closes[:, :-1]).sum(axis=1)
+    # A straight path is 1 without a division; the comparison is negated so that NaN stays NaN.
+    is_bent = ~(path <= np.maximum(change, ZERO_DIVISOR * closes[:, -1]))
+    efficiency = np.divide(change, path, out=np.ones_like(path), where=is_bent)
+    root: Floats = efficiency * (FASTEST - SLOWEST) + SLOWEST
+    return root * root

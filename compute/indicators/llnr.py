@@ -1,0 +1,66 @@
+"""LLNR: one-sided local linear regression, its slope in units of noise.
+
+Fan & Gijbels (1996), *Local Polynomial Modelling and Its Applications*, with a Gaussian kernel
+that looks back only.
+"""
+
+import numpy as np
+
+from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
+from compute.indicators.windows import (
+    count_bar,
+    divide,
+    floats,
+    held_readings,
+    latch,
+    push,
+    sample_sd,
+    start_carry,
+    undefined,
+    withhold,
+)
+
+PERIOD = 64
+BANDWIDTH = 16
+ENTER, EXIT = 0.75, 0.25
+
+
+def _slope_weights() -> Floats:
+    """Return what to multiply `PERIOD` values (oldest first) by for the sum to be the slope."""
+    time = np.arange(-(PERIOD - 1.0), 1.0)
+    kernel = np.exp(-0.5 * (time / BANDWIDTH) ** 2)
+    centred = time - (kernel * time).sum() / kernel.sum()
+    weights: Floats = kernel * centred / (kernel * centred * centred).sum()
+    return weights
+
+
+SLOPE_WEIGHTS = _slope_weights()
+
+
+class Llnr:
+    """Reads `s` = `slope` (log price a bar) x sqrt(16) / `sigma`; `s` is defined from bar 65 on."""
+
+    id = "llnr"
+    name = "LLNR"
+    version = 1
+
+    def start(self, assets: int) -> Carry:
+        """Return the carry of assets that have not yet seen a bar."""
+        return start_carry(assets, log_closes=undefined(assets, PERIOD + 1))
+
+    def advance(self, carry: Carry, bar: Bar) -> Values:
+        """Move the window by one bar; return `s`, `slope` (from bar 64) and `sigma`."""
+        count_bar(carry)
+        window = floats(carry, "log_closes")
+        push(window, np.log(bar.close))
+        below_newest = window[:, 1:] - window[:, -1:]
+        slope: Floats = (SLOPE_WEIGHTS * below_newest).sum(axis=1)
+        sigma = sample_sd(window[:, 1:] - window[:, :-1])
+        score = divide(slope * BANDWIDTH**0.5, sigma)
+        return {"s": score, "slope": slope, "sigma": sigma}
+
+    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
+        """Advance by one bar and latch `s`."""
+        score = self.advance(carry, bar)["s"]
+        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, held_readings(carry))

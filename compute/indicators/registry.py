@@ -1,0 +1,26 @@
+"""The seven indicators in the order of SPEC.md; the one place that lists them."""
+
+from compute.indicators.bayesian_trend import BayesianTrend
+from compute.indicators.ceres import Ceres
+from compute.indicators.contract import Indicator
+from compute.indicators.enzo import Enzo
+from compute.indicators.llnr import Llnr
+from compute.indicators.perpkit import PerpKit
+from compute.indicators.reversals import Reversals
+from compute.indicators.trend_oracle import TrendOracle
+
+INDICATORS: tuple[Indicator, ...] = (
+    TrendOracle(),
+    BayesianTrend(),
+    Reversals(),
+    Ceres(),
+    Enzo(),
+    Llnr(),
+    PerpKit(),
+)
+UNIVERSE_LOGGED: tuple[str, ...] = tuple(i.id for i in INDICATORS if i.id != "perpkit")
+
+
+def screener_id(indicator_id: str) -> str:
+    """Return the id as screeners write it: hyphens for underscores."""
+    return indicator_id.replace("_", "-")

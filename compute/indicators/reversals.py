@@ -1,0 +1,117 @@
+"""Reversals: exhaustion, then re-entry into the band.
+
+Wilder (1978), *New Concepts in Technical Trading Systems*: RSI; Bollinger (2001), *Bollinger on
+Bollinger Bands*.
+"""
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compute.indicators.contract import (
+    BEARISH,
+    BULLISH,
+    NEUTRAL,
+    Bar,
+    Carry,
+    Floats,
+    Readings,
+    Values,
+)
+from compute.indicators.windows import (
+    count_bar,
+    divide,
+    floats,
+    held_readings,
+    mean,
+    population_sd,
+    push,
+    start_carry,
+    undefined,
+    wilder,
+    withhold,
+)
+
+RSI_PERIOD = 14
+BAND_PERIOD = 20
+BAND_SDS = 2.0
+EXTREME_PERIOD = 5
+OVERSOLD, OVERBOUGHT = 30.0, 70.0
+MAX_AGE = 12
+
+Flags = NDArray[np.bool_]
+
+
+class Reversals:
+    """Takes a side when the close re-enters its band soon after an extreme RSI."""
+
+    id = "reversals"
+    name = "Reversals"
+    version = 1
+
+    def start(self, assets: int) -> Carry:
+        """Return the carry of assets that have not yet seen a bar."""
+        return start_carry(
+            assets,
+            closes=undefined(assets, BAND_PERIOD),
+            highs=undefined(assets, EXTREME_PERIOD),
+            lows=undefined(assets, EXTREME_PERIOD),
+            rsis=undefined(assets, EXTREME_PERIOD),
+            gain=np.zeros(assets),
+            loss=np.zeros(assets),
+            upper=undefined(assets),
+            lower=undefined(assets),
+            age=np.zeros(assets, dtype=np.int64),
+            level=undefined(assets),
+        )
+
+    def advance(self, carry: Carry, bar: Bar) -> Values:
+        """Return `rsi` (0 to 100), `upper` and `lower`, the bands in price units."""
+        rsi = _move_rsi(carry, bar)
+        closes = floats(carry, "closes")
+        push(closes, bar.close)
+        push(floats(carry, "highs"), bar.high)
+        push(floats(carry, "lows"), bar.low)
+        push(floats(carry, "rsis"), rsi)
+        middle, width = mean(closes), BAND_SDS * population_sd(closes)
+        carry["upper"], carry["lower"] = middle + width, middle - width
+        return {"rsi": rsi, "upper": floats(carry, "upper"), "lower": floats(carry, "lower")}
+
+    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
+        """Advance by one bar; return the side of a reversal until it is old or has failed."""
+        previous_close = floats(carry, "closes")[:, -1]
+        was_below = previous_close <= floats(carry, "lower")
+        was_above = previous_close >= floats(carry, "upper")
+        values = self.advance(carry, bar)
+        rsis = floats(carry, "rsis")
+        bullish = was_below & (bar.close > values["lower"]) & (rsis.min(axis=1) <= OVERSOLD)
+        bearish = was_above & (bar.close < values["upper"]) & (rsis.max(axis=1) >= OVERBOUGHT)
+        bearish &= ~bullish
+        return carry, withhold(carry, _hold(carry, bar.close, bullish, bearish))
+
+
+def _move_rsi(carry: Carry, bar: Bar) -> Floats:
+    """Return Wilder's RSI, 50 where nothing moved; `closes` must still end with the last bar."""
+    changes = count_bar(carry) - 1
+    change = bar.close - floats(carry, "closes")[:, -1]
+    gain = wilder(floats(carry, "gain"), changes, np.maximum(change, 0.0), RSI_PERIOD)
+    loss = wilder(floats(carry, "loss"), changes, np.maximum(-change, 0.0), RSI_PERIOD)
+    moved = gain + loss
+    rsi = divide(100.0 * gain, moved, floor=0.0)
+    rsi[moved == 0.0] = 50.0
+    return rsi
+
+
+def _hold(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readings:
+    """Move side, age and level by one bar and return the side."""
+    held, level = held_readings(carry), floats(carry, "level")
+    age = cast(NDArray[np.int64], carry["age"])
+    age += 1
+    failed = ((held == BULLISH) & (close < level)) | ((held == BEARISH) & (close > level))
+    held[failed | (age >= MAX_AGE)] = NEUTRAL
+    held[bullish], held[bearish] = BULLISH, BEARISH
+    age[(held == NEUTRAL) | bullish | bearish] = 0
+    np.copyto(level, floats(carry, "lows").min(axis=1), where=bullish)
+    np.copyto(level, floats(carry, "highs").max(axis=1), where=bearish)
+    return held

@@ -1,0 +1,160 @@
+"""Pure pieces the indicators share: windows, averages, latches; the rules are INDICATORS.md's.
+
+Assets lie on axis 0 and a window on the last axis, oldest first, so that no asset's rounding
+depends on the others. A carry starts as NaN: what is not yet defined stays NaN by itself.
+"""
+
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compute.indicators.contract import (
+    BEARISH,
+    BULLISH,
+    NEUTRAL,
+    NO_READING,
+    WARMUP,
+    ZERO_DIVISOR,
+    Bar,
+    Carry,
+    Floats,
+    Readings,
+)
+
+Counts = NDArray[np.int64]
+
+
+def undefined(*shape: int) -> Floats:
+    """Return an array of NaN: the start of a window, an average or a previous value."""
+    return np.full(shape, np.nan)
+
+
+def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
+    """Return a carry of `arrays` with the two that most indicators need: `bars` and `held`."""
+    bars = np.zeros(assets, dtype=np.int64)
+    return {"bars": bars, "held": np.zeros(assets, dtype=np.int8), **arrays}
+
+
+def floats(carry: Carry, key: str) -> Floats:
+    """Return the float64 array under `key`, for the type checker's sake."""
+    return cast(Floats, carry[key])
+
+
+def held_readings(carry: Carry) -> Readings:
+    """Return the int8 readings held in the carry."""
+    return cast(Readings, carry["held"])
+
+
+def count_bar(carry: Carry) -> Counts:
+    """Count this bar in and return each asset's number of bars, this one included."""
+    bars = cast(Counts, carry["bars"])
+    bars += 1
+    return bars
+
+
+def withhold(carry: Carry, reading: Readings) -> Readings:
+    """Return the reading, NO_READING for an asset still in its warm-up."""
+    shown = reading.copy()
+    shown[cast(Counts, carry["bars"]) <= WARMUP] = NO_READING
+    return shown
+
+
+def push(window: Floats, value: Floats) -> None:
+    """Shift a C-contiguous window by one place and put `value` in as the newest, in place."""
+    if not window.flags.c_contiguous:
+        raise ValueError("a window must be C-contiguous")
+    # One flat move: NumPy copies a 2-d overlap through a temporary. The value that crosses into
+    # the row above is the one overwritten.
+    flat = window.reshape(-1)
+    flat[:-1] = flat[1:]
+    window[..., -1] = value
+
+
+def mean(window: Floats) -> Floats:
+    """Return the mean over the last axis, exact for equal values, NaN until the window is full."""
+    total: Floats = (window - window[..., -1:]).sum(axis=-1)
+    average: Floats = window[..., -1] + total / window.shape[-1]
+    return average
+
+
+def sample_sd(window: Floats) -> Floats:
+    """Return the SD (n-1) over the last axis, 0 for equal values, NaN until the window is full."""
+    variance: Floats = _squares(window) / (window.shape[-1] - 1)
+    return np.sqrt(variance)
+
+
+def population_sd(window: Floats) -> Floats:
+    """Return the SD (n) over the last axis, 0 for equal values, NaN until the window is full."""
+    variance: Floats = _squares(window) / window.shape[-1]
+    return np.sqrt(variance)
+
+
+def _squares(window: Floats) -> Floats:
+    """Return the sum of squared deviations from the mean.
+
+    With one deviation from the newest value being 0, the difference is at least 1/n of the sum
+    of squares, so that the short formula loses no more than log10(n) digits.
+    """
+    deviations: Floats = window - window[..., -1:]
+    total: Floats = deviations.sum(axis=-1)
+    deviations *= deviations
+    squares: Floats = deviations.sum(axis=-1)
+    least: Floats = squares - total * total / window.shape[-1]
+    return least
+
+
+def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVISOR) -> Floats:
+    """Return the quotient, 0 where |divisor| <= floor, NaN where either is NaN; equal shapes."""
+    quotient = numerator - numerator
+    return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
+
+
+def latch(held: Readings, score: Floats, enter: float, exit: float) -> Readings:
+    """Return what is held after `score`: taken at `enter`, kept until `exit`; NaN is no news."""
+    falls = ((held == BULLISH) & (score < exit)) | ((held == BEARISH) & (score > -exit))
+    kept = np.where(falls, np.int8(NEUTRAL), held)
+    kept[score <= -enter] = BEARISH
+    kept[score >= enter] = BULLISH
+    return kept
+
+
+def ema(previous: Floats, value: Floats, period: Floats | float) -> Floats:
+    """Return the exponential average moved by `value`; NaN before starts it as that value."""
+    return np.where(np.isnan(previous), value, previous + 2.0 / (period + 1.0) * (value - previous))
+
+
+def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats:
+    """Move `average` by one value in place and return it, NaN while `count` < `period`.
+
+    `average` starts at 0 and holds the sum of the values until `count` (this value included)
+    reaches `period`, then their mean, then Wilder's (1978) average; `count` < 1 is no value.
+    """
+    summed = average + value
+    moved = np.where(count > period, average + (value - average) / period, summed)
+    moved[count == period] /= period
+    np.copyto(average, moved, where=count >= 1)
+    return np.where(count < period, np.nan, average)
+
+
+def true_range(bar: Bar, previous_close: Floats, count: Counts) -> Floats:
+    """Return Wilder's true range; on the first bar (`count` 1) high - low."""
+    span = bar.high - bar.low
+    gap = np.maximum(np.abs(bar.high - previous_close), np.abs(bar.low - previous_close))
+    return np.where(count == 1, span, np.maximum(span, gap))
+
+
+def start_atr(assets: int) -> Carry:
+    """Return the arrays that `atr` keeps in a carry."""
+    return {"previous_close": undefined(assets), "atr": np.zeros(assets)}
+
+
+def atr(carry: Carry, bar: Bar, period: int) -> Floats:
+    """Return the ATR after this bar, NaN before bar `period`; the bar must be counted already.
+
+    It replaces `previous_close` (never in place), so a caller may take the old one before.
+    """
+    count = cast(Counts, carry["bars"])
+    spans = true_range(bar, floats(carry, "previous_close"), count)
+    carry["previous_close"] = bar.close.copy()
+    return wilder(floats(carry, "atr"), count, spans, period)

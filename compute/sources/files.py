@@ -1,0 +1,147 @@
+"""A folder of recorded bars as a source; the format is DESIGN.md's ("A bars folder")."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import structlog
+
+from compute.bars import NO_FUNDING, Funding, RawBar, Series, accepted
+from compute.sources.source import Fetched, SourceError
+from compute.universe import Universe
+from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
+
+BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
+FUNDING_HEADER = ["ts", "funding_rate"]
+_NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)\.csv")
+_INTEGER = re.compile(r"-?\d{1,12}")
+_LAST_TIME = 253_402_300_799
+Row = TypeVar("Row")
+
+
+class FilesSource:
+    """Every bar of a folder, parsed and judged as a whole before anything is used."""
+
+    kind: SourceKind = "recorded"
+
+    def __init__(self, folder: Path, universe: Universe) -> None:
+        """Read the folder; SourceError names the first file and row that cannot be read."""
+        self.folder = folder.resolve()
+        self.name = f"files:{self.folder}"
+        self.rejected: Counter[str] = Counter()
+        self._bars: dict[str, Series] = {}
+        self._native: dict[str, Timeframe] = {}
+        self._funding: dict[str, Funding] = {}
+        files = self._files(universe)
+        for (ticker, what), path in files.items():
+            if what == "funding":
+                self._funding[ticker] = _funding(path)
+            elif what == "1h" or (ticker, "1h") not in files:
+                self._native[ticker] = "1h" if what == "1h" else "1d"
+                self._bars[ticker] = self._series(path, self._native[ticker])
+        if not self._bars:
+            raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
+
+    @property
+    def ends_at(self) -> int | None:
+        """The close of the folder's last bar."""
+        return max((int(s.close_time[-1]) for s in self._bars.values() if len(s)), default=0)
+
+    def native(self, ticker: str) -> Timeframe | None:
+        """Return 1h or, where only a daily file exists, 1d."""
+        return self._native.get(ticker)
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        """Return the close of the next recorded bar."""
+        times = self._bars[ticker].close_time
+        place = int(np.searchsorted(times, after, side="right"))
+        return int(times[place]) if place < len(times) else None
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        """Return what is recorded in (after, until]; a finished file's watermark is `until`."""
+        bars = self._bars[ticker]
+        inside = (bars.close_time > after) & (bars.close_time <= until)
+        funding = self._funding.get(ticker, NO_FUNDING).between(after, until)
+        return Fetched(bars.where(inside), funding, until)
+
+    def _files(self, universe: Universe) -> dict[tuple[str, str], Path]:
+        if not self.folder.is_dir():
+            raise SourceError(f"{self.folder}: no such folder of bars")
+        files: dict[tuple[str, str], Path] = {}
+        for path in sorted(self.folder.glob("*.csv")):
+            match = _NAME.fullmatch(path.name)
+            if match is None:
+                raise SourceError(
+                    f"{path}: not a bars file; "
+                    "expected TICKER_1h.csv, TICKER_1d.csv or TICKER_funding.csv"
+                )
+            if match["ticker"] not in universe.by_ticker:
+                raise SourceError(f"{path}: the universe has no ticker {match['ticker']!r}")
+            files[match["ticker"], match["what"]] = path
+        return files
+
+    def _series(self, path: Path, native: Timeframe) -> Series:
+        period_s = PERIOD_S[native]
+        good, bad = accepted(list(_rows(path, BARS_HEADER, _bar)), period_s)
+        log = structlog.get_logger()
+        for row, reason in bad:
+            self.rejected[reason] += 1
+            log.warning("bar rejected", file=path.name, ts=row.open_time, reason=reason)
+        return Series.of(good, period_s)
+
+
+def _funding(path: Path) -> Funding:
+    read = _rows(path, FUNDING_HEADER, lambda c: (_time(c[0]), _number(c[1])))
+    rates = dict(sorted(read))
+    bad = [at for at, rate in rates.items() if not np.isfinite(rate)]
+    for at in bad:
+        structlog.get_logger().warning("settlement rejected", file=path.name, ts=at)
+        del rates[at]
+    return Funding.of(list(rates.items()))
+
+
+def _rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:
+    """Yield the parsed rows of a CSV file; SourceError names file, row and what is wrong."""
+    row = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            for row, cells in enumerate(csv.reader(lines, strict=True), start=1):
+                if row == 1:
+                    if cells != header:
+                        raise ValueError(f"the header must be {','.join(header)}")
+                    continue
+                if len(cells) != len(header):
+                    raise ValueError(f"{len(cells)} cells where {len(header)} are expected")
+                yield parse(cells)
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path}: after row {row}: not UTF-8 at byte {error.start}") from None
+    except (ValueError, csv.Error) as error:
+        raise SourceError(f"{path}: row {row}: {error}") from None
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from None
+    if row == 0:
+        raise SourceError(f"{path}: row 1: the header must be {','.join(header)}")
+
+
+def _bar(cells: list[str]) -> RawBar:
+    opened, high, low, closed, volume = map(_number, cells[1:])
+    return RawBar(_time(cells[0]), opened, high, low, closed, volume)
+
+
+def _time(cell: str) -> int:
+    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _LAST_TIME:
+        raise ValueError(f"{cell[:40]!r} is no time in epoch seconds")
+    return int(cell)
+
+
+def _number(cell: str) -> float:
+    try:
+        if "_" not in cell:
+            return float(cell)
+    except ValueError:
+        pass
+    raise ValueError(f"{cell[:40]!r} is no number")

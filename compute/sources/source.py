@@ -1,0 +1,43 @@
+"""The seam to market data: two methods, so that every source is a small file."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from compute.bars import Funding, Series
+from schemas.vocabulary import SourceKind, Timeframe
+
+
+class SourceError(Exception):
+    """A source that cannot be read, told in one line that names the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a source adds for one asset: accepted bars, settlements, and its watermark.
+
+    The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
+    """
+
+    bars: Series
+    funding: Funding
+    watermark: int
+
+
+class Source(Protocol):
+    """Closed bars of a set of assets. `name` is what a store remembers it by."""
+
+    name: str
+    kind: SourceKind
+
+    @property
+    def ends_at(self) -> int | None:
+        """The close (epoch seconds) of the last bar there will ever be; None while growing."""
+
+    def native(self, ticker: str) -> Timeframe | None:
+        """Return the timeframe of the bars it delivers, None for an asset it does not cover."""
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        """Return the close of an asset's first bar that closes after a time, if it knows one."""
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        """Return the bars that close, and the rates that settle, in (after, until]."""

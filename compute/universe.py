@@ -1,0 +1,147 @@
+"""The assets this service covers, read from one TOML file; docs/universe.md tells its fields."""
+
+import reprlib
+import tomllib
+from collections.abc import Container, Mapping
+from datetime import date
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.vocabulary import AssetClass, midnight_s
+
+Session = Literal["24x7", "24x5", "XNYS", "XNAS"]
+Ticker = Annotated[str, Field(pattern=r"^[A-Z0-9]{1,12}$")]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class UniverseError(ValueError):
+    """An operator's mistake in a universe file, told in one line."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Asset(_Frozen):
+    """One covered asset; `symbol` is what its venue calls it."""
+
+    ticker: Ticker
+    name: Text
+    asset_class: AssetClass
+    session: Session
+    symbol: Text
+    venue: Text
+    added_on: date
+    removed_on: date | None = None
+    continues_as: str | None = None
+
+
+class Universe(_Frozen):
+    """All covered assets, the removed ones too, in the order of their file."""
+
+    assets: tuple[Asset, ...]
+    renamed_on: date
+
+    @cached_property
+    def tracked(self) -> tuple[Asset, ...]:
+        """The assets without `removed_on`, which alone are counted."""
+        return tuple(asset for asset in self.assets if asset.removed_on is None)
+
+    @cached_property
+    def by_ticker(self) -> Mapping[str, Asset]:
+        """Every asset by its ticker, the removed ones too."""
+        return MappingProxyType({asset.ticker: asset for asset in self.assets})
+
+    @cached_property
+    def counts(self) -> Mapping[AssetClass, int]:
+        """How many tracked assets each class has, zero included."""
+        classes = [asset.asset_class for asset in self.tracked]
+        return MappingProxyType({kind: classes.count(kind) for kind in get_args(AssetClass)})
+
+    @cached_property
+    def ends(self) -> Mapping[str, int]:
+        """From when each removed asset no longer steps, in epoch seconds."""
+        ends = {asset.ticker: asset.removed_on for asset in self.assets}
+        return MappingProxyType({t: midnight_s(day) for t, day in ends.items() if day})
+
+
+class _Rename(_Frozen):
+    renamed_on: date
+    renamed: dict[Literal["dexter"], Literal["enzo"]] = {}
+
+
+class _File(_Frozen):
+    universe: _Rename
+    asset: list[Asset] = []
+
+
+def load_universe(path: Path | None = None) -> Universe:
+    """Read a universe file, by default the packaged one; UniverseError tells what is wrong."""
+    source = files("compute").joinpath("universe.toml") if path is None else path
+    try:
+        content = tomllib.loads(source.read_bytes().decode())
+        parsed = _File.model_validate(content)
+        _check(parsed.asset)
+    except OSError as error:
+        raise _refusal(source, f"cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise _refusal(source, _first_fault(error, content)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _refusal(source, f"not TOML: {error}") from error
+    except ValueError as error:
+        raise _refusal(source, str(error)) from error
+    return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
+
+
+def _check(assets: list[Asset]) -> None:
+    tracked = {asset.ticker for asset in assets if asset.removed_on is None}
+    if not tracked:
+        raise ValueError("no tracked asset: at least one [[asset]] without removed_on is needed")
+    seen: set[str] = set()
+    for number, asset in enumerate(assets, start=1):
+        fault = _fault(asset, seen, tracked)
+        if fault:
+            raise ValueError(f"asset {number} ({asset.ticker}): {fault}")
+        seen.add(asset.ticker)
+
+
+def _fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str | None:
+    if asset.ticker in seen:
+        return "ticker: is already taken by an earlier entry"
+    if asset.removed_on is None:
+        return "continues_as: needs removed_on" if asset.continues_as else None
+    if asset.removed_on < asset.added_on:
+        return "removed_on: is before added_on"
+    if asset.continues_as is not None and asset.continues_as not in tracked:
+        return f"continues_as: {asset.continues_as} is not a tracked ticker of this file"
+    return None
+
+
+def _first_fault(error: ValidationError, content: dict[str, Any]) -> str:
+    first = error.errors(include_url=False)[0]
+    place = first["loc"]
+    fault = f"{first['msg']}, not {reprlib.repr(first['input'])}"
+    if first["type"] in ("missing", "extra_forbidden"):
+        fault = {"missing": "is missing", "extra_forbidden": "is not a known field"}[first["type"]]
+    if place[0] == "asset" and len(place) > 1 and isinstance(place[1], int):
+        return f"{_entry(content, place[1])}: {_dotted(place[2:])}{fault}"
+    return f"{_dotted(place)}{fault}"
+
+
+def _entry(content: dict[str, Any], index: int) -> str:
+    entry = content["asset"][index]
+    ticker = entry.get("ticker") if isinstance(entry, dict) else None
+    return f"asset {index + 1}" + (f" ({ticker})" if isinstance(ticker, str) else "")
+
+
+def _dotted(place: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in place) + ": " if place else ""
+
+
+def _refusal(source: object, fault: str) -> UniverseError:
+    return UniverseError(f"{source}: {' '.join(fault.split())}")

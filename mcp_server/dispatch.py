@@ -1,0 +1,124 @@
+"""The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types
+import structlog
+
+from mcp_server.arguments import shown, suggestion
+from mcp_server.calls import AnyTool, Calls, failure_facts
+from mcp_server.jsonrpc import Message, Params, RpcError, minified
+from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
+from mcp_server.tools.tool import listed
+from schemas.errors import ApiError
+
+PROTOCOL_VERSION = "2025-06-18"
+SERVER_VERSION = "0.1.0"
+METHODS = ("initialize", "ping", "tools/list", "tools/call")
+INSTRUCTIONS = (
+    "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "
+    "1h, 4h and 1d, recomputed hourly at minute :03 UTC. Informational readings, not investment "
+    "advice. Start with signals_get_state (where things stand; filter by ticker or direction, the "
+    "whole board is large), then poll signals_get_signals with since = the last next_cursor, at "
+    "most every 900 seconds. Every answer's meta says its source (simulated, recorded or live), "
+    "as_of, next_update and whether it is stale: tell the user when data are simulated or stale. "
+    "A refusal names the accepted values and the next step. Calls need an API key in the header "
+    "Authorization: Bearer."
+)
+
+log = structlog.get_logger("mcp")
+
+INITIALIZE_RESULT = mcp_types.InitializeResult(
+    protocol_version=PROTOCOL_VERSION,
+    capabilities=mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False)),
+    server_info=mcp_types.Implementation(name="signals", version=SERVER_VERSION),
+    instructions=INSTRUCTIONS,
+).model_dump_json(by_alias=True, exclude_unset=True)
+
+TOOLS_LIST_RESULT = minified(
+    {
+        "tools": [
+            listed(tool).model_dump(mode="json", by_alias=True, exclude_none=True) for tool in TOOLS
+        ]
+    }
+)
+
+
+async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls) -> str:
+    """Return the result of a request as JSON text; RpcError for what the protocol refuses."""
+    try:
+        return await _result(message, headers, calls)
+    except RpcError as error:
+        error.request_id = message.request_id
+        raise
+    except Exception as error:
+        log.error("mcp_request_failed", method=message.method, **failure_facts(error))
+        raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
+
+
+async def _result(message: Message, headers: Mapping[str, str], calls: Calls) -> str:
+    if message.method not in METHODS:
+        raise RpcError(
+            mcp_types.METHOD_NOT_FOUND,
+            f"Unknown method {shown(message.method)}; supported: {', '.join(METHODS)}.",
+        )
+    params = {} if message.params is None else message.params
+    if not isinstance(params, dict):
+        raise _malformed_params("params must be an object")
+    if message.method == "tools/call":
+        return await _called(params, headers, calls)
+    if message.method == "tools/list" and params.get("cursor") is not None:
+        raise _malformed_params("cursor: all tools are on one page, leave it out")
+    fixed = {"initialize": INITIALIZE_RESULT, "ping": "{}", "tools/list": TOOLS_LIST_RESULT}
+    return fixed[message.method]
+
+
+async def _called(params: Params, headers: Mapping[str, str], calls: Calls) -> str:
+    tool, arguments = _tool(params), _arguments(params)
+    try:
+        await calls.authorise(tool, headers)
+        return _success(await calls.answer(tool, arguments))
+    except ApiError as error:
+        return _refusal(error, calls)
+
+
+def _tool(params: Params) -> AnyTool:
+    name = params.get("name")
+    if not isinstance(name, str):
+        raise _malformed_params("name must be the name of a tool")
+    if name not in TOOLS_BY_NAME:
+        hint = suggestion(name, TOOLS_BY_NAME)
+        raise _malformed_params(f"unknown tool {shown(name)}{hint}; tools/list names them")
+    return TOOLS_BY_NAME[name]
+
+
+def _arguments(params: Params) -> dict[str, Any]:
+    arguments = params.get("arguments")
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        raise _malformed_params("arguments must be an object")
+    return arguments
+
+
+def _success(answer: str) -> str:
+    """Return a result that carries one answer twice; hosts pass on only one of the two."""
+    return (
+        f'{{"content":[{{"type":"text","text":{minified(answer)}}}],'
+        f'"structuredContent":{answer},"isError":false}}'
+    )
+
+
+def _refusal(error: ApiError, calls: Calls) -> str:
+    return minified(
+        {
+            "content": [{"type": "text", "text": calls.refusal(error)}],
+            "isError": True,
+            "_meta": {"signals/error": error.code, "signals/status": error.status},
+        }
+    )
+
+
+def _malformed_params(why: str) -> RpcError:
+    return RpcError(mcp_types.INVALID_PARAMS, f"Invalid params: {why}.")

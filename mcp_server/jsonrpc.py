@@ -1,0 +1,88 @@
+"""JSON-RPC 2.0 messages: bytes to request or notification, results and errors to bytes."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import mcp_types
+
+RequestId = str | int | None
+Params = dict[str, Any]
+
+
+class RpcError(Exception):
+    """A failure of the protocol, answered as a JSON-RPC error object."""
+
+    def __init__(
+        self, code: int, message: str, request_id: RequestId = None, data: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.request_id = request_id
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A call; without the key `id` it is a notification. `params` is None where absent."""
+
+    method: str
+    params: Any
+    request_id: RequestId
+    is_notification: bool
+
+
+def parsed(body: bytes) -> Message:
+    """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
+    if isinstance(value, list):
+        raise _malformed("batches are not supported, send one object a request")
+    if not isinstance(value, dict):
+        raise _malformed("the body must be one JSON object")
+    return _message(value)
+
+
+def result_bytes(request_id: RequestId, result: str) -> bytes:
+    """Return the response that carries a result given as JSON text."""
+    return utf8(f'{{"jsonrpc":"2.0","id":{minified(request_id)},"result":{result}}}')
+
+
+def error_bytes(error: RpcError) -> bytes:
+    """Return the response that carries an error."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return utf8(minified({"jsonrpc": "2.0", "id": error.request_id, "error": body}))
+
+
+def minified(value: Any) -> str:
+    """Write JSON without a space more than it needs."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def utf8(text: str) -> bytes:
+    """Encode JSON text; a lone surrogate is written as its JSON escape."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _malformed(why: str, request_id: RequestId = None) -> RpcError:
+    return RpcError(mcp_types.INVALID_REQUEST, f"Invalid request: {why}.", request_id)
+
+
+def _message(value: dict[str, Any]) -> Message:
+    request_id = value.get("id")
+    if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
+        raise _malformed("id must be a string, an integer or null")
+    if value.get("jsonrpc") != "2.0":
+        raise _malformed('jsonrpc must be "2.0"', request_id)
+    if not isinstance(value.get("method"), str):
+        raise _malformed("method must be a string", request_id)
+    return Message(value["method"], value.get("params"), request_id, "id" not in value)

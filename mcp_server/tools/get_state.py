@@ -1,0 +1,112 @@
+"""The board of current readings: what every indicator says now."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mcp_server.context import Board, Context
+from mcp_server.freshness import freshness
+from mcp_server.tools.tool import Tool
+from mcp_server.values import several_tickers
+from schemas.coverage import CoveredAsset
+from schemas.queries import StateQuery
+from schemas.results import AssetState, StateCounts, StateResponse
+from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, TIMEFRAMES, Reading, Timeframe, instant
+
+LEGACY_KEYS = {"dexter": "enzo"}
+STORED_KEYS: tuple[str, ...] = (*INDICATOR_IDS, *LEGACY_KEYS)
+
+DESCRIPTION = (
+    "Returns the current reading (bullish, bearish or neutral) of each of the seven indicators for "
+    "every asset and timeframe, as of the last hourly compute. "
+    "Use it to see where an asset stands now; use signals_get_signals to learn what changed and "
+    "when. "
+    "Filter: an unfiltered board is about 122,000 characters, one ticker about 900. "
+    "Assets without a matching reading are left out, so an empty list means that no reading "
+    "matches the filters now; meta says how fresh the data are, whether they are simulated, and "
+    "when to come back."
+)
+
+Cells = dict[str, dict[Timeframe, Reading]]
+
+
+async def get_state(query: StateQuery, context: Context) -> StateResponse:
+    """Return the readings that match, by ticker, indicator and timeframe."""
+    board = await context.board()
+    asked = None if query.ticker is None else several_tickers(query.ticker, board.assets)
+    states = list(_states(board, query, board.assets if asked is None else asked))
+    counts = StateCounts(assets=len(states), readings=sum(map(_size, states)))
+    meta = freshness(board, context.clock(), *_notes(board, asked or {}, states))
+    meta["not_covered"] = _not_covered(board, asked or {})
+    if any(key in state.signals for state in states for key in LEGACY_KEYS):
+        meta["legacy_keys"] = LEGACY_KEYS
+    return StateResponse(as_of=instant(board.market_time), assets=states, counts=counts, meta=meta)
+
+
+def _states(
+    board: Board, query: StateQuery, assets: Mapping[str, CoveredAsset]
+) -> Iterator[AssetState]:
+    for ticker in sorted(assets.keys() & board.snapshot.readings.keys()):
+        asset = assets[ticker]
+        if query.asset_class in (None, asset.asset_class):
+            cells = _matching(board.snapshot.readings[ticker], query)
+            if cells:
+                yield AssetState.model_construct(
+                    ticker=ticker, name=asset.name, asset_class=asset.asset_class, signals=cells
+                )
+
+
+def _matching(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
+    keys = STORED_KEYS if query.indicator is None else (query.indicator,)
+    cells = {key: _readings(stored[key], query) for key in keys if key in stored}
+    return {key: readings for key, readings in cells.items() if readings}
+
+
+def _readings(stored: Mapping[Timeframe, int], query: StateQuery) -> dict[Timeframe, Reading]:
+    return {
+        timeframe: READING_NAMES[stored[timeframe]]
+        for timeframe in TIMEFRAMES
+        if timeframe in stored
+        and query.timeframe in (None, timeframe)
+        and query.direction in (None, READING_NAMES[stored[timeframe]])
+    }
+
+
+def _size(state: AssetState) -> int:
+    return sum(map(len, state.signals.values()))
+
+
+def _not_covered(board: Board, asked: Mapping[str, CoveredAsset]) -> list[str]:
+    """Return the asked tickers of which the source has no bars and the store no readings."""
+    return sorted(
+        ticker
+        for ticker, asset in asked.items()
+        if not asset.timeframes and not board.snapshot.readings.get(ticker)
+    )
+
+
+def _notes(
+    board: Board, asked: Mapping[str, CoveredAsset], states: list[AssetState]
+) -> Iterator[str]:
+    removed = set(board.removed())
+    for ticker, asset in asked.items():
+        if ticker in removed:
+            successor = f", its coin continues as {asset.continues_as}" * bool(asset.continues_as)
+            yield (
+                f"{ticker} was removed on {asset.removed_on}{successor}; "
+                "its readings no longer change."
+            )
+    if not states:
+        yield "No reading matches these filters now."
+
+
+_META: dict[str, Any] = {"anthropic/maxResultSizeChars": 500_000}
+
+GET_STATE = Tool(
+    name="signals_get_state",
+    title="Current indicator readings",
+    description=DESCRIPTION,
+    query=StateQuery,
+    result=StateResponse,
+    handler=get_state,
+    meta=_META,
+)

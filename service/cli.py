@@ -1,0 +1,150 @@
+"""The `signals` command: parses arguments, and turns the operator's mistakes into one line."""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from access.keys import Keys
+from compute.indicators.registry import INDICATORS
+from compute.sources.source import SourceError
+from compute.universe import UniverseError
+from schemas.vocabulary import instant
+from service.commands import audit, prune, replay
+from service.serve import serve
+from service.settings import Settings, SettingsError
+from store.protocol import StoreError
+from store.sqlite_access import SqliteAccessStore
+
+MISTAKES = (SettingsError, SourceError, StoreError, UniverseError)
+Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
+
+
+def wall_clock() -> int:
+    """Return the wall clock in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; mistakes of the operator are one line and exit status 1."""
+    given = _parser().parse_args(arguments)
+    _log_to_standard_error()
+    try:
+        return asyncio.run(_run(given.command, given))
+    except MISTAKES as error:
+        print(f"signals: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+async def _run(command: Command, given: argparse.Namespace) -> int:
+    return await command(given, Settings.read())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add(commands, "serve", _serve, "serve the store over MCP and REST")
+    command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
+    command.add_argument("--bars", type=Path, required=True, metavar="DIR")
+    command.add_argument("--until", type=_time, metavar="TIME", help="ISO 8601 with a zone")
+    _add(commands, "audit", _audit, "recompute everything published from the stored bars")
+    _add(commands, "prune", _prune, "delete rows beyond their retention")
+    keys = commands.add_parser("keys", help="create, list and revoke API keys")
+    key_commands = keys.add_subparsers(required=True, metavar="ACTION")
+    command = _add(key_commands, "create", _create_key, "print a new key, once")
+    command.add_argument("--label", required=True)
+    _add(key_commands, "list", _list_keys, "list keys, without the keys themselves")
+    command = _add(key_commands, "revoke", _revoke_key, "revoke a key for good")
+    command.add_argument("id", type=int, metavar="ID")
+    return parser
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    command: Command,
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _time(text: str) -> int:
+    """Read an instant with a zone as epoch milliseconds."""
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            raise ValueError
+        return int(time.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time with a zone; expected such as 2025-07-01T00:00:00Z"
+        ) from None
+
+
+def _log_to_standard_error() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.LogfmtRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+    )
+
+
+async def _serve(given: argparse.Namespace, settings: Settings) -> int:
+    return await serve(settings, INDICATORS, wall_clock)
+
+
+async def _replay(given: argparse.Namespace, settings: Settings) -> int:
+    now = wall_clock() if given.until is None else min(given.until, wall_clock())
+    return await replay(settings, INDICATORS, given.bars, now)
+
+
+async def _audit(given: argparse.Namespace, settings: Settings) -> int:
+    return await audit(settings, INDICATORS)
+
+
+async def _prune(given: argparse.Namespace, settings: Settings) -> int:
+    return await prune(settings)
+
+
+async def _create_key(given: argparse.Namespace, settings: Settings) -> int:
+    store = await SqliteAccessStore.open(settings.access_path)
+    try:
+        print(await Keys(store, wall_clock).create(given.label))
+    except ValueError as error:
+        raise StoreError(str(error)) from None
+    finally:
+        await store.close()
+    return 0
+
+
+async def _list_keys(given: argparse.Namespace, settings: Settings) -> int:
+    store = await SqliteAccessStore.open(settings.access_path)
+    try:
+        for key in await Keys(store, wall_clock).list():
+            revoked = "active" if key.revoked_at is None else f"revoked {instant(key.revoked_at)}"
+            print(key.id, instant(key.created_at), revoked, key.label, sep="\t")
+    finally:
+        await store.close()
+    return 0
+
+
+async def _revoke_key(given: argparse.Namespace, settings: Settings) -> int:
+    store = await SqliteAccessStore.open(settings.access_path)
+    try:
+        if not await Keys(store, wall_clock).revoke(given.id):
+            raise StoreError(f"there is no key {given.id}; see `signals keys list`")
+    finally:
+        await store.close()
+    return 0

@@ -1,0 +1,96 @@
+"""The commands that work on the store and end: replay, audit, prune."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from compute.audit import Audit
+from compute.indicators.contract import Indicator
+from compute.runs import Runs, last_run
+from compute.sources.files import FilesSource
+from compute.universe import load_universe
+from schemas.vocabulary import instant
+from service.settings import Settings
+from store.sqlite import SqliteMarketStore
+
+SHOWN_FINDINGS = 100
+
+
+def progress_bar() -> Progress:
+    """Return a progress bar on standard error; it draws on a terminal only."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True))
+
+
+async def replay(
+    settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
+) -> int:
+    """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
+    universe = load_universe(settings.universe)
+    source = FilesSource(folder, universe)
+    store = await SqliteMarketStore.open(settings.market_path)
+    try:
+        runs = Runs(store, source, universe, indicators)
+        await runs.prepare()
+        await catch_up(runs, last_run(now), "replaying")
+        progress = await store.progress()
+        at = "the beginning" if progress.market_time is None else instant(progress.market_time)
+        rejected = sum(source.rejected.values())
+        print(f"replayed {source.name} to {at}; {rejected} bars rejected", file=sys.stderr)
+    finally:
+        await store.close()
+    return 0
+
+
+async def catch_up(runs: Runs, until: int, what: str) -> None:
+    """Run every hour that is due up to an hour, with a progress bar."""
+    with progress_bar() as bar:
+        task = bar.add_task(what, total=None)
+        first: list[int] = []
+
+        def progressed(done: int, end: int) -> None:
+            first.append(done)
+            bar.update(task, completed=done - first[0], total=max(end - first[0], 1))
+
+        await runs.catch_up(until, progressed)
+
+
+async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
+    """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
+    universe = load_universe(settings.universe)
+    store = await SqliteMarketStore.open(settings.market_path)
+    try:
+        with progress_bar() as bar:
+            task = bar.add_task("auditing", total=None)
+            report = await Audit(store, universe, indicators).run(
+                lambda done, end: bar.update(task, completed=done, total=end)
+            )
+    finally:
+        await store.close()
+    print("checked:", ", ".join(f"{count} {what}" for what, count in report.checked.items()))
+    for what, count in report.not_verifiable.items():
+        print(f"not verifiable: {what} ({count})")
+    for finding in report.findings[:SHOWN_FINDINGS]:
+        print(finding)
+    if len(report.findings) > SHOWN_FINDINGS:
+        print(f"and {len(report.findings) - SHOWN_FINDINGS} more")
+    print("clean" if not report.findings else f"{len(report.findings)} findings")
+    return 1 if report.findings else 0
+
+
+async def prune(settings: Settings) -> int:
+    """Delete rows beyond their retention; print how many."""
+    store = await SqliteMarketStore.open(settings.market_path)
+    try:
+        print(f"pruned {await store.prune()} rows")
+    finally:
+        await store.close()
+    return 0

@@ -1,0 +1,176 @@
+"""The market store on SQLite: one file, one writing and one reading connection a process."""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from aiosqlite import Connection
+
+from schemas.coverage import Coverage
+from store import sqlite_reads, sqlite_writes
+from store.migrations import MARKET_MIGRATIONS
+from store.protocol import (
+    BarRow,
+    CarryRow,
+    ChangeRow,
+    EpochRow,
+    FeedQuery,
+    FundingRow,
+    Pass,
+    PassRow,
+    Progress,
+    ReadingRow,
+    Snapshot,
+    StoreError,
+)
+from store.sqlite_connections import Connections
+
+CHANGES_A_BATCH = 1000
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+
+class SqliteMarketStore:
+    """A MarketStore on one SQLite file."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock_file: int | None = None
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Migrate and open a file, creating it where it is missing; StoreError in one line."""
+        return cls(await Connections.open(path, MARKET_MIGRATIONS, "PRAGMA synchronous = NORMAL"))
+
+    async def close(self) -> None:
+        """Close every connection and let go of the lock; idempotent."""
+        await self._connections.close()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def lock(self) -> None:
+        """Take the compute lock until close; StoreError naming the holder where it is taken."""
+        if self._lock_file is None:
+            self._lock_file = _lock(self._connections.path)
+
+    async def adopt_source(self, source: str) -> None:
+        """Remember where the bars come from; StoreError where the store knows another source."""
+        path = self._connections.path
+        async with self._connections.writing() as db:
+            known = await sqlite_writes.adopt_source(db, source)
+        if known != source:
+            raise StoreError(f"{path} holds the bars of {known}: use another database for {source}")
+
+    async def publish_coverage(self, coverage: Coverage) -> None:
+        """Replace the published coverage."""
+        async with self._connections.writing() as db:
+            await sqlite_writes.write_coverage(db, coverage.model_dump_json())
+
+    async def commit(self, work: Pass) -> None:
+        """Write a pass in one transaction, with its link in the digest chain."""
+        async with self._connections.writing() as db:
+            await sqlite_writes.write_pass(db, work)
+
+    async def prune(self) -> int:
+        """Delete rows beyond retention but each cell's newest such row; return how many."""
+        async with self._connections.writing() as db:
+            return await sqlite_writes.prune(db)
+
+    async def progress(self) -> Progress:
+        """Return how far the store has come."""
+        return await self._read(sqlite_reads.progress)
+
+    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarRow]:
+        """Return stored bars that open after a time, by ticker and open time."""
+        return await self._read(sqlite_reads.bars, ticker, after)
+
+    async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
+        """Return stored settlements after a time, by ticker and time."""
+        return await self._read(sqlite_reads.funding, ticker, after)
+
+    async def carries(self) -> list[CarryRow]:
+        """Return every stored carry."""
+        return await self._read(sqlite_reads.carries)
+
+    async def readings(self) -> list[ReadingRow]:
+        """Return the board of current readings."""
+        return await self._read(sqlite_reads.readings)
+
+    async def epochs(self) -> list[EpochRow]:
+        """Return every epoch, oldest first."""
+        return await self._read(sqlite_reads.epochs)
+
+    async def publish_from(self) -> dict[str, int]:
+        """Return per ticker the market time (ms) from which its changes are published."""
+        return await self._read(sqlite_reads.publish_from)
+
+    async def passes(self) -> list[PassRow]:
+        """Return the digest chain, oldest first."""
+        return await self._read(sqlite_reads.passes)
+
+    async def pass_content(
+        self, number: int
+    ) -> tuple[list[BarRow], list[FundingRow], list[ChangeRow]]:
+        """Return what a pass wrote, in the order of its digests, as far as it is still stored."""
+        return await self._read(sqlite_reads.pass_content, number)
+
+    async def orphans(self) -> int:
+        """Return how many bars and settlements belong to no pass."""
+        return await self._read(sqlite_reads.orphans)
+
+    async def changes(self) -> AsyncIterator[ChangeRow]:
+        """Yield every stored change, oldest first; between batches nothing is held open."""
+        newest = 0
+        while batch := await self._changes_after(newest):
+            for row in batch:
+                yield row
+            newest = batch[-1].created_at
+
+    async def version(self) -> int:
+        """Return a number that moves whenever anything committed; it means nothing elsewhere."""
+        async with self._connections.querying() as db:
+            return await sqlite_reads.version(db)
+
+    async def snapshot(self) -> Snapshot:
+        """Return the latest state, read in one transaction."""
+        return await self._read(sqlite_reads.snapshot)
+
+    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+        """Return one page of published rows, newest first, read by index."""
+        async with self._connections.querying() as db:
+            return await sqlite_reads.feed(db, query)
+
+    async def _changes_after(self, created_at: int) -> list[ChangeRow]:
+        async with self._connections.querying() as db:
+            return await sqlite_reads.changes_after(db, created_at, CHANGES_A_BATCH)
+
+    async def _read(
+        self,
+        read: Callable[Concatenate[Connection, Given], Awaitable[Found]],
+        *args: Given.args,
+        **kwargs: Given.kwargs,
+    ) -> Found:
+        async with self._connections.reading() as db:
+            return await read(db, *args, **kwargs)
+
+
+def _lock(path: Path) -> int:
+    """Lock the file beside the database and write our pid into it; return its descriptor."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot lock {path}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        message = f"another signals process (pid {holder}) is computing on {path}"
+        raise StoreError(message) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor

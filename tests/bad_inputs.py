@@ -1,0 +1,63 @@
+"""Arguments that both faces refuse, with the code and what the message must name."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+STATE, SIGNALS = "signals_get_state", "signals_get_signals"
+PATHS = {STATE: "/state", SIGNALS: "/signals"}
+INVALID, TICKER, INDICATOR = "invalid_parameter", "unknown_ticker", "unknown_indicator"
+
+BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
+    (STATE, {"colour": "red"}, INVALID, ["colour", "accepted: ticker, asset_class"]),
+    (STATE, {"tickers": "BTC"}, INVALID, ["did you mean ticker?"]),
+    (STATE, {"Ticker": "BTC"}, INVALID, ["did you mean ticker?"]),
+    (STATE, {"limit": 5}, INVALID, ["limit"]),
+    (STATE, {"ticker": ""}, INVALID, ["ticker", "empty"]),
+    (STATE, {"ticker": "  "}, INVALID, ["ticker", "empty"]),
+    (STATE, {"ticker": ","}, INVALID, ["empty item"]),
+    (STATE, {"ticker": "BTC,,ETH"}, INVALID, ["empty item"]),
+    (STATE, {"ticker": "BTC,"}, INVALID, ["empty item"]),
+    (STATE, {"ticker": "BTX,ETH,NVDX"}, TICKER, ["did you mean BTC?", "did you mean NVDA?"]),
+    (STATE, {"ticker": "bitcoin"}, TICKER, ["did you mean BTC?"]),
+    (STATE, {"ticker": "X" * 5000}, TICKER, ["..."]),
+    (STATE, {"asset_class": "forex"}, INVALID, ["asset_class", "'forex'", "crypto, stock, metal"]),
+    (STATE, {"asset_class": "stocks"}, INVALID, ["did you mean stock?"]),
+    (STATE, {"timeframe": "1H"}, INVALID, ["timeframe", "1h, 4h, 1d"]),
+    (STATE, {"timeframe": ""}, INVALID, ["timeframe", "empty"]),
+    (STATE, {"direction": "exit"}, INVALID, ["bullish, bearish, neutral"]),
+    (STATE, {"direction": "bull", "timeframe": "2h"}, INVALID, ["direction", "timeframe"]),
+    (STATE, {"indicator": "trend-oracle"}, INDICATOR, ["did you mean trend_oracle?"]),
+    (STATE, {"indicator": "macd"}, INDICATOR, ["perpkit"]),
+    (STATE, {"indicator": "dexter"}, INDICATOR, ["use enzo"]),
+    (SIGNALS, {"indicator": "dexter"}, INDICATOR, ["use enzo"]),
+    (SIGNALS, {"indicator": "trend_orcale"}, INDICATOR, ["did you mean trend_oracle?"]),
+    (SIGNALS, {"indicator": ""}, INVALID, ["indicator", "empty"]),
+    (SIGNALS, {"ticker": "BTC,ETH"}, TICKER, ["one ticker"]),
+    (SIGNALS, {"ticker": "NVDX"}, TICKER, ["did you mean NVDA?"]),
+    (SIGNALS, {"tier": "free"}, INVALID, ["universe, alerts, all"]),
+    (SIGNALS, {"limit": 0}, INVALID, ["limit", "1 to 200"]),
+    (SIGNALS, {"limit": 201}, INVALID, ["limit", "1 to 200"]),
+    (SIGNALS, {"limit": -1}, INVALID, ["limit", "-1"]),
+    (SIGNALS, {"limit": "many"}, INVALID, ["limit", "'many'"]),
+    (SIGNALS, {"limit": 1.5}, INVALID, ["limit", "1.5"]),
+    (SIGNALS, {"limit": ""}, INVALID, ["limit", "empty"]),
+    (SIGNALS, {"offset": -1}, INVALID, ["offset", "0 to 9223372036854775807"]),
+    (SIGNALS, {"offset": 2**63}, INVALID, ["offset"]),
+    (SIGNALS, {"offset": 10**39}, INVALID, ["offset"]),
+    (SIGNALS, {"since": "2026-09-30T12:00:00"}, INVALID, ["since", "zone", "2026-10-01T13:05"]),
+    (SIGNALS, {"since": "2026-09-30"}, INVALID, ["since"]),
+    (SIGNALS, {"since": "yesterday"}, INVALID, ["since", "'yesterday'"]),
+    (SIGNALS, {"since": "1790769600"}, INVALID, ["since"]),
+    (SIGNALS, {"since": ""}, INVALID, ["since", "empty"]),
+    (SIGNALS, {"since": "0000-01-01T00:00:00Z"}, INVALID, ["since"]),
+    (SIGNALS, {"since": "12026-01-01T00:00:00Z"}, INVALID, ["since"]),
+    (SIGNALS, {"since": "2026-02-30T00:00:00Z"}, INVALID, ["since"]),
+    (SIGNALS, {"since": "2026-01-01T00:00:00+25:00"}, INVALID, ["since"]),
+    (SIGNALS, {"since": "2026-01-01T00:00:00Z\nX"}, INVALID, ["since"]),
+    (SIGNALS, {"sinse": "2026-01-01T00:00:00Z"}, INVALID, ["did you mean since?"]),
+]
+
+
+def as_path(tool: str, arguments: dict[str, Any]) -> str:
+    """Write arguments as the REST face takes them."""
+    return f"{PATHS[tool]}?{urlencode(arguments)}"

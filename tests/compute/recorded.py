@@ -1,0 +1,163 @@
+"""Recorded market data, what an indicator makes of it, and the plain pieces oracles are built of.
+
+Reading, building and latching are written apart from `compute`: a fault there cannot hide here.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator
+
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
+PERIODS_S = {"1h": HOUR_S, "4h": 4 * HOUR_S, "1d": DAY_S}
+PRICES = ["open", "high", "low", "close"]
+FIELDS = [*PRICES, "volume"]
+
+TOLERANCE = 1e-9
+
+Array = np.ndarray[Any, Any]
+Series = dict[str, Array]
+
+
+def recorded_folder() -> Path:
+    default = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "bars"
+    return Path(os.environ.get("SIGNALS_TEST_BARS", default))
+
+
+def require_recorded() -> None:
+    if not any(recorded_folder().glob("*_1[hd].csv")):
+        pytest.skip(f"no recorded bars in {recorded_folder()} (set SIGNALS_TEST_BARS)")
+
+
+@cache
+def recorded_series() -> list[tuple[str, Series]]:
+    """Return (label such as `BTC 4h`, series) with arrays open .. volume, close_time, funding."""
+    series = []
+    for path in sorted(recorded_folder().glob("*_1[hd].csv")):
+        ticker, timeframe = path.stem.split("_")
+        bars = _accepted(pd.read_csv(path), HOUR_S if timeframe == "1h" else 0)
+        bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
+        built = {timeframe: bars}
+        if timeframe == "1h":
+            built |= {longer: _longer(bars, PERIODS_S[longer]) for longer in ("4h", "1d")}
+        rates = _funding_rates(ticker)
+        series += [(f"{ticker} {name}", _arrays(frame, rates)) for name, frame in built.items()]
+    return series
+
+
+def _accepted(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
+    raw = raw.sort_values("ts", kind="stable")
+    sound = np.isfinite(raw[FIELDS]).all(axis=1) & (raw[PRICES] > 0).all(axis=1)
+    sound &= (raw.low <= raw.close) & (raw.close <= raw.high) & (raw.volume >= 0)
+    kept, previous = [], -np.inf
+    for row, opened in raw.loc[sound, "ts"].items():
+        if opened - previous >= max(spacing_s, 1):
+            kept.append(row)
+            previous = opened
+    return raw.loc[kept].reset_index(drop=True)
+
+
+def _longer(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
+    ends = -(-bars["close_time"] // period_s) * period_s
+    return (
+        bars.groupby(ends.rename("end"))
+        .agg({"open": "first", "high": "max", "low": "min", "close": "last", "volume": "sum"})
+        .reset_index(names="close_time")
+    )
+
+
+def _funding_rates(ticker: str) -> pd.DataFrame:
+    path = recorded_folder() / f"{ticker}_funding.csv"
+    if not path.exists():
+        return pd.DataFrame({"ts": [], "funding_rate": []})
+    return pd.read_csv(path).sort_values("ts")
+
+
+def _arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
+    series = {field: bars[field].to_numpy(dtype=np.float64) for field in FIELDS}
+    closes = bars["close_time"].to_numpy(dtype=np.int64)
+    settled, rate = rates["ts"].to_numpy(), rates["funding_rate"].to_numpy()
+    first = np.searchsorted(settled, closes - DAY_S, side="right")
+    last = np.searchsorted(settled, closes, side="right")
+    sums = [365.0 * rate[a:b].sum() if b > a else np.nan for a, b in zip(first, last, strict=True)]
+    return {**series, "close_time": closes, "funding": np.array(sums)}
+
+
+def stepped(indicator: Indicator) -> list[tuple[str, Series, Series, Array]]:
+    """Step all recorded series in company; return (label, series, raw values, readings) of each."""
+    chosen = sorted(recorded_series(), key=lambda item: -len(item[1]["close"]))
+    lengths = np.array([len(series["close"]) for _, series in chosen])
+    carries = indicator.start(len(chosen)), indicator.start(len(chosen))
+    values: list[dict[str, list[float]]] = [{} for _ in chosen]
+    readings: list[list[int]] = [[] for _ in chosen]
+    for at in range(lengths.max()):
+        count = int((lengths > at).sum())
+        bar = Bar(*(np.array([s[f][at] for _, s in chosen[:count]]) for f in Bar._fields))
+        moved = _first_rows(carries[0], count)
+        for key, column in indicator.advance(moved, bar).items():
+            for row, value in enumerate(column.tolist()):
+                values[row].setdefault(key, []).append(value)
+        carry, reading = indicator.step(_first_rows(carries[1], count), bar)
+        carries = moved, carry
+        for row, value in enumerate(reading.tolist()):
+            readings[row].append(value)
+    return [
+        (label, series, {k: np.array(v) for k, v in values[row].items()}, np.array(readings[row]))
+        for row, (label, series) in enumerate(chosen)
+    ]
+
+
+def _first_rows(carry: Carry, count: int) -> Carry:
+    """Return the rows of the series still running; the longest come first, so no other matters."""
+    return {key: array[:count] for key, array in carry.items()}
+
+
+def plain_latch(scores: Array, enter: float, exit: float) -> Array:
+    """Return INDICATORS.md's latch over one asset's scores, one bar after another."""
+    held, out = 0, []
+    for score in scores:
+        if score >= enter:
+            held = 1
+        elif score <= -enter:
+            held = -1
+        elif (held == 1 and score < exit) or (held == -1 and score > -exit):
+            held = 0
+        out.append(held)
+    return np.array(out)
+
+
+def is_near(scores: Array, *thresholds: float) -> Array:
+    """Return where |score| lies within the tolerance of a threshold."""
+    near = [np.abs(np.abs(scores) - threshold) <= TOLERANCE for threshold in thresholds]
+    return np.logical_or.reduce(near)
+
+
+def assert_values_agree(label: str, ours: Array, theirs: Array) -> int:
+    """Assert 1e-9 absolute + 1e-9 relative, and NaN on the same bars; return how many agree."""
+    np.testing.assert_allclose(
+        ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True, err_msg=label
+    )
+    return int(np.isfinite(theirs).sum())
+
+
+def assert_readings_agree(label: str, ours: Array, theirs: Array, near: Array) -> int:
+    """Assert equal readings after the warm-up; return how many were equal.
+
+    A bar whose value is `near` a threshold is excused, and so is what a latch then holds.
+    """
+    assert (ours[:WARMUP] == NO_READING).all(), label
+    excused = False
+    equal = 0
+    for at in range(len(ours)):
+        differs = at >= WARMUP and ours[at] != theirs[at]
+        excused = bool(near[at]) or (excused and (differs or at < WARMUP))
+        assert excused or not differs, f"{label}: bar {at + 1}"
+        equal += at >= WARMUP and not differs
+    return equal

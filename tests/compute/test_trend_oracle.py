@@ -1,0 +1,47 @@
+"""Trend Oracle against pandas' `ewm(adjust=False)` and NumPy's SD."""
+
+import numpy as np
+import pandas as pd
+
+from compute.indicators.trend_oracle import TrendOracle
+from tests.compute.recorded import (
+    Array,
+    assert_readings_agree,
+    assert_values_agree,
+    is_near,
+    plain_latch,
+    require_recorded,
+    stepped,
+)
+
+
+def rolling_sd(values: Array, period: int) -> Array:
+    sds = np.full(len(values), np.nan)
+    if len(values) >= period:
+        windows = np.lib.stride_tricks.sliding_window_view(values, period)
+        sds[period - 1 :] = np.std(windows, axis=1, ddof=1)
+    return sds
+
+
+def expected_score(closes: Array) -> Array:
+    x = pd.Series(np.log(closes))
+    total = np.zeros(len(x))
+    for fast, slow in ((8, 24), (16, 48), (32, 96)):
+        gap = x.ewm(span=fast, adjust=False).mean() - x.ewm(span=slow, adjust=False).mean()
+        y = gap.to_numpy() / rolling_sd(x.to_numpy(), 63)
+        z = y / rolling_sd(y, 126)
+        total += z * np.exp(-(z**2) / 4) / 0.89
+    return total / 3
+
+
+def test_trend_oracle_agrees_with_pandas_on_every_recorded_series():
+    require_recorded()
+    values = readings = 0
+    for label, series, ours, reading in stepped(TrendOracle()):
+        score = expected_score(series["close"])
+        values += assert_values_agree(label, ours["s"], score)
+        near = is_near(score, 0.30, 0.10)
+        readings += assert_readings_agree(label, reading, plain_latch(score, 0.30, 0.10), near)
+    print(f"trend_oracle: {values} scores and {readings} readings agree with pandas")
+    assert values > 130_000
+    assert readings > 130_000

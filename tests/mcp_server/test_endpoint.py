@@ -1,0 +1,229 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mcp_server.dispatch import INSTRUCTIONS, SERVER_VERSION
+from mcp_server.tools.registry import TOOLS
+from mcp_server.tools.tool import listed
+from tests.bad_inputs import BAD_INPUTS, SIGNALS, STATE
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def error_of(result):
+    assert result["isError"] is True
+    assert "structuredContent" not in result
+    return json.loads(result["content"][0]["text"])
+
+
+async def test_initialize_always_answers_the_one_protocol_version(served):
+    for asked in ("2024-11-05", "2025-06-18", "2026-07-28"):
+        result = (await served.rpc("initialize", {"protocolVersion": asked}))["result"]
+        assert result["protocolVersion"] == "2025-06-18"
+    assert result["capabilities"] == {"tools": {"listChanged": False}}
+    assert result["serverInfo"] == {"name": "signals", "version": SERVER_VERSION}
+    assert 0 < len(result["instructions"].encode()) < 1024
+
+
+def test_the_server_version_is_that_of_the_project():
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert project["version"] == SERVER_VERSION
+    assert "simulated" in INSTRUCTIONS
+
+
+async def test_ping_answers_an_empty_result_and_echoes_every_kind_of_id(served):
+    for request_id in ("a", "\ud800", 0, -5, 10**30, None):
+        response = await served.post({**PING, "id": request_id})
+        assert response.json() == {"jsonrpc": "2.0", "id": request_id, "result": {}}
+
+
+async def test_a_notification_is_accepted_and_not_executed(served):
+    for method in ("notifications/initialized", "ping", "tools/call", "no/such"):
+        response = await served.post({"jsonrpc": "2.0", "method": method})
+        assert (response.status_code, response.content) == (202, b"")
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_a_tool_equals_its_committed_snapshot(tool):
+    shown = listed(tool).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert json.loads((SNAPSHOTS / f"{tool.name}.json").read_text()) == shown
+
+
+async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    first, second = await served.post(body), await served.post(body)
+    assert first.content == second.content
+    tools = first.json()["result"]["tools"]
+    for tool in tools:
+        del tool["outputSchema"]
+    assert len(json.dumps(tools)) < 12_000
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_an_input_schema_is_flat_and_closed(tool):
+    schema = listed(tool).input_schema
+    assert schema["type"] == "object"
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == []
+    for argument in schema["properties"].values():
+        assert isinstance(argument["type"], str)
+        assert len(argument["description"]) < 120
+    text = json.dumps(schema)
+    assert not [word for word in ("$ref", "anyOf", "oneOf", "allOf", "null") if word in text]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe{}",
+        b'{"jsonrpc":"2.0","id":1,"method":"\xff"}',
+        b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":-Infinity}}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping"}',
+        b"\xef\xbb\xbf{}",
+    ],
+    ids=["empty", "cut", "utf16", "utf8", "nan", "infinity", "arrays", "objects", "digits", "bom"],
+)
+async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
+    response = await served.post(body)
+    assert response.status_code == 200
+    assert response.json()["error"]["code"] == -32700
+    assert response.json()["id"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "echoed"),
+    [
+        ([], None),
+        ([PING], None),
+        (1, None),
+        ("ping", None),
+        (None, None),
+        ({}, None),
+        ({**PING, "jsonrpc": "1.0"}, 1),
+        ({**PING, "jsonrpc": 2.0}, 1),
+        ({"id": 7, "method": "ping"}, 7),
+        ({"jsonrpc": "2.0", "id": 7}, 7),
+        ({"jsonrpc": "2.0", "id": 7, "result": {}}, 7),
+        ({**PING, "method": 5}, 1),
+        ({**PING, "id": 1.5}, None),
+        ({**PING, "id": 1.0}, None),
+        ({**PING, "id": True}, None),
+        ({**PING, "id": {}}, None),
+        ({**PING, "id": [1]}, None),
+        ({"jsonrpc": "1.0", "method": "ping"}, None),
+    ],
+)
+async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
+    response = await served.post(body)
+    assert response.status_code == 200
+    answer = response.json()
+    assert (answer["error"]["code"], answer["id"]) == (-32600, echoed)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("resources/list", {}, -32601),
+        ("notifications/initialized", {}, -32601),
+        ("", {}, -32601),
+        ("ping", [], -32602),
+        ("ping", "x", -32602),
+        ("tools/list", {"cursor": "next"}, -32602),
+        ("tools/call", {}, -32602),
+        ("tools/call", {"name": None}, -32602),
+        ("tools/call", {"name": "signals_get_stat"}, -32602),
+        ("tools/call", {"name": "\ud800"}, -32602),
+        ("tools/call", {"name": STATE, "arguments": []}, -32602),
+        ("tools/call", {"name": STATE, "arguments": "BTC"}, -32602),
+    ],
+)
+async def test_what_the_protocol_refuses_is_an_error_object(served, method, params, code):
+    answer = await served.rpc(method, params)
+    assert (answer["error"]["code"], answer["id"]) == (code, 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "status"),
+    [
+        ({}, "missing_key", 401),
+        ({"Authorization": "Bearer ek_" + "a" * 43}, "invalid_key", 401),
+        ({"X-Api-Key": "nonsense"}, "invalid_key", 401),
+    ],
+)
+async def test_a_bad_key_is_a_result_that_says_how_to_get_one(served, headers, code, status):
+    for arguments in ({}, {"colour": "red"}):
+        result = await served.call(STATE, arguments, headers)
+        assert result["_meta"] == {"signals/error": code, "signals/status": status}
+        error = error_of(result)
+        assert error["error"] == code
+        assert error["how_to_get_access"]["price_usd"] == {"monthly": 129, "yearly": 1199}
+        assert error["docs"].startswith(served.base_url)
+
+
+async def test_a_revoked_key_is_refused_on_both_faces(served):
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    assert error_of(await served.call(STATE))["error"] == "revoked_key"
+    assert (await served.rest("/state")).status_code == 403
+
+
+async def test_an_unknown_tool_comes_before_the_key(served):
+    answer = await served.rpc("tools/call", {"name": "nothing"})
+    assert answer["error"]["code"] == -32602
+
+
+async def test_the_key_may_come_as_x_api_key_and_arguments_may_be_absent(served):
+    answer = await served.rpc("tools/call", {"name": STATE}, x_api_key=served.api_key)
+    assert answer["result"]["isError"] is False
+
+
+@pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
+async def test_bad_arguments_are_refused_with_what_is_accepted(
+    served, tool, arguments, code, named
+):
+    result = await served.call(tool, arguments)
+    error = error_of(result)
+    assert (error["error"], result["_meta"]["signals/status"]) == (code, 400)
+    assert not [part for part in named if part not in error["message"]], error["message"]
+    assert "\n" not in error["message"]
+    assert len(error["message"]) < 700
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"limit": None},
+        {"limit": True},
+        {"limit": "50"},
+        {"limit": [1]},
+        {"ticker": 5},
+        {"ticker": "\ud800"},
+        {"since": {"a": [[[[1]]]]}},
+        {"timeframe": ["1h"]},
+    ],
+)
+async def test_json_of_the_wrong_type_is_refused(served, arguments):
+    assert error_of(await served.call(SIGNALS, arguments))["message"].startswith(*arguments)
+
+
+async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(served, capsys):
+    await served.market.close()
+    params = {"name": STATE, "arguments": {"ticker": "secret"}}
+    answer = await served.rpc("tools/call", params, **served.key_headers)
+    assert answer["error"] == {"code": -32603, "message": "internal error"}
+    response = await served.rest("/state")
+    assert response.status_code == 500
+    assert set(response.json()) == {"error", "message", "docs"}
+    logged = capsys.readouterr().out
+    assert "mcp_request_failed" in logged
+    assert "rest_request_failed" in logged
+    assert served.api_key not in logged
+    assert "secret" not in logged

@@ -1,0 +1,91 @@
+import json
+
+import jsonschema
+import pytest
+
+from mcp_server.tools.get_state import GET_STATE
+from mcp_server.tools.json_schema import output_schema
+from schemas.vocabulary import INDICATOR_IDS
+from tests.serving import NOON, Served, change, work
+
+
+async def state(served: Served, **arguments: object) -> dict:
+    result = await served.call("signals_get_state", arguments)
+    assert result["isError"] is False, result
+    jsonschema.validate(result["structuredContent"], output_schema(GET_STATE.result))
+    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
+    return result["structuredContent"]
+
+
+async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(served):
+    answer = await state(served)
+    assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH", "MATIC", "NVDA", "XAU"]
+    assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
+    # Four assets on three timeframes, one on one; dexter on two of them.
+    assert answer["counts"] == {"assets": 5, "readings": 4 * 21 + 7 + 2 * 3}
+
+
+async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(served):
+    (asset,) = (await state(served, ticker="btc"))["assets"]
+    assert list(asset["signals"]) == [*INDICATOR_IDS, "dexter"]
+    assert list(asset["signals"]["enzo"]) == ["1h", "4h", "1d"]
+    assert asset["name"] == "Bitcoin"
+
+
+async def test_tickers_are_matched_in_any_case_and_once(served):
+    answer = await state(served, ticker="eth, Btc,ETH")
+    assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH"]
+
+
+async def test_filters_together_narrow_the_board(served):
+    answer = await state(
+        served, asset_class="crypto", timeframe="4h", indicator="ceres", direction="bullish"
+    )
+    assert [a["ticker"] for a in answer["assets"]] == ["BTC"]
+    assert answer["assets"][0]["signals"] == {"ceres": {"4h": "bullish"}}
+    assert answer["counts"] == {"assets": 1, "readings": 1}
+
+
+async def test_dexter_is_shown_without_an_indicator_filter_only(served):
+    shown = await state(served, ticker="BTC", timeframe="1d")
+    assert shown["assets"][0]["signals"]["dexter"] == {"1d": "bullish"}
+    assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
+    hidden = await state(served, ticker="BTC", indicator="enzo")
+    assert list(hidden["assets"][0]["signals"]) == ["enzo"]
+    assert "legacy_keys" not in hidden["meta"]
+
+
+async def test_a_removed_asset_keeps_its_last_readings_and_is_named(served):
+    answer = await state(served, ticker="MATIC")
+    assert answer["counts"]["readings"] == 24
+    assert answer["meta"]["removed_assets"] == ["MATIC"]
+    assert "continues as POL" in answer["meta"]["note"]
+
+
+async def test_a_known_asset_without_bars_is_not_covered(served):
+    answer = await state(served, ticker="DARK,BTC")
+    assert [a["ticker"] for a in answer["assets"]] == ["BTC"]
+    assert answer["meta"]["not_covered"] == ["DARK"]
+
+
+async def test_an_empty_answer_says_what_empty_means(served):
+    answer = await state(served, asset_class="metal", timeframe="1h")
+    assert (answer["assets"], answer["counts"]) == ([], {"assets": 0, "readings": 0})
+    assert "No reading matches" in answer["meta"]["note"]
+
+
+async def test_a_committed_pass_is_seen_by_the_next_call(served):
+    before = await state(served, ticker="XAU", indicator="enzo")
+    later = NOON + 3_600_000
+    await served.market.commit(work(later, [change(later, "XAU", "enzo", "1d", 1, -1)]))
+    after = await state(served, ticker="XAU", indicator="enzo")
+    assert before["assets"][0]["signals"] == {"enzo": {"1d": "bearish"}}
+    assert after["assets"][0]["signals"] == {"enzo": {"1d": "bullish"}}
+    assert after["as_of"] == "2026-09-30T13:03:00.000Z"
+
+
+@pytest.mark.parametrize("tool", ["signals_get_state", "signals_get_signals"])
+async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, tool):
+    result = await served_empty.call(tool)
+    assert result["_meta"] == {"signals/error": "unavailable", "signals/status": 503}
+    assert "900 seconds" in json.loads(result["content"][0]["text"])["message"]

@@ -1,0 +1,18 @@
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+
+async def test_the_sdks_client_lists_and_calls_both_tools(served):
+    async with httpx2.AsyncClient(headers=served.key_headers) as http:
+        transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names == ["signals_get_state", "signals_get_signals"]
+            for name in names:
+                result = await client.call_tool(name, {"ticker": "BTC"})
+                assert not result.is_error
+                assert result.structured_content is not None
+            refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
+            assert refused.is_error
+            assert "BTC" in refused.content[0].text

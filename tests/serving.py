@@ -1,0 +1,255 @@
+"""A real server on a loopback port over a small seeded store, in the test's own event loop."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from access.keys import Keys
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
+from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
+from service.app import create_app
+from store.protocol import ChangeRow, Pass
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
+
+HOUR_MS = 3_600_000
+NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
+NAMES = {
+    "trend_oracle": "Trend Oracle",
+    "bayesian_trend": "Bayesian Trend",
+    "reversals": "Reversals",
+    "ceres": "Ceres",
+    "enzo": "Enzo",
+    "llnr": "LLNR",
+    "perpkit": "PerpKit",
+}
+ASSETS = (
+    CoveredAsset(ticker="ETH", name="Ethereum", asset_class="crypto", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="NVDA", name="NVIDIA", asset_class="stock", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="XAU", name="Gold", asset_class="metal", timeframes=("1d",)),
+    CoveredAsset(ticker="DARK", name="Uncovered", asset_class="crypto", timeframes=()),
+    CoveredAsset(
+        ticker="MATIC",
+        name="Polygon",
+        asset_class="crypto",
+        timeframes=TIMEFRAMES,
+        removed_on=date(2026, 9, 27),
+        continues_as="POL",
+    ),
+)
+
+
+def coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
+    return Coverage(
+        source=source,
+        recorded_until=recorded_until,
+        assets=ASSETS,
+        indicators=tuple(
+            CoveredIndicator(id=id_, name=NAMES[id_], logged=id_ != "perpkit")
+            for id_ in INDICATOR_IDS
+        ),
+        renamed_on=date(2026, 8, 1),
+    )
+
+
+def change(
+    created_at: int,
+    ticker: str,
+    indicator: str,
+    timeframe: Timeframe,
+    after: int,
+    before: int | None = None,
+) -> ChangeRow:
+    return ChangeRow(
+        created_at=created_at,
+        ticker=ticker,
+        indicator=indicator,
+        timeframe=timeframe,
+        close_time=created_at // HOUR_MS * 3600,
+        epoch=1,
+        before=before,
+        after=after,
+        price=101.5,
+        published=before is not None and indicator in INDICATOR_IDS and indicator != "perpkit",
+    )
+
+
+def first_readings(start: int) -> Iterator[ChangeRow]:
+    """Yield 1 for crypto, -1 for the rest, 0 for every ceres; dexter on BTC and MATIC."""
+    created_at = start
+    for asset in ASSETS:
+        legacy = ("dexter",) if asset.ticker in {"BTC", "MATIC"} else ()
+        for indicator in (*INDICATOR_IDS, *legacy):
+            for timeframe in asset.timeframes:
+                usual = 1 if asset.asset_class == "crypto" else -1
+                after = 0 if indicator == "ceres" else usual
+                yield change(created_at, asset.ticker, indicator, timeframe, after)
+                created_at += 1
+
+
+def flips(start: int, count: int) -> list[ChangeRow]:
+    """Return alternating flips of two cells, a millisecond and a bar apart."""
+    cells = (("BTC", "trend_oracle"), ("ETH", "enzo"))
+    rows = []
+    for number in range(count):
+        ticker, indicator = cells[number % 2]
+        before = 1 if number % 4 < 2 else -1
+        row = change(start + number, ticker, indicator, "1h", -before, before)
+        rows.append(replace(row, close_time=row.close_time - (count - number) * 3600))
+    return rows
+
+
+def work(market_time: int, changes: list[ChangeRow]) -> Pass:
+    return Pass(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
+
+
+async def seed(market: SqliteMarketStore, published: Coverage, flip_count: int = 6) -> None:
+    """Commit a silent history, then flips at the last market time, NOON."""
+    await market.publish_coverage(published)
+    before = NOON - 400 * 24 * HOUR_MS
+    await market.commit(work(before, list(first_readings(before))))
+    hour_ago = NOON - HOUR_MS
+    await market.commit(
+        work(
+            hour_ago,
+            [
+                change(hour_ago, "BTC", "ceres", "4h", 1, 0),
+                change(hour_ago + 1, "NVDA", "llnr", "1d", 0, -1),
+                change(hour_ago + 2, "BTC", "perpkit", "1h", -1, 1),
+            ],
+        )
+    )
+    await market.commit(work(NOON, flips(NOON, flip_count)))
+
+
+@dataclass
+class Clock:
+    """A wall clock that tests move; epoch ms."""
+
+    now: int = NOON + 60_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Served:
+    """The running service with a live key and its parts, for tests that need to move them."""
+
+    base_url: str
+    api_key: str
+    client: httpx.AsyncClient
+    market: SqliteMarketStore
+    keys: Keys
+    clock: Clock
+    app: Any = field(repr=False)
+
+    @property
+    def key_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    async def rest(self, path: str, **headers: str) -> httpx.Response:
+        """GET a path below /api/v1 with the key, or with the given headers alone."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
+
+    async def post(self, body: Any, **headers: str) -> httpx.Response:
+        """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post("/api/v1/mcp", content=content, headers=sent)
+
+    async def rpc(self, method: str, params: Any = None, **headers: str) -> dict[str, Any]:
+        """Return the response object of one request."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method}
+        response = await self.post(
+            body if params is None else {**body, "params": params}, **headers
+        )
+        assert response.status_code == 200
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def call(
+        self, tool: str, arguments: Any = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the result of one tools/call, with the key unless headers are given."""
+        params = {"name": tool, "arguments": arguments or {}}
+        sent = self.key_headers if headers is None else headers
+        result: dict[str, Any] = (await self.rpc("tools/call", params, **sent))["result"]
+        return result
+
+
+@contextmanager
+def loopback_socket() -> Iterator[socket.socket]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+@asynccontextmanager
+async def running(app: Any, bound: socket.socket) -> AsyncIterator[None]:
+    """Run uvicorn until the block ends.
+
+    Its own main loop and shutdown sleep 0.2 s on the wall clock, so its parts are driven here:
+    startup, which returns once it listens, and then closing what it opened.
+    """
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", proxy_headers=False)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await asyncio.wait_for(server.startup([bound]), 10)
+    assert server.started
+    try:
+        yield
+    finally:
+        await asyncio.wait_for(_stopped(server), 10)
+
+
+async def _stopped(server: uvicorn.Server) -> None:
+    for listener in server.servers:
+        listener.close()
+    state = server.server_state
+    for connection in list(state.connections):
+        connection.shutdown()
+    while state.connections or state.tasks:  # noqa: ASYNC110 (uvicorn offers no event)
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def stores(folder: Path) -> AsyncIterator[tuple[SqliteMarketStore, SqliteAccessStore]]:
+    market = await SqliteMarketStore.open(folder / "market.db")
+    try:
+        access = await SqliteAccessStore.open(folder / "market-access.db")
+        try:
+            yield market, access
+        finally:
+            await access.close()
+    finally:
+        await market.close()
+
+
+@asynccontextmanager
+async def serving(folder: Path, published: Coverage | None = None) -> AsyncIterator[Served]:
+    """Serve a seeded store, or an empty one where no coverage is given."""
+    clock = Clock()
+    async with stores(folder) as (market, access):
+        if published is not None:
+            await seed(market, published)
+        keys = Keys(access, clock)
+        with loopback_socket() as bound:
+            base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            app = create_app(market, keys, base_url=base_url, clock=clock)
+            async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
+                api_key = await keys.create("tests")
+                yield Served(base_url, api_key, client, market, keys, clock, app)
