@@ -1,1 +1,1 @@
-"""The compute side: universe, sources, indicators, engine, replay and audit; writes to the store."""
+"""The compute side: universe, sources, indicators, engine, runs, audit; writes to the store."""

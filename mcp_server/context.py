@@ -1,7 +1,6 @@
 """What handlers are handed: one version of the board at a time, and where the service lives."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,11 +10,6 @@ from schemas.vocabulary import midnight_s
 from store.protocol import MarketStore, Snapshot
 
 FIRST_COMPUTE_RETRY_S = 900
-
-
-def wall_ms() -> int:
-    """Return the wall clock in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class Context:
         store: MarketStore,
         base_url: str,
         docs: str,
-        clock: Callable[[], int] = wall_ms,
+        clock: Callable[[], int],
     ) -> None:
         self.store = store
         self.base_url = base_url

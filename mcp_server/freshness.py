@@ -51,7 +51,7 @@ def _standing_notes(board: Board, resting: bool, stale: bool) -> list[str]:
     if board.coverage.source == "simulated":
         notes.append(SIMULATED_NOTE)
     if resting and board.coverage.recorded_until is not None:
-        notes.append(f"recorded until {instant(board.coverage.recorded_until)}")
+        notes.append(f"recorded until {instant(board.coverage.recorded_until)}.")
     if stale:
         notes.append(STALE_NOTE)
     return notes

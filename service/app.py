@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from access.keys import Keys
 from mcp_server.calls import Calls
-from mcp_server.context import Context, wall_ms
+from mcp_server.context import Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
 from rest_shim.routes import failure_handlers, read_routes
@@ -20,9 +20,9 @@ def create_app(
     keys: Keys,
     *,
     base_url: str,
+    clock: Callable[[], int],
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
-    clock: Callable[[], int] = wall_ms,
 ) -> Starlette:
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms."""
     base_url = base_url.rstrip("/")

@@ -95,6 +95,7 @@ async def _listen_and_serve(
         market,
         Keys(access, clock),
         base_url=settings.address,
+        clock=clock,
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),
     )

@@ -48,7 +48,7 @@ def test_a_recording_played_to_its_end_rests_and_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
     assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
     assert answer["stale"] is False
-    assert answer["note"] == "recorded until 2026-09-30T12:03:00.000Z"
+    assert answer["note"] == "recorded until 2026-09-30T12:03:00.000Z."
 
 
 def test_a_recording_before_its_end_has_a_next_update():

@@ -1,0 +1,99 @@
+"""Builders of rows and passes, and a look at the file through a plain sqlite3 connection."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from schemas.vocabulary import Timeframe
+from store.protocol import (
+    BarRow,
+    CarryRow,
+    ChangeRow,
+    EpochRow,
+    FeedQuery,
+    FundingRow,
+    Pass,
+)
+
+NOW = 1_780_000_000_000
+DAY_MS = 86_400_000
+EVER = 2**62
+TABLES = (
+    "assets",
+    "bars",
+    "carries",
+    "changes",
+    "clock",
+    "coverage",
+    "epochs",
+    "facts",
+    "funding",
+    "passes",
+    "readings",
+)
+
+
+def bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") -> BarRow:
+    return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
+
+
+def change(
+    created_at: int,
+    ticker: str = "BTC",
+    indicator: str = "enzo",
+    timeframe: Timeframe = "1h",
+    *,
+    before: int | None = None,
+    after: int = 1,
+    published: bool = True,
+    close_time: int | None = None,
+) -> ChangeRow:
+    """A change whose bar is its own unless `close_time` says otherwise."""
+    closed = created_at // 1000 if close_time is None else close_time
+    return ChangeRow(
+        created_at, ticker, indicator, timeframe, closed, 0, before, after, 0.3, published
+    )
+
+
+def carry(ticker: str = "BTC", data: bytes = b"\x00\xff") -> CarryRow:
+    return CarryRow(ticker, "4h", "reversals", 2, "f8", 1, 7200, data)
+
+
+def epoch(ticker: str = "BTC", number: int = 1) -> EpochRow:
+    return EpochRow(ticker, "4h", "reversals", number, 2, 1, 7200, "layout")
+
+
+def work(market_time: int = NOW, **parts: Any) -> Pass:
+    """A pass that writes the named parts alone."""
+    return Pass(market_time, **{"bars": (), "funding": (), "changes": (), "carries": (), **parts})
+
+
+def full(market_time: int = NOW, *, step: int = 0) -> Pass:
+    """A pass that writes to every table; another `step` touches other rows."""
+    return work(
+        market_time,
+        bars=[bar("ETH", 3600 * step), bar("BTC", 3600 * step)],
+        funding=[FundingRow("BTC", 3600 * step, -0.0001)],
+        changes=[change(NOW + 10 * step), change(NOW + 10 * step + 1, "ETH", "dexter", "1d")],
+        carries=[carry()],
+        epochs=[epoch(number=step)],
+        publish_from={"BTC": 5, "ETH": 7},
+    )
+
+
+def query(**filters: Any) -> FeedQuery:
+    """The first page of everything, narrowed."""
+    return FeedQuery(**{"after": -1, "until": EVER, "limit": 200, "offset": 0, **filters})
+
+
+def plainly(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Run one statement as any other program would, with default pragmas."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(sql, values).fetchall()
+
+
+def content(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table."""
+    return {table: plainly(path, f"SELECT * FROM {table}") for table in TABLES}

@@ -1,0 +1,102 @@
+"""The chain against bytes written out by hand, as its module's docstring defines them."""
+
+import struct
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.vocabulary import TIMEFRAMES
+from store import digest
+from store.protocol import BarRow, ChangeRow, FundingRow
+from store.sqlite import SqliteMarketStore
+from tests.store.rows import NOW, bar, change, full, work
+
+BAR_BYTES = b"bBTC\x001h\x00" + struct.pack(">qddddd", 3600, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
+FUNDING_BYTES = b"fBTC\x00" + struct.pack(">qd", 3600, -0.0001)
+
+
+def test_bars_come_before_funding_in_the_bars_digest() -> None:
+    found = digest.bars_digest([bar("BTC", 3600)], [FundingRow("BTC", 3600, -0.0001)])
+    assert found == sha256(BAR_BYTES + FUNDING_BYTES).digest()
+
+
+def test_a_first_reading_is_told_from_a_change_from_neutral() -> None:
+    first = change(1000, close_time=5)
+    head = b"c" + struct.pack(">q", 1000) + b"BTC\x00enzo\x001h\x00"
+    expected = head + struct.pack(">qqbbd?", 5, 0, 127, 1, 0.3, True)
+    assert digest.changes_digest([first]) == sha256(expected).digest()
+    assert digest.changes_digest([replace(first, before=0)]) != sha256(expected).digest()
+
+
+def test_the_sign_of_zero_does_not_reach_the_digest() -> None:
+    negative, positive = (FundingRow("BTC", 1, zero) for zero in (-0.0, 0.0))
+    assert digest.bars_digest([], [negative]) == digest.bars_digest([], [positive])
+
+
+@given(
+    st.lists(
+        st.builds(
+            BarRow,
+            st.sampled_from(["A", "AB", "BRK.B", "é"]),
+            st.sampled_from(TIMEFRAMES),
+            st.integers(0, 9),
+            *[st.floats(allow_nan=False)] * 5,
+        ),
+        unique_by=digest.bar_order,
+    ),
+    st.randoms(),
+)
+def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
+    shuffled = random.sample(rows, len(rows))
+    assert digest.bars_digest(shuffled, []) == digest.bars_digest(rows, [])
+
+
+async def test_the_stored_chain_is_the_one_computed_by_hand(market: SqliteMarketStore) -> None:
+    funding = [FundingRow("BTC", 3600, -0.0001)]
+    await market.commit(work(NOW, bars=[bar("BTC", 3600)], funding=funding))
+    await market.commit(work(NOW + 1))
+    nothing = sha256(b"").digest()
+    bars = sha256(BAR_BYTES + FUNDING_BYTES).digest()
+    first = sha256(bytes(32) + struct.pack(">q", NOW) + bars + nothing).digest()
+    second = sha256(first + struct.pack(">q", NOW + 1) + nothing + nothing).digest()
+    one, two = await market.passes()
+    assert (one.number, one.bars_digest, one.changes_digest) == (1, bars, nothing)
+    assert (one.digest, two.digest) == (first, second)
+
+
+async def test_every_pass_can_be_recomputed_from_what_is_stored(
+    market: SqliteMarketStore, path: Path
+) -> None:
+    for step in range(3):
+        await market.commit(full(NOW + step, step=step))
+    await market.commit(work(NOW + 3, funding=[FundingRow("BTC", 9, -0.0)]))
+    previous = digest.GENESIS
+    for row in await market.passes():
+        bars, funding, changes = await market.pass_content(row.number)
+        assert digest.bars_digest(bars, funding) == row.bars_digest
+        assert digest.changes_digest(changes) == row.changes_digest
+        previous = digest.chain_digest(
+            previous, row.market_time, row.bars_digest, row.changes_digest
+        )
+        assert previous == row.digest
+
+
+def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
+    row = change(1000)
+    others: list[ChangeRow] = [
+        replace(row, created_at=1001),
+        replace(row, ticker="BT"),
+        replace(row, indicator="llnr"),
+        replace(row, timeframe="4h"),
+        replace(row, close_time=2),
+        replace(row, epoch=1),
+        replace(row, before=-1),
+        replace(row, after=0),
+        replace(row, price=0.30000000000000004),
+        replace(row, published=False),
+    ]
+    digests = {digest.changes_digest([other]) for other in (row, *others)}
+    assert len(digests) == len(others) + 1
