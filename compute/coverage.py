@@ -1,6 +1,7 @@
 """What the compute job says of itself: the universe as its source can serve it."""
 
 from collections.abc import Iterable
+from datetime import date
 
 from compute.indicators.contract import Indicator
 from compute.sources.source import Source
@@ -40,6 +41,19 @@ def coverage(
         ),
         renamed_on=universe.renamed_on,
     )
+
+
+def with_dropped(new: Coverage, old: Coverage | None, on: date) -> Coverage:
+    """Return the coverage with the assets that only the old one has, as removed from a day on.
+
+    Their published rows and last readings stay, so their names must.
+    """
+    kept = {asset.ticker for asset in new.assets}
+    dropped = [a for a in (old.assets if old else ()) if a.ticker not in kept]
+    removed = [
+        a.model_copy(update={"timeframes": (), "removed_on": a.removed_on or on}) for a in dropped
+    ]
+    return new.model_copy(update={"assets": (*new.assets, *removed)})
 
 
 def served(native: Timeframe | None) -> tuple[Timeframe, ...]:

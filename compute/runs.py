@@ -4,10 +4,11 @@ Replay, catch-up and live runs are this one code; they differ in how many hours 
 """
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from compute.bars import HOUR_S, Funding, Series
-from compute.coverage import UNLOGGED, coverage
+from compute.coverage import UNLOGGED, coverage, with_dropped
 from compute.indicators.contract import Indicator
 from compute.restore import Restorer
 from compute.sources.source import Source
@@ -50,11 +51,7 @@ class Runs:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
         self._store.lock()
         await self._store.adopt_source(self._source.name)
-        end = self._source.ends_at
-        until = None if end is None else market_ms(end)
-        await self._store.publish_coverage(
-            coverage(self._universe, self._source, self._indicators, until)
-        )
+        await self._publish_coverage()
         native = {
             asset.ticker: timeframe
             for asset in self._universe.assets
@@ -67,6 +64,14 @@ class Runs:
         self._done = done
         self._publish_from = await self._store.publish_from()
         self._seen = {t: done if t in self._publish_from else -1 for t in native}
+
+    async def _publish_coverage(self) -> None:
+        end = self._source.ends_at
+        until = None if end is None else market_ms(end)
+        new = coverage(self._universe, self._source, self._indicators, until)
+        snapshot = await self._store.snapshot()
+        today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()
+        await self._store.publish_coverage(with_dropped(new, snapshot.coverage, today))
 
     async def catch_up(self, until: int, progressed: Progressed = lambda done, end: None) -> None:
         """Run every hour up to `until` at which something is due, in passes of ten days.

@@ -18,7 +18,7 @@ async def test_one_snapshot_is_read_a_version_however_many_ask(tmp_path):
     store = await CountingStore.open(tmp_path / "market.db")
     try:
         await seed(store, coverage())
-        context = Context(store, "http://127.0.0.1", "http://127.0.0.1/api/v1")
+        context = Context(store, "http://127.0.0.1", "http://127.0.0.1/api/v1", lambda: NOON)
         held = await asyncio.gather(*(context.snapshot() for _ in range(20)))
         assert store.snapshots == 1
         assert all(snapshot is held[0] for snapshot in held)

@@ -1,0 +1,223 @@
+"""Small folders of made-up bars and funding, the runs over them, and all that a store then holds.
+
+Prices are whole cents from an integer generator, so a folder is the same bytes everywhere.
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import astuple
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from compute.audit import Audit, Report
+from compute.indicators.contract import Indicator
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs
+from compute.sources.files import FilesSource
+from compute.universe import Universe, load_universe
+from schemas.vocabulary import midnight_s
+from store.sqlite import SqliteMarketStore
+
+HOUR_S = 3600
+DAY_S = 86_400
+START = int(datetime(2024, 1, 3, tzinfo=UTC).timestamp())  # a Wednesday
+DENSE = START + 215 * DAY_S
+REMOVED_ON = date(1970, 1, 1) + timedelta(days=DENSE // DAY_S + 4)
+RENAMED_ON = date(1970, 1, 1) + timedelta(days=DENSE // DAY_S + 10)
+END = DENSE + 14 * DAY_S
+
+Row = tuple[int, float, float, float, float, float]
+Content = dict[str, list[tuple[Any, ...]]]
+
+# ticker: (asset class, session, added_on, removed_on); only HYPE was added after the renaming.
+ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
+    "BTC": ("crypto", "24x7", date(2024, 1, 1), None),
+    "ETH": ("crypto", "24x7", date(2024, 1, 1), None),
+    "HYPE": ("crypto", "24x7", RENAMED_ON, None),
+    "IBM": ("stock", "XNYS", date(2024, 1, 1), None),
+    "MATIC": ("crypto", "24x7", date(2024, 1, 1), REMOVED_ON),
+    "NVDA": ("stock", "XNAS", date(2024, 1, 1), None),
+    "XAU": ("metal", "24x5", date(2024, 1, 1), None),
+}
+
+
+class Draw:
+    """Knuth's 64-bit linear congruential generator, one stream per name."""
+
+    def __init__(self, name: str) -> None:
+        self.state = int.from_bytes(name.encode(), "big") * 0x9E3779B97F4A7C15 % 2**64
+
+    def below(self, bound: int) -> int:
+        self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return (self.state >> 33) % bound
+
+
+def walk(name: str, opens: Iterable[int]) -> list[Row]:
+    """Return a bar at every opening time: drifts that turn, so that readings move."""
+    draw = Draw(name)
+    close, drift = 1_000_000 + 1000 * draw.below(1000), 0
+    rows: list[Row] = []
+    for ts in opens:
+        if draw.below(24) == 0:
+            drift = draw.below(161) - 80
+        opened, close = close, close + close * (draw.below(201) - 100 + drift) // 10_000
+        high = max(opened, close) + close * draw.below(60) // 10_000
+        low = min(opened, close) - close * draw.below(60) // 10_000
+        rows.append((ts, opened / 100, high / 100, low / 100, close / 100, draw.below(10**6) / 10))
+    return rows
+
+
+def hours(first: int, last: int, step: int = 1) -> range:
+    """Return the opening times of bars that open in [first, last)."""
+    return range(first, last, step * HOUR_S)
+
+
+def sessions(first: int, last: int) -> list[int]:
+    """Return the openings of an exchange's hourly bars: 13:30 to 19:30, Monday to Friday."""
+    days = (day for day in range(first, last, DAY_S) if (day // DAY_S + 3) % 7 < 5)
+    return [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in days for hour in range(7)]
+
+
+def write_bars(folder: Path, ticker: str, rows: Sequence[Row], timeframe: str = "1h") -> Path:
+    """Write one file of bars; floats as Python prints them, so they read back exactly."""
+    return write_table(folder / f"{ticker}_{timeframe}.csv", "ts,open,high,low,close,volume", rows)
+
+
+def write_funding(folder: Path, ticker: str, first: int, last: int, per_day: int = 3) -> Path:
+    """Write settlements a few seconds past the hour, large enough to shut the gate at times."""
+    draw = Draw(f"{ticker} funding")
+    times = range(first + 7, last, DAY_S // per_day)
+    rows = [(at, (draw.below(4001) - 2000) / 1_000_000) for at in times]
+    return write_table(folder / f"{ticker}_funding.csv", "ts,funding_rate", rows)
+
+
+def write_table(path: Path, header: str, rows: Iterable[Iterable[float]]) -> Path:
+    lines = [header, *(",".join(map(repr, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def small_folder(parent: Path) -> Path:
+    """Write the small market: each timeframe of some asset passes bar 200.
+
+    BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU one bar a
+    day, NVDA opens at half past with nights and weekends between, HYPE starts late, IBM is daily.
+    """
+    folder = parent / "bars"
+    folder.mkdir()
+    dense = list(hours(DENSE, END))
+    write_bars(folder, "BTC", walk("BTC", dense))
+    write_bars(folder, "ETH", walk("ETH", dense[:100] + dense[109:230] + dense[231:]))
+    write_bars(folder, "HYPE", walk("HYPE", dense[100:]))
+    write_bars(folder, "IBM", walk("IBM", hours(START, END, 24)), "1d")
+    removal = midnight_s(REMOVED_ON)
+    write_bars(folder, "MATIC", walk("MATIC", hours(removal - 35 * DAY_S, removal + DAY_S, 4)))
+    write_bars(folder, "NVDA", walk("NVDA", sessions(END - 42 * DAY_S, END)))
+    write_bars(folder, "XAU", walk("XAU", hours(START + 5 * HOUR_S, END, 24)))
+    write_funding(folder, "BTC", DENSE - DAY_S, END)
+    write_funding(folder, "MATIC", removal - 30 * DAY_S, removal + DAY_S)
+    return folder
+
+
+def some_of(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
+    """Copy the files of some tickers into a folder of their own."""
+    part = parent / "some"
+    part.mkdir()
+    for ticker in tickers:
+        for path in folder.glob(f"{ticker}_*.csv"):
+            shutil.copy(path, part)
+    return part
+
+
+def write_universe(parent: Path, renamed_on: date = RENAMED_ON) -> Path:
+    """Write the small market's universe file."""
+    text = f'[universe]\nrenamed_on = {renamed_on}\nrenamed = {{dexter = "enzo"}}\n'
+    for ticker, (asset_class, session, added_on, removed_on) in ASSETS.items():
+        text += f'\n[[asset]]\nticker = "{ticker}"\nname = "{ticker}"\nvenue = "made up"\n'
+        text += f'asset_class = "{asset_class}"\nsession = "{session}"\nsymbol = "{ticker}"\n'
+        text += f"added_on = {added_on}\n"
+        text += f"removed_on = {removed_on}\n" if removed_on else ""
+    path = parent / "universe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def small_universe(parent: Path) -> Universe:
+    return load_universe(write_universe(parent))
+
+
+@asynccontextmanager
+async def open_store(path: Path) -> AsyncIterator[SqliteMarketStore]:
+    """Open the store at a path and close it at the end."""
+    store = await SqliteMarketStore.open(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def prepared(
+    store: SqliteMarketStore,
+    folder: Path,
+    universe: Universe,
+    indicators: Sequence[Indicator] = INDICATORS,
+) -> Runs:
+    """Return runs over a folder that are ready to catch up."""
+    runs = Runs(store, FilesSource(folder, universe), universe, indicators)
+    await runs.prepare()
+    return runs
+
+
+async def replay(
+    path: Path,
+    folder: Path,
+    universe: Universe,
+    until: int = END,
+    indicators: Sequence[Indicator] = INDICATORS,
+) -> Content:
+    """Replay a folder into the store at a path up to an hour; return all that it then holds."""
+    async with open_store(path) as store:
+        await (await prepared(store, folder, universe, indicators)).catch_up(until)
+        return await content(store)
+
+
+async def audited(
+    path: Path, universe: Universe, indicators: Sequence[Indicator] = INDICATORS
+) -> Report:
+    """Audit the store at a path."""
+    async with open_store(path) as store:
+        return await Audit(store, universe, indicators).run()
+
+
+async def content(store: SqliteMarketStore) -> Content:
+    """Return everything that a store holds, in an order of its own; compare with ==."""
+    progress = await store.progress()
+    return {
+        "bars": [astuple(row) for row in await store.bars()],
+        "funding": [astuple(row) for row in await store.funding()],
+        "changes": [astuple(row) async for row in store.changes()],
+        "carries": [astuple(row) for row in await store.carries()],
+        "readings": [astuple(row) for row in await store.readings()],
+        "epochs": sorted(astuple(row) for row in await store.epochs()),
+        "publish_from": sorted((await store.publish_from()).items()),
+        "market_time": [(progress.market_time, progress.last_created_at)],
+        "passes": [astuple(row) for row in await store.passes()],
+    }
+
+
+def without_passes(held: Content) -> Content:
+    """Leave out what depends on how many hours a pass held."""
+    return {name: rows for name, rows in held.items() if name != "passes"}
+
+
+def of_tickers(held: Content, tickers: Iterable[str]) -> Content:
+    """Return what belongs to some tickers, without `created_at`, which depends on the company."""
+    chosen = set(tickers)
+    own = {
+        name: [row for row in held[name] if row[0] in chosen]
+        for name in ("bars", "funding", "carries", "readings", "epochs", "publish_from")
+    }
+    own["changes"] = sorted(row[1:] for row in held["changes"] if row[1] in chosen)
+    return own

@@ -1,0 +1,218 @@
+"""Which bars are accepted, when they close, longer bars and funding sums, all by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from compute.bars import (
+    DAY_S,
+    HOUR_S,
+    NO_BARS,
+    NO_FUNDING,
+    Funding,
+    RawBar,
+    Series,
+    accepted,
+    built,
+    closing_time,
+)
+
+H = HOUR_S
+GOOD = RawBar(10 * H, 100.0, 110.0, 90.0, 105.0, 7.0)
+NAN, INF = math.nan, math.inf
+
+
+def refused(*rows: RawBar, period_s: int = H, after: int | None = None) -> list[tuple[int, str]]:
+    return [(row.open_time, reason) for row, reason in accepted(rows, period_s, after)[1]]
+
+
+@pytest.mark.parametrize("field", ["open", "high", "low", "close", "volume"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_number_that_is_not_finite_refuses_a_bar(field: str, value: float):
+    bar = GOOD._replace(**{field: value})
+    assert refused(bar) == [(10 * H, "a number is NaN or infinite")]
+
+
+@pytest.mark.parametrize("field", ["open", "high", "low", "close"])
+@pytest.mark.parametrize("value", [0.0, -0.0, -1.0])
+def test_a_price_that_is_not_above_zero_refuses_a_bar(field: str, value: float):
+    assert refused(GOOD._replace(**{field: value})) == [(10 * H, "a price is not above 0")]
+
+
+@pytest.mark.parametrize(
+    ("bar", "reason"),
+    [
+        (GOOD._replace(high=89.0), "high is below low"),
+        (GOOD._replace(close=110.5), "close is outside low to high"),
+        (GOOD._replace(close=89.5), "close is outside low to high"),
+        (GOOD._replace(volume=-0.001), "volume is negative"),
+    ],
+)
+def test_numbers_that_contradict_each_other_refuse_a_bar(bar: RawBar, reason: str):
+    assert refused(bar) == [(10 * H, reason)]
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        GOOD,
+        GOOD._replace(open=120.0),
+        GOOD._replace(open=80.0),
+        GOOD._replace(volume=0.0),
+        GOOD._replace(close=110.0),
+        GOOD._replace(close=90.0),
+        RawBar(10 * H, 5e-9, 5e-9, 5e-9, 5e-9, 0.0),
+    ],
+)
+def test_an_open_outside_the_range_and_every_limit_that_is_still_allowed_are_accepted(bar: RawBar):
+    assert accepted([bar], H) == ([bar], [])
+
+
+def test_of_bars_that_open_together_the_first_given_is_kept():
+    again = GOOD._replace(close=106.0)
+    assert accepted([GOOD, again], H) == ([GOOD], [(again, "open time is repeated")])
+
+
+def test_an_hourly_bar_that_opens_within_the_hour_of_the_last_accepted_one_is_refused():
+    crowded = GOOD._replace(open_time=11 * H - 1)
+    after_it = GOOD._replace(open_time=11 * H)
+    good, bad = accepted([GOOD, crowded, after_it], H)
+    assert good == [GOOD, after_it]
+    assert bad == [(crowded, "opens less than an hour after its predecessor")]
+
+
+def test_a_refused_bar_crowds_out_nothing():
+    broken = GOOD._replace(volume=NAN)
+    half_past = GOOD._replace(open_time=10 * H + 1800)
+    assert accepted([broken, half_past], H)[0] == [half_past]
+
+
+def test_rows_are_sorted_before_they_are_judged():
+    rows = [GOOD._replace(open_time=hour * H) for hour in (12, 10, 11)]
+    good, bad = accepted(rows, H)
+    assert [row.open_time for row in good] == [10 * H, 11 * H, 12 * H]
+    assert bad == []
+
+
+def test_bars_are_judged_against_the_last_bar_accepted_before_them():
+    assert refused(GOOD, after=10 * H) == [(10 * H, "open time is repeated")]
+    assert refused(GOOD, after=12 * H) == [(10 * H, "open time is repeated")]
+    assert refused(GOOD, after=9 * H + 1) == [
+        (10 * H, "opens less than an hour after its predecessor")
+    ]
+    assert refused(GOOD, after=9 * H) == []
+
+
+def test_of_two_daily_bars_that_close_together_the_second_is_refused():
+    first, second = GOOD._replace(open_time=DAY_S + H), GOOD._replace(open_time=DAY_S + 2 * H)
+    assert accepted([first, second], DAY_S) == (
+        [first],
+        [(second, "closes together with its predecessor")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("opened", "period_s", "closed"),
+    [
+        (10 * H, H, 11 * H),
+        (10 * H + 1800, H, 12 * H),
+        (10 * H + 1, H, 12 * H),
+        (11 * H - 1, H, 12 * H),
+        (DAY_S, DAY_S, 2 * DAY_S),
+        (DAY_S + 14 * H + 1800, DAY_S, 3 * DAY_S),
+    ],
+)
+def test_a_bar_that_ends_off_its_boundary_closes_at_the_next(
+    opened: int, period_s: int, closed: int
+):
+    assert closing_time(np.array([opened]), period_s).tolist() == [closed]
+
+
+def rows_of(series: Series) -> list[tuple[float, ...]]:
+    columns = (
+        *(series.open_time, series.close_time, series.open, series.high, series.low),
+        *(series.close, series.volume),
+    )
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+HOURLY = Series.of(
+    [
+        RawBar(0 * H, 10.0, 12.0, 9.0, 11.0, 1.0),  # closes 01:00
+        RawBar(3 * H, 11.0, 15.0, 10.0, 14.0, 2.0),  # closes 04:00: the last of its bucket
+        RawBar(4 * H, 14.0, 14.0, 8.0, 8.0, 4.0),  # closes 05:00: the first of the next
+        RawBar(6 * H + 1800, 8.0, 9.0, 7.0, 8.5, 8.0),  # closes 08:00, ends 07:30
+        RawBar(14 * H + 1800, 8.5, 20.0, 8.0, 19.0, 16.0),  # ends 15:30: in the bucket to 16:00
+        RawBar(15 * H + 1800, 19.0, 19.5, 6.0, 6.5, 32.0),  # ends 16:30: in the bucket to 20:00
+        RawBar(24 * H, 6.5, 6.6, 6.4, 6.5, 64.0),  # closes 01:00 of the next day
+    ],
+    H,
+)
+
+
+def test_four_hour_bars_hold_the_hours_that_close_after_their_start_and_up_to_their_end():
+    assert rows_of(built(HOURLY, 4 * H)) == [
+        (0 * H, 4 * H, 10.0, 15.0, 9.0, 14.0, 3.0),
+        (4 * H, 8 * H, 14.0, 14.0, 7.0, 8.5, 12.0),
+        (12 * H, 16 * H, 8.5, 20.0, 8.0, 19.0, 16.0),
+        (16 * H, 20 * H, 19.0, 19.5, 6.0, 6.5, 32.0),
+        (24 * H, 28 * H, 6.5, 6.6, 6.4, 6.5, 64.0),
+    ]
+
+
+def test_daily_bars_are_built_from_the_hours_of_a_utc_day():
+    assert rows_of(built(HOURLY, DAY_S)) == [
+        (0, DAY_S, 10.0, 20.0, 6.0, 6.5, 63.0),
+        (DAY_S, 2 * DAY_S, 6.5, 6.6, 6.4, 6.5, 64.0),
+    ]
+
+
+def test_the_hour_that_closes_at_midnight_belongs_to_the_day_that_ends():
+    last = Series.of([RawBar(23 * H, 1.0, 1.0, 1.0, 1.0, 0.0)], H)
+    assert built(last, DAY_S).close_time.tolist() == [DAY_S]
+
+
+def test_nothing_is_built_from_nothing():
+    assert len(built(NO_BARS, 4 * H)) == 0
+
+
+SETTLED = Funding.of(
+    [(0, 0.001), (8 * H, 0.002), (16 * H + 420, 0.004), (24 * H, 0.008), (60 * H, -0.5)]
+)
+
+
+@pytest.mark.parametrize(
+    ("close", "annualised"),
+    [
+        (0, 365 * 0.001),
+        (8 * H, 365 * 0.003),
+        (16 * H, 365 * 0.003),  # the third settles seven minutes later
+        (17 * H, 365 * 0.007),
+        (24 * H, 365 * 0.014),  # the one of exactly 24 h ago has left, the one of now counts
+        (32 * H, 365 * 0.012),
+        (40 * H, 365 * 0.012),
+        (41 * H, 365 * 0.008),
+        (60 * H, 365 * -0.5),
+    ],
+)
+def test_funding_is_365_times_the_sum_of_what_settled_in_the_day_up_to_the_close(
+    close: int, annualised: float
+):
+    assert SETTLED.annualised(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]
+
+
+@pytest.mark.parametrize("close", [48 * H, 59 * H, 84 * H])
+def test_funding_is_missing_where_nothing_settled_within_the_day(close: int):
+    assert np.isnan(SETTLED.annualised(np.array([close]))).all()
+
+
+def test_an_asset_without_a_perpetual_has_no_funding():
+    assert np.isnan(NO_FUNDING.annualised(np.array([H, 2 * H]))).all()
+
+
+def test_a_funding_sum_does_not_depend_on_where_its_settlements_were_cut():
+    rows = [(hour * H, 0.1 + hour * 1e-17) for hour in range(48)]
+    closes = np.arange(30, 48) * H
+    cut = Funding.of(rows[:40]).then(Funding.of(rows[40:])).between(6 * H, 47 * H)
+    assert cut.annualised(closes).tolist() == Funding.of(rows).annualised(closes).tolist()
