@@ -20,12 +20,12 @@ from compute.indicators.registry import INDICATORS
 ASSETS = 251
 WINDOW = 300
 STEPS = 200
-PEER_STEPS = {"one by one": 5, "all at once": 15}
+PEER_STEPS = 15
 YEAR = 8_760
-# The one-by-one peer is run on so many assets of the cold year; its time and memory are scaled.
-SAMPLE = 25
 AGREEMENT_BARS = 1_000
 AGREEMENT_RATIO = 0.98
+# One bar alone is a weak test: readings a bar late still agree on up to 97.5% of all bars.
+SETTLED, SETTLED_RATIO = 500, 0.999
 MUST_AGREE = {"trend_oracle", "reversals", "ceres", "llnr"}
 
 IDS = [indicator.id for indicator in INDICATORS]
@@ -103,18 +103,31 @@ def print_agreement(market: Bar, columns: Columns) -> None:
     ours = np.moveaxis(stepped(market, AGREEMENT_BARS), 0, -1)
     window = cut(columns, ASSETS, 0, AGREEMENT_BARS)
     both = {name: read(window, IDS) for name, read in PEERS.items()}
-    short = read_all_at_once(cut(columns, ASSETS, AGREEMENT_BARS - WINDOW, AGREEMENT_BARS), IDS)
-    print(f"Agreement: {ASSETS} assets, bar {AGREEMENT_BARS}; the peer on {AGREEMENT_BARS} bars")
-    print("| indicator | one by one | all at once | bars 500 on | live window | not neutral |")
+    ends = range(SETTLED, AGREEMENT_BARS + 1, 20)
+    short = np.stack(
+        [read_all_at_once(cut(columns, ASSETS, e - WINDOW, e), IDS)[..., -1] for e in ends], axis=-1
+    )
+    print(f"Agreement of readings: {ASSETS} assets, the peer on {AGREEMENT_BARS} bars, last bar")
+    print(f"(asserted >= {AGREEMENT_RATIO:.0%} for {', '.join(sorted(MUST_AGREE))});")
+    print(f"beside it all bars from {SETTLED} on (asserted >= {SETTLED_RATIO:.1%} for the same),")
+    print(
+        f"the peer on {WINDOW} bars only (mean of {len(ends)} last bars), and how many are not 0."
+    )
+    print(f"| indicator | one by one | all at once | bars {SETTLED} on | {WINDOW} bars | not 0 |")
     print("|---|--:|--:|--:|--:|--:|")
     for column, id in enumerate(IDS):
         mine = ours[:, column]
         last = [float((theirs[:, column, -1] == mine[:, -1]).mean()) for theirs in both.values()]
-        long = float((both["one by one"][:, column, 499:] == mine[:, 499:]).mean())
-        live = float((short[:, column, -1] == mine[:, -1]).mean())
+        settled = [
+            float((theirs[:, column, SETTLED - 1 :] == mine[:, SETTLED - 1 :]).mean())
+            for theirs in both.values()
+        ]
+        live = float((short[:, column] == mine[:, [e - 1 for e in ends]]).mean())
         active = float((mine[:, -1] != 0).mean())
-        print(f"| {id} | {last[0]:.2%} | {last[1]:.2%} | {long:.3%} | {live:.2%} | {active:.0%} |")
-        if id in MUST_AGREE and min(last) < AGREEMENT_RATIO:
+        shares = f"{last[0]:.2%} | {last[1]:.2%} | {min(settled):.3%} | {live:.2%}"
+        print(f"| {id} | {shares} | {active:.0%} |")
+        agrees = min(last) >= AGREEMENT_RATIO and min(settled) >= SETTLED_RATIO
+        if id in MUST_AGREE and not agrees:
             raise SystemExit(f"{id}: the two sides disagree, so their times cannot be compared")
     print()
 
@@ -138,7 +151,7 @@ def print_live_step(market: Bar, columns: Columns) -> None:
         f"Engine.step ({STEPS} steps)", ours, ours, peak_bytes(lambda: warmed(market, WINDOW + 1))
     )
     for name, read in PEERS.items():
-        windows = [cut(columns, ASSETS, t, t + WINDOW) for t in range(1, PEER_STEPS[name] + 1)]
+        windows = [cut(columns, ASSETS, t, t + WINDOW) for t in range(1, PEER_STEPS + 1)]
         theirs = median(seconds(lambda w=w, read=read: read(w, IDS)) for w in windows)
         peak = kept + peak_bytes(lambda w=windows[0], read=read: read(w, IDS)[..., -1].copy())
         print_row(f"peer, assets {name} ({len(windows)} steps)", theirs, ours, peak)
@@ -155,16 +168,14 @@ def print_cold_year(market: Bar, columns: Columns) -> None:
     print("| what | time | peer / ours | peak memory |")
     print("|---|--:|--:|--:|")
     print_row("Engine.step, bar by bar", ours, ours, peak)
-    sample = cut(columns, SAMPLE, 0, YEAR)
-    scale = ASSETS / SAMPLE
-    theirs = scale * seconds(lambda: read_one_by_one(sample, IDS))
-    one = peak_bytes(lambda: read_one_by_one(cut(columns, 1, 0, YEAR), IDS))
-    peak = one + (ASSETS - 1) * YEAR * len(IDS)
-    print_row(f"peer, assets one by one ({SAMPLE} run, scaled to {ASSETS})", theirs, ours, peak)
     whole = cut(columns, ASSETS, 0, YEAR)
+    theirs = seconds(lambda: read_one_by_one(whole, IDS))
+    # tracemalloc slows Python loops too much for all assets: one asset's peak and all readings.
+    one = peak_bytes(lambda: read_one_by_one(cut(columns, 1, 0, YEAR), IDS))
+    print_row("peer, assets one by one", theirs, ours, one + (ASSETS - 1) * YEAR * len(IDS))
     theirs = seconds(lambda: read_all_at_once(whole, IDS))
     peak = peak_bytes(lambda: read_all_at_once(whole, IDS))
-    print_row(f"peer, assets all at once ({ASSETS} run)", theirs, ours, peak)
+    print_row("peer, assets all at once", theirs, ours, peak)
     print()
 
 

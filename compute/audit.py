@@ -17,9 +17,9 @@ from compute.restore import funding_of, series_of
 from compute.runs import last_run
 from compute.stepper import Cell, Change, Intake, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import TIMEFRAMES, Timeframe
+from schemas.vocabulary import TIMEFRAMES, UNIVERSE_RETENTION_MS, Timeframe
 from store.digest import GENESIS, bars_digest, chain_digest
-from store.protocol import BarRow, ChangeRow, FundingRow, MarketStore, PassRow
+from store.protocol import BarRow, ChangeRow, FundingRow, MarketStore, PassRow, Progress
 
 Progressed = Callable[[int, int], None]
 
@@ -54,12 +54,14 @@ class Audit:
             if asset.timeframes:
                 self._intake.native[asset.ticker] = asset.timeframes[0]
         self._epochs = Epochs(await self._store.epochs(), self._indicators)
+        progress = await self._store.progress()
         rows = RowAudit(
             self._epochs,
             await self._store.publish_from(),
-            (await self._store.progress()).pruned_before,
+            progress.pruned_before,
             is_nominal=coverage is not None and coverage.source == "recorded",
         )
+        self._check_clock(progress, await self._store.passes())
         await self._walk(rows, progressed)
         self._report.findings += rows.findings
         await self._compare_readings()
@@ -70,6 +72,14 @@ class Audit:
 
     def _find(self, finding: str) -> None:
         self._report.findings.append(finding)
+
+    def _check_clock(self, progress: Progress, passes: Sequence[PassRow]) -> None:
+        """Hold the clock, by which rows age, against the passes; and pruning against the clock."""
+        last = passes[-1].market_time if passes else None
+        if progress.market_time != last:
+            self._find(f"clock: is {progress.market_time} where the last pass is at {last}")
+        if progress.pruned_before > max((last or 0) - UNIVERSE_RETENTION_MS, 0):
+            self._find(f"clock: pruned before {progress.pruned_before}, within the retention")
 
     async def _walk(self, rows: RowAudit, progressed: Progressed) -> None:
         """Go through the passes in order, with the stored changes beside them."""

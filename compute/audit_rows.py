@@ -20,6 +20,15 @@ class Epochs:
         for row in rows:
             self._rows.setdefault(Cell(row.ticker, row.timeframe, row.indicator), []).append(row)
 
+    @property
+    def has_foreign(self) -> bool:
+        """Say whether any row may come from another version of its indicator."""
+        return any(
+            row.version != self._versions[cell.key]
+            for cell, rows in self._rows.items()
+            for row in rows
+        )
+
     def number(self, cell: Cell, close_time: int) -> int:
         """Return the epoch that a bar of a cell belongs to, 0 where none is recorded."""
         epoch = self._at(cell, close_time)
@@ -60,15 +69,14 @@ class RowAudit:
 
     def compare(self, row: PassRow, changes: Sequence[Change], stored: Sequence[ChangeRow]) -> None:
         """Compare one pass: what follows from its bars, and what is stored of it."""
-        expected = self._expected(changes)
+        expected = self._expected(changes, stored)
         self._check_digest(row, expected, stored)
         for given in stored:
             known = expected if given.id in expected else self._missing
             wanted = known.pop(given.id, None)
-            self._pruned.pop(_cell(given), None)
             if wanted is not None:
                 self._match(given, wanted)
-            elif self._epochs.foreign_version(_cell(given), given.close_time) is None:
+            elif not self._is_foreign(given):
                 self._surplus[given.id] = given
         for wanted in expected.values():
             if wanted.id in self._surplus:
@@ -77,6 +85,10 @@ class RowAudit:
                 self._pruned[_cell(wanted)] = wanted
             else:
                 self._missing[wanted.id] = wanted
+        for given in stored:
+            pruned = self._pruned.get(_cell(given))
+            if pruned is not None and pruned.created_at < given.created_at:
+                del self._pruned[_cell(given)]
         self._last_created_at = row.last_created_at or self._last_created_at
 
     def finish(self, ownerless: Iterable[ChangeRow]) -> None:
@@ -89,11 +101,17 @@ class RowAudit:
         ]
         self.findings.extend(f"changes: {row.id} {fault}" for fault, rows in left for row in rows)
 
-    def _expected(self, changes: Sequence[Change]) -> dict[str, ChangeRow]:
+    def _expected(
+        self, changes: Sequence[Change], stored: Sequence[ChangeRow]
+    ) -> dict[str, ChangeRow]:
+        """Give the changes their rows; what another version read keeps its places between them."""
         rows: dict[str, ChangeRow] = {}
+        taken = {row.created_at for row in stored if self._is_foreign(row)}
         for change in changes:
             if self._epochs.foreign_version(change.cell, change.close_time) is None:
                 self._last_created_at = max(market_ms(change.run), self._last_created_at + 1)
+                while self._last_created_at in taken:
+                    self._last_created_at += 1
                 row = ChangeRow(
                     self._last_created_at,
                     change.cell.ticker,
@@ -109,8 +127,12 @@ class RowAudit:
                 rows[row.id] = row
         return rows
 
+    def _is_foreign(self, row: ChangeRow) -> bool:
+        return self._epochs.foreign_version(_cell(row), row.close_time) is not None
+
     def _match(self, given: ChangeRow, wanted: ChangeRow) -> None:
-        if not self._is_nominal:
+        has_aged = given.created_at < self._pruned_before
+        if not self._is_nominal or (has_aged and self._epochs.has_foreign):
             wanted = replace(wanted, created_at=given.created_at)
         fields = ("created_at", "before", "after", "price", "published")
         wrong = [
@@ -129,7 +151,9 @@ class RowAudit:
             return
         has_aged = row.first_created_at is not None and row.first_created_at < self._pruned_before
         if has_aged and (
-            not self._is_nominal or changes_digest(expected.values()) == row.changes_digest
+            not self._is_nominal
+            or self._epochs.has_foreign
+            or changes_digest(expected.values()) == row.changes_digest
         ):
             return
         self.findings.append(

@@ -181,9 +181,12 @@ class Runs:
 
 
 def is_published(change: Change, publish_from: int) -> bool:
-    """Say whether the universe feed shows a change: no first readings, no unlogged keys."""
+    """Say whether the universe feed shows a change: no first readings, no unlogged keys.
+
+    What counts is when its bar closed: a newcomer's backlog steps in runs that may be published.
+    """
     logged = change.cell.key not in (UNLOGGED, LEGACY_KEY)
-    return logged and change.before is not None and market_ms(change.run) >= publish_from
+    return logged and change.before is not None and market_ms(change.close_time) >= publish_from
 
 
 def bar_rows(ticker: str, native: Timeframe, series: Series) -> list[BarRow]:

@@ -27,7 +27,8 @@ def progress_bar() -> Progress:
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 async def replay(

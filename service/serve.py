@@ -1,8 +1,11 @@
 """`signals serve`: catches the store up, listens, says how to reach it."""
 
+import asyncio
+import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -21,6 +24,25 @@ from store.sqlite_access import SqliteAccessStore
 EMPTY = """The store is empty: /state and /signals answer 503 until bars are replayed. To fill it:
   signals replay --bars DIR
   SIGNALS_SOURCE=files:DIR make serve"""
+
+
+class Server(uvicorn.Server):
+    """Ends by returning on SIGINT and SIGTERM, so that the stores are closed behind it.
+
+    uvicorn's own way raises the signal once more when it has ended, which cancels the closing.
+    """
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ask the server to stop on a signal."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
 
 async def serve(
@@ -103,7 +125,7 @@ async def _listen_and_serve(
         app, log_level="warning", access_log=False, proxy_headers=False, server_header=False
     )
     print(_registration(settings.address), file=sys.stderr)
-    await uvicorn.Server(config).serve(sockets=[listener])
+    await Server(config).serve(sockets=[listener])
 
 
 def _registration(address: str) -> str:

@@ -43,7 +43,7 @@ class FilesSource:
             elif what == "1h" or (ticker, "1h") not in files:
                 self._native[ticker] = "1h" if what == "1h" else "1d"
                 self._bars[ticker] = self._series(path, self._native[ticker])
-        if not self._bars:
+        if not any(map(len, self._bars.values())):
             raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
 
     @property

@@ -29,7 +29,6 @@ RENAMED_ON = date(1970, 1, 1) + timedelta(days=DENSE // DAY_S + 10)
 END = DENSE + 14 * DAY_S
 
 Row = tuple[int, float, float, float, float, float]
-Content = dict[str, list[tuple[Any, ...]]]
 
 # ticker: (asset class, session, added_on, removed_on); only HYPE was added after the renaming.
 ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
@@ -41,6 +40,13 @@ ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
     "NVDA": ("stock", "XNAS", date(2024, 1, 1), None),
     "XAU": ("metal", "24x5", date(2024, 1, 1), None),
 }
+
+
+class Content(dict[str, list[tuple[Any, ...]]]):
+    """Rows by what they are; compared with ==, and named briefly in a failure."""
+
+    def __repr__(self) -> str:
+        return f"Content({ {name: len(rows) for name, rows in self.items()} })"
 
 
 class Draw:
@@ -194,30 +200,30 @@ async def audited(
 async def content(store: SqliteMarketStore) -> Content:
     """Return everything that a store holds, in an order of its own; compare with ==."""
     progress = await store.progress()
-    return {
-        "bars": [astuple(row) for row in await store.bars()],
-        "funding": [astuple(row) for row in await store.funding()],
-        "changes": [astuple(row) async for row in store.changes()],
-        "carries": [astuple(row) for row in await store.carries()],
-        "readings": [astuple(row) for row in await store.readings()],
-        "epochs": sorted(astuple(row) for row in await store.epochs()),
-        "publish_from": sorted((await store.publish_from()).items()),
-        "market_time": [(progress.market_time, progress.last_created_at)],
-        "passes": [astuple(row) for row in await store.passes()],
-    }
+    return Content(
+        bars=[astuple(row) for row in await store.bars()],
+        funding=[astuple(row) for row in await store.funding()],
+        changes=[astuple(row) async for row in store.changes()],
+        carries=[astuple(row) for row in await store.carries()],
+        readings=[astuple(row) for row in await store.readings()],
+        epochs=sorted(astuple(row) for row in await store.epochs()),
+        publish_from=sorted((await store.publish_from()).items()),
+        market_time=[(progress.market_time, progress.last_created_at)],
+        passes=[astuple(row) for row in await store.passes()],
+    )
 
 
 def without_passes(held: Content) -> Content:
     """Leave out what depends on how many hours a pass held."""
-    return {name: rows for name, rows in held.items() if name != "passes"}
+    return Content({name: rows for name, rows in held.items() if name != "passes"})
 
 
 def of_tickers(held: Content, tickers: Iterable[str]) -> Content:
     """Return what belongs to some tickers, without `created_at`, which depends on the company."""
     chosen = set(tickers)
-    own = {
-        name: [row for row in held[name] if row[0] in chosen]
+    own = Content(
+        (name, [row for row in held[name] if row[0] in chosen])
         for name in ("bars", "funding", "carries", "readings", "epochs", "publish_from")
-    }
+    )
     own["changes"] = sorted(row[1:] for row in held["changes"] if row[1] in chosen)
     return own

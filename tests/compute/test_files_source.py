@@ -132,7 +132,9 @@ def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: Signa
     write_bars(folder, "BTC", [*rows, rows[0], rows[1]])
     ran = signals("replay", "--bars", folder)
     assert ran.status == 0
-    assert "2 bars rejected" in ran.err.splitlines()[-1]
+    *_, last = ran.err.splitlines()
+    assert last == f"replayed files:{folder} to 2024-01-04T00:03:00.000Z; 2 bars rejected"
+    assert ran.err.count("\n") == 3  # one line a rejected bar, and no progress bar
 
 
 async def test_a_daily_file_beside_an_hourly_one_is_ignored(tmp_path: Path, universe: Universe):

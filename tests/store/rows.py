@@ -51,7 +51,7 @@ def change(
     close_time: int | None = None,
 ) -> ChangeRow:
     """A change whose bar is its own unless `close_time` says otherwise."""
-    closed = created_at // 1000 if close_time is None else close_time
+    closed = created_at if close_time is None else close_time
     return ChangeRow(
         created_at, ticker, indicator, timeframe, closed, 0, before, after, 0.3, published
     )

@@ -125,7 +125,7 @@ async def test_a_pass_that_does_not_exist_is_refused(market: SqliteMarketStore) 
         work(changes=[change(NOW + 1)]),
         work(changes=[change(NOW + 9), change(NOW + 9, "ETH")]),
         work(changes=[change(NOW + 9), change(NOW + 8, "ETH")]),
-        work(changes=[change(NOW + 9, close_time=NOW // 1000)]),
+        work(changes=[change(NOW + 9, close_time=NOW)]),
         work(bars=[bar("SOL"), bar("BTC")]),
         work(bars=[bar("SOL"), bar("SOL")]),
         work(funding=[FundingRow("BTC", 0, 0.1)]),

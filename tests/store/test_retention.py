@@ -1,0 +1,75 @@
+"""What ages out, what stays as the base of past boards, and what outlives the rows."""
+
+from pathlib import Path
+
+import pytest
+
+from store.digest import bars_digest
+from store.protocol import ReadingRow
+from store.sqlite import SqliteMarketStore
+from tests.store.rows import DAY_MS, NOW, bar, change, plainly, work
+
+EDGE = NOW - 365 * DAY_MS
+
+
+async def stored(store: SqliteMarketStore) -> list[int]:
+    return [row.created_at async for row in store.changes()]
+
+
+async def test_prune_keeps_the_newest_old_row_of_each_cell(market: SqliteMarketStore) -> None:
+    old = [
+        change(EDGE - 9),
+        change(EDGE - 8, "ETH"),
+        change(EDGE - 7, timeframe="4h"),
+        change(EDGE - 6, indicator="dexter", published=False),
+        change(EDGE - 5, indicator="dexter", published=False),
+        change(EDGE - 1),
+    ]
+    young = [change(EDGE), change(NOW)]
+    await market.commit(work(NOW, changes=[*old, *young]))
+    assert await market.prune() == 2
+    expected = [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
+    assert await stored(market) == expected
+    assert await market.prune() == 0
+    assert (await market.progress()).pruned_before == EDGE
+
+
+async def test_prune_follows_the_recorded_clock_alone(market: SqliteMarketStore) -> None:
+    assert await market.prune() == 0
+    await market.commit(work(NOW, changes=[change(NOW - 1), change(NOW)]))
+    assert await market.prune() == 0
+    await market.commit(work(NOW + 365 * DAY_MS))
+    assert await market.prune() == 0
+    await market.commit(work(NOW + 365 * DAY_MS + 1))
+    assert await market.prune() == 1
+    assert await stored(market) == [NOW]
+
+
+async def test_prune_leaves_the_board_the_bars_and_the_chain(market: SqliteMarketStore) -> None:
+    rows = [change(EDGE - 9), change(EDGE - 8, after=-1)]
+    await market.commit(work(NOW, bars=[bar()], changes=rows))
+    chain = await market.passes()
+    assert await market.prune() == 1
+    assert await market.passes() == chain
+    assert await market.readings() == [ReadingRow("BTC", "1h", "enzo", -1)]
+    bars, funding, changes = await market.pass_content(1)
+    assert bars_digest(bars, funding) == chain[0].bars_digest
+    assert changes == rows[1:]
+
+
+async def test_created_at_goes_on_after_everything_has_aged(market: SqliteMarketStore) -> None:
+    await market.commit(work(NOW, changes=[change(EDGE - 9), change(EDGE - 8)]))
+    await market.prune()
+    assert (await market.progress()).last_created_at == EDGE - 8
+    await market.commit(work(NOW, changes=[change(EDGE - 7)]))
+
+
+@pytest.mark.parametrize("wrong", [1, NOW])
+async def test_rows_of_no_pass_are_counted(
+    market: SqliteMarketStore, path: Path, wrong: int
+) -> None:
+    await market.commit(work(NOW, bars=[bar()]))
+    assert await market.orphans() == 0
+    plainly(path, "INSERT INTO bars VALUES (1, 1, 0, 1.0, 1.0, 1.0, 1.0, 1.0, ?)", [wrong + 1])
+    plainly(path, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", [wrong + 1])
+    assert await market.orphans() == 2

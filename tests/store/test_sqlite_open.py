@@ -1,0 +1,206 @@
+"""Opening, migrating and locking a file; what the operator is told when it can't be done."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
+from store import migrations
+from store.protocol import StoreError
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
+from tests.store.rows import NOW, content, full, plainly, work
+
+OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
+
+ROOT = Path(__file__).parents[2]
+OPEN = "import sys; from pathlib import Path; from store import migrations as m; "
+MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
+
+
+@pytest.fixture
+def second_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Package data as the next version of the code would have it."""
+    package = tmp_path / "package"
+    package.mkdir()
+    shutil.copy(ROOT / "store" / "market_0001.sql", package)
+    (package / "market_0002.sql").write_text("CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;")
+    monkeypatch.setattr(migrations, "files", lambda _: package)
+    return ("market_0001", "market_0002")
+
+
+async def assert_refused(path: Path, match: str) -> None:
+    with pytest.raises(StoreError, match=match) as refusal:
+        await SqliteMarketStore.open(path)
+    assert "\n" not in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+@pytest.fixture
+def text(path: Path) -> Path:
+    path.write_text("ts,open,high,low,close,volume\n" * 100)
+    return path
+
+
+@pytest.fixture
+def empty(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+async def test_a_file_that_is_no_database_is_refused(text: Path) -> None:
+    await assert_refused(text, "not a database")
+
+
+async def test_a_missing_folder_and_a_folder_are_refused(tmp_path: Path) -> None:
+    await assert_refused(tmp_path / "missing" / "market.db", "cannot open")
+    await assert_refused(tmp_path, "cannot open")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+async def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o500)
+    await assert_refused(folder / "market.db", "cannot open")
+
+
+async def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    plainly(path, "CREATE TABLE other (id INTEGER)")
+    await assert_refused(path, "not a database of signals")
+    assert plainly(path, "SELECT name FROM sqlite_schema") == [("other",)]
+
+
+async def test_a_database_of_a_newer_version_is_refused(
+    market: SqliteMarketStore, path: Path
+) -> None:
+    plainly(path, "INSERT INTO migrations VALUES ('market_9999')")
+    await assert_refused(path, "newer.*market_9999")
+
+
+async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
+    store = await SqliteAccessStore.open(tmp_path / "access.db")
+    await store.close()
+    await assert_refused(tmp_path / "access.db", "access_0001")
+
+
+async def test_an_empty_file_counts_as_new(open_market: OpenMarket, empty: Path) -> None:
+    await (await open_market(empty)).commit(work())
+    assert plainly(empty, "SELECT name FROM migrations") == [("market_0001",)]
+    assert not list(empty.parent.glob("*.before-*"))
+
+
+async def test_a_database_with_content_is_copied_before_it_is_migrated(
+    market: SqliteMarketStore, path: Path, second_migration: tuple[str, ...]
+) -> None:
+    await market.commit(full())
+    before = content(path)
+    migrations.migrate(path, second_migration)
+    copy = path.with_name("market.db.before-market_0002")
+    assert content(path) == content(copy) == before
+    assert plainly(copy, "SELECT name FROM migrations") == [("market_0001",)]
+    assert len(plainly(path, "SELECT name FROM migrations")) == 2
+    assert not list(path.parent.glob("*.unfinished*"))
+
+
+def test_a_new_database_takes_all_migrations_without_a_copy(
+    path: Path, second_migration: tuple[str, ...]
+) -> None:
+    migrations.migrate(path, second_migration)
+    migrations.migrate(path, second_migration)
+    assert len(plainly(path, "SELECT name FROM migrations")) == 2
+    assert not list(path.parent.glob("*.before-*"))
+
+
+def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
+    path: Path, second_migration: tuple[str, ...], tmp_path: Path
+) -> None:
+    migrations.migrate(path, second_migration[:1])
+    broken = "CREATE TABLE added (id INTEGER);\nINSERT INTO missing VALUES (1);\n"
+    (tmp_path / "package" / "market_0002.sql").write_text(broken)
+    with pytest.raises(StoreError, match="no such table"):
+        migrations.migrate(path, second_migration)
+    assert plainly(path, "SELECT name FROM migrations") == [("market_0001",)]
+    assert not plainly(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
+
+
+async def test_processes_that_start_together_all_find_a_migrated_file(path: Path) -> None:
+    starting = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", MIGRATE, str(path), cwd=ROOT)
+        for _ in range(4)
+    ]
+    assert [await process.wait() for process in starting] == [0] * 4
+    assert plainly(path, "SELECT name FROM migrations") == [("market_0001",)]
+
+
+async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, path: Path) -> None:
+    assert plainly(path, "PRAGMA journal_mode") == [("wal",)]
+    async with market._connections.writing() as writer:
+        for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):
+            assert list(await writer.execute_fetchall(f"PRAGMA {name}")) == [(value,)]
+    async with market._connections.reading() as reader:
+        with pytest.raises(sqlite3.OperationalError):
+            await reader.execute_fetchall("DELETE FROM readings")
+
+
+async def test_the_lock_refuses_a_second_holder_and_names_the_first(
+    market: SqliteMarketStore, open_market: OpenMarket, path: Path
+) -> None:
+    market.lock()
+    market.lock()
+    second = await open_market(path)
+    expected = f"another signals process (pid {os.getpid()}) is computing on {path}"
+    with pytest.raises(StoreError) as refusal:
+        second.lock()
+    assert str(refusal.value) == expected
+    await market.close()
+    second.lock()
+
+
+async def test_the_lock_dies_with_its_process(market: SqliteMarketStore, path: Path) -> None:
+    hold = OPEN + "from store.sqlite import _lock; _lock(Path(sys.argv[1])); print(); input()"
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", hold, str(path)),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    await holder.stdout.readline()
+    with pytest.raises(StoreError, match=f"pid {holder.pid}"):
+        market.lock()
+    holder.kill()
+    await holder.communicate()
+    market.lock()
+
+
+async def test_a_store_knows_one_source_for_good(market: SqliteMarketStore) -> None:
+    assert (await market.progress()).source is None
+    await market.adopt_source("files:/bars")
+    await market.adopt_source("files:/bars")
+    with pytest.raises(StoreError, match="holds the bars of files:/bars"):
+        await market.adopt_source("simulated")
+    assert (await market.progress()).source == "files:/bars"
+
+
+async def test_published_coverage_is_in_the_next_snapshot(market: SqliteMarketStore) -> None:
+    assert (await market.snapshot()).coverage is None
+    enzo = CoveredIndicator(id="enzo", name="Enzo", logged=True)
+    btc = CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=("1h",))
+    for recorded_until in (None, NOW):
+        coverage = Coverage(
+            source="recorded",
+            recorded_until=recorded_until,
+            assets=(btc,),
+            indicators=(enzo,),
+            renamed_on=date(2026, 7, 1),
+        )
+        await market.publish_coverage(coverage)
+        assert (await market.snapshot()).coverage == coverage
