@@ -15,7 +15,7 @@ serve: $(INSTALLED)
 	$(BIN)/signals serve
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not prove"
+	$(BIN)/python -m pytest -n 2 -m "not prove"
 
 prove: $(INSTALLED)
 	$(BIN)/python -m pytest -rP

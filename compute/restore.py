@@ -53,7 +53,7 @@ class Restorer:
             if reading.ticker in native:
                 cell = Cell(reading.ticker, reading.timeframe, reading.indicator)
                 desk.stepper.place(cell, reading.reading)
-        for ticker in sorted({cell.ticker for cell in desk.carries}):
+        for ticker in sorted((await self._store.publish_from()).keys() & native.keys()):
             await self._restore_asset(desk, ticker)
         return desk
 

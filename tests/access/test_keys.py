@@ -120,6 +120,13 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
     assert "/api/v1/access/checkout" in error.message
 
 
+@pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
+async def test_a_malformed_key_is_told_from_an_unknown_one(keys: Keys, sent: str) -> None:
+    assert "malformed" in (await refusal(keys, f"Bearer {sent}")).message
+    assert "malformed" in (await refusal(keys, None, sent)).message
+    assert "unknown" in (await refusal(keys, f"Bearer {WELL_FORMED}")).message
+
+
 async def test_an_empty_second_header_is_an_invalid_key(keys: Keys) -> None:
     assert (await refusal(keys, None, "")).code == "invalid_key"
     assert (await refusal(keys, f"Bearer {await keys.create('agent')}", "")).code == "invalid_key"

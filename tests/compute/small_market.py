@@ -131,10 +131,14 @@ def some_of(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
     """Copy the files of some tickers into a folder of their own."""
     part = parent / "some"
     part.mkdir()
+    copy_files(folder, tickers, part)
+    return part
+
+
+def copy_files(folder: Path, tickers: Iterable[str], to: Path) -> None:
     for ticker in tickers:
         for path in folder.glob(f"{ticker}_*.csv"):
-            shutil.copy(path, part)
-    return part
+            shutil.copy(path, to)
 
 
 def write_universe(parent: Path, renamed_on: date = RENAMED_ON) -> Path:

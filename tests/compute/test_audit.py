@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from compute.indicators.llnr import Llnr
+from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
 from tests.compute.conftest import Signals
 from tests.compute.small_market import (
@@ -127,7 +129,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
         "{newest}",
     ),
     "a change's bar": (
-        f"UPDATE changes SET close_time = close_time - 3600 WHERE created_at = {MIDDLE}",
+        f"UPDATE changes SET close_time = close_time - 1800 WHERE created_at = {MIDDLE}",
         "does not follow from the bars",
     ),
     "a change's epoch": (
@@ -189,28 +191,28 @@ TAMPERED: dict[str, tuple[str, str]] = {
         "carries: IBM.4h.trend_oracle belongs to no bar",
     ),
     "a pass's digest": (
-        "UPDATE passes SET digest = zeroblob(32) WHERE number = 5",
-        "chain: pass 5 does not follow",
+        "UPDATE passes SET digest = zeroblob(32) WHERE number = 2",
+        "chain: pass 2 does not follow",
     ),
     "a pass's bars digest": (
-        "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 5",
-        "bars: pass 5 does not hold",
+        "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 2",
+        "bars: pass 2 does not hold",
     ),
     "a pass's changes digest": (
-        "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 5",
-        "changes: pass 5 does not hold",
+        "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 2",
+        "changes: pass 2 does not hold",
     ),
     "a pass's market time": (
-        "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 5",
-        "chain: pass 5 does not follow",
+        "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 2",
+        "chain: pass 2 does not follow",
     ),
     "the last pass missing": (
         "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
         "belong to no pass",
     ),
     "a pass missing": (
-        "DELETE FROM passes WHERE number = 5",
-        "chain: pass 6 does not follow",
+        "DELETE FROM passes WHERE number = 2",
+        "chain: pass 3 does not follow",
     ),
     "the market clock": (
         "UPDATE clock SET market_time = market_time + 86400000",
@@ -227,7 +229,8 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     report = asyncio.run(audited(databases.fresh, universe))
     assert report.findings == []
     assert not report.not_verifiable
-    assert min(report.checked[what] for what in ("passes", "bars", "changes", "carries")) > 20
+    assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
+    assert report.checked["passes"] > 2
     ran = signals("audit", database=databases.fresh)
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
@@ -298,6 +301,23 @@ def test_whatever_is_altered_after_pruning_is_found(
     ran = signals("audit", database=path)
     assert ran.status == 1
     assert named in ran.out
+
+
+def test_a_store_pruned_after_a_version_was_raised_is_clean(
+    databases: Databases, universe: Universe, tmp_path: Path
+):
+    path, folder = tmp_path / "raised.db", databases.fresh.parent / "bars"
+    newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
+    asyncio.run(replay(path, folder, universe, LATER - DAY_S))
+    asyncio.run(replay(path, folder, universe, LATER + 60 * HOUR_S, newer))
+    assert asyncio.run(prune(path)) > 10
+    report = asyncio.run(audited(path, universe, newer))
+    assert report.findings == []
+    assert sum(report.not_verifiable.values()) > 0
+
+
+class SecondLlnr(Llnr):
+    version = 2
 
 
 def test_an_audit_reads_and_changes_nothing(databases: Databases, universe: Universe):

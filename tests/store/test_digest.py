@@ -34,6 +34,11 @@ def test_a_first_reading_is_told_from_a_change_from_neutral() -> None:
 def test_the_sign_of_zero_does_not_reach_the_digest() -> None:
     negative, positive = (FundingRow("BTC", 1, zero) for zero in (-0.0, 0.0))
     assert digest.bars_digest([], [negative]) == digest.bars_digest([], [positive])
+    fields = ("open", "high", "low", "close", "volume")
+    low, high = (replace(bar(), **dict.fromkeys(fields, zero)) for zero in (-0.0, 0.0))
+    assert digest.bars_digest([low], []) == digest.bars_digest([high], [])
+    below, above = (replace(change(1), price=zero) for zero in (-0.0, 0.0))
+    assert digest.changes_digest([below]) == digest.changes_digest([above])
 
 
 @given(

@@ -150,6 +150,12 @@ async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, pa
             await reader.execute_fetchall("DELETE FROM readings")
 
 
+@pytest.fixture
+def stale_lock(path: Path) -> None:
+    path.with_name(f"{path.name}.lock").write_text("1234567890123\n")
+
+
+@pytest.mark.usefixtures("stale_lock")
 async def test_the_lock_refuses_a_second_holder_and_names_the_first(
     market: SqliteMarketStore, open_market: OpenMarket, path: Path
 ) -> None:

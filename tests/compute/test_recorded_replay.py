@@ -1,0 +1,64 @@
+"""Recorded market data through the whole chain: replay, clean audit, readings stepped alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compute.indicators.contract import NO_READING, Bar
+from compute.indicators.registry import INDICATORS
+from compute.sources.files import FilesSource
+from compute.universe import load_universe
+from tests.compute import recorded
+from tests.compute.small_market import audited, replay
+
+SUBSET = ("AAPL_1d.csv", "BTC_1h.csv", "BTC_funding.csv", "NVDA_1h.csv")
+
+
+def cut(folder: Path, names: tuple[str, ...], rows: int) -> None:
+    """Copy the newest rows of some recorded files into a folder."""
+    for name in names:
+        header, *lines = (recorded.recorded_folder() / name).read_text().splitlines()
+        (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
+
+
+def alone(end: int) -> set[tuple[str, str, str, int]]:
+    """Step every recorded series by itself, one bar after another; return its last readings."""
+    found = set()
+    for label, series in recorded.recorded_series.__wrapped__():
+        ticker, timeframe = label.split()
+        closed = series["close_time"] <= end
+        columns = [series[field][closed] for field in Bar._fields]
+        for indicator in INDICATORS:
+            carry, reading = indicator.start(1), np.array([NO_READING])
+            for at in range(int(closed.sum())):
+                bar = Bar(*(column[at : at + 1] for column in columns))
+                carry, reading = indicator.step(carry, bar)
+            if reading[0] != NO_READING:
+                found.add((ticker, timeframe, indicator.id, int(reading[0])))
+    return found
+
+
+@pytest.mark.parametrize(
+    "rows", [1000, pytest.param(10**9, marks=pytest.mark.prove)], ids=["subset", "everything"]
+)
+async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alone(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    recorded.require_recorded()
+    universe, folder = load_universe(), recorded.recorded_folder()
+    if rows < 10**9:
+        folder = tmp_path / "bars"
+        folder.mkdir()
+        cut(folder, SUBSET, rows)
+        monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
+    end = FilesSource(folder, universe).ends_at
+    assert end is not None
+    path = tmp_path / "market.db"
+    held = await replay(path, folder, universe, end)
+    report = await audited(path, universe)
+    assert report.findings == []
+    assert not report.not_verifiable
+    computed = {row for row in held["readings"] if row[2] != "dexter"}
+    assert len(computed) > 20
+    assert computed == alone(end)

@@ -1,0 +1,88 @@
+"""A replay killed by SIGKILL at any moment and run again ends as one that was never killed."""
+
+import asyncio
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compute.universe import Universe
+from tests.compute.small_market import (
+    Content,
+    audited,
+    content,
+    open_store,
+    write_universe,
+)
+
+COMMAND = "from service.cli import main; raise SystemExit(main())"
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60
+
+
+def started(folder: Path, database: Path, universe: Path) -> subprocess.Popen[bytes]:
+    environment = {name: at for name, at in os.environ.items() if not name.startswith("SIGNALS_")}
+    environment |= {
+        "SIGNALS_DATABASE_URL": f"sqlite:///{database}",
+        "SIGNALS_UNIVERSE": str(universe),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "replay", "--bars", str(folder)],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def passes(database: Path) -> int:
+    """Count the committed passes, without taking part in the writing."""
+    if not database.exists():
+        return 0
+    db = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)
+    try:
+        return int(db.execute("SELECT count(*) FROM passes").fetchone()[0])
+    except sqlite3.OperationalError:  # before the tables are there
+        return 0
+    finally:
+        db.close()
+
+
+def killed(process: subprocess.Popen[bytes], database: Path, after: int, looks: int) -> bool:
+    """Kill a replay some looks after a number of passes; False where it had already ended."""
+    try:
+        while process.poll() is None and (passes(database) < after or looks > 0):
+            looks -= passes(database) >= after
+        process.kill()
+    finally:
+        status = process.wait(LIMIT_S)
+    assert status in (0, -9)
+    return status != 0
+
+
+async def held_by(path: Path) -> Content:
+    async with open_store(path) as store:
+        return await content(store)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.prove)])
+def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
+    kills: int, tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    draw, universe_file = random.Random(kills), write_universe(tmp_path)
+    done = databases = 0
+    while done < kills:
+        databases += 1
+        database = tmp_path / f"{databases}.db"
+        for _ in range(min(5, kills - done)):
+            after = passes(database) + draw.randrange(7)
+            process = started(bars_folder, database, universe_file)
+            if not killed(process, database, after, draw.randrange(6)):
+                break
+            done += 1
+        assert started(bars_folder, database, universe_file).wait(LIMIT_S) == 0
+        assert asyncio.run(held_by(database)) == whole
+    assert asyncio.run(audited(database, universe)).findings == []
