@@ -14,6 +14,7 @@ from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from schemas.vocabulary import instant
 from service.settings import Settings
+from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 
 SHOWN_FINDINGS = 100
@@ -64,10 +65,20 @@ async def catch_up(runs: Runs, until: int, what: str) -> None:
         await runs.catch_up(until, progressed)
 
 
+async def existing_store(settings: Settings) -> SqliteMarketStore:
+    """Open the store; StoreError where there is none, so that no command succeeds on nothing."""
+    if not settings.market_path.exists():
+        raise StoreError(
+            f"there is no store at {settings.market_path}: set SIGNALS_DATABASE_URL, "
+            "or fill one with `signals replay --bars DIR`"
+        )
+    return await SqliteMarketStore.open(settings.market_path)
+
+
 async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
     """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
     universe = load_universe(settings.universe)
-    store = await SqliteMarketStore.open(settings.market_path)
+    store = await existing_store(settings)
     try:
         with progress_bar() as bar:
             task = bar.add_task("auditing", total=None)
@@ -89,7 +100,7 @@ async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
 
 async def prune(settings: Settings) -> int:
     """Delete rows beyond their retention; print how many."""
-    store = await SqliteMarketStore.open(settings.market_path)
+    store = await existing_store(settings)
     try:
         print(f"pruned {await store.prune()} rows")
     finally:

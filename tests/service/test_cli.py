@@ -86,6 +86,22 @@ def test_an_audit_of_a_replayed_store_is_clean(tmp_path):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 
+@pytest.mark.parametrize("command", ["audit", "prune"])
+def test_a_command_on_a_store_that_is_not_there_is_one_line_and_makes_none(tmp_path, command):
+    done = signals(tmp_path, command)
+    assert done.returncode == 1
+    assert only_line(done.stderr).startswith("signals: there is no store at ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    url = f"sqlite:///{tmp_path / 'missing' / 'signals.db'}"
+    done = signals(tmp_path, "replay", "--bars", str(bars), database_url=url)
+    assert done.returncode == 1
+    assert "missing" in only_line(done.stderr)
+
+
 def test_a_database_that_is_none_is_one_line(tmp_path):
     (tmp_path / "signals.db").write_bytes(b"not a database" * 100)
     done = signals(tmp_path, "audit")
