@@ -1,6 +1,7 @@
 """However bars reach the stepper, the store ends with the same content."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -214,6 +215,21 @@ def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_befor
     assert any(row[TICKER] == "HYPE" for row in enzo)
     carried = {row[0] for row in whole["readings"] if row[2] == "dexter"}
     assert carried == {row[TICKER] for row in dexter} >= {"BTC", "MATIC", "XAU", "IBM"}
+
+
+async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
+    tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    daily = [row for row in whole["changes"] if row[TIMEFRAME] == "1d" and row[KEY] == "dexter"]
+    ticker, midnight = next((row[TICKER], row[CLOSE]) for row in daily if row[BEFORE] is not None)
+    day = datetime.fromtimestamp(midnight, UTC).date()
+    earlier = Universe(assets=universe.assets, renamed_on=day)
+    folder = some_of(bars_folder, [ticker, "BTC"], tmp_path)
+    held = await replay(tmp_path / "m.db", folder, earlier)
+    own = [row for row in held["changes"] if (row[TICKER], row[TIMEFRAME]) == (ticker, "1d")]
+    enzo, dexter = ([row[CLOSE] for row in own if row[KEY] == key] for key in ("enzo", "dexter"))
+    assert midnight in enzo
+    assert dexter == [close for close in enzo if close < midnight] != []
 
 
 def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, bars_folder: Path):
