@@ -46,7 +46,7 @@ async def replay(
         progress = await store.progress()
         at = "the beginning" if progress.market_time is None else instant(progress.market_time)
         rejected = sum(source.rejected.values())
-        print(f"replayed {source.name} to {at}; {rejected} bars rejected", file=sys.stderr)
+        print(f"replayed {source.name} to {at}; {rejected} rows rejected", file=sys.stderr)
     finally:
         await store.close()
     return 0

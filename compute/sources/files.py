@@ -39,7 +39,7 @@ class FilesSource:
         files = self._files(universe)
         for (ticker, what), path in files.items():
             if what == "funding":
-                self._funding[ticker] = _funding(path)
+                self._funding[ticker] = self._settlements(path)
             elif what == "1h" or (ticker, "1h") not in files:
                 self._native[ticker] = "1h" if what == "1h" else "1d"
                 self._bars[ticker] = self._series(path, self._native[ticker])
@@ -87,21 +87,25 @@ class FilesSource:
     def _series(self, path: Path, native: Timeframe) -> Series:
         period_s = PERIOD_S[native]
         good, bad = accepted(list(_rows(path, BARS_HEADER, _bar)), period_s)
-        log = structlog.get_logger()
         for row, reason in bad:
-            self.rejected[reason] += 1
-            log.warning("bar rejected", file=path.name, ts=row.open_time, reason=reason)
+            self._reject(path, row.open_time, reason)
         return Series.of(good, period_s)
 
+    def _settlements(self, path: Path) -> Funding:
+        rates: dict[int, float] = {}
+        read = _rows(path, FUNDING_HEADER, lambda c: (_time(c[0]), _number(c[1])))
+        for settled_at, rate in sorted(read, key=lambda row: row[0]):
+            if not np.isfinite(rate):
+                self._reject(path, settled_at, "a rate is NaN or infinite")
+            elif settled_at in rates:
+                self._reject(path, settled_at, "settlement time is repeated")
+            else:
+                rates[settled_at] = rate
+        return Funding.of(list(rates.items()))
 
-def _funding(path: Path) -> Funding:
-    read = _rows(path, FUNDING_HEADER, lambda c: (_time(c[0]), _number(c[1])))
-    rates = dict(sorted(read))
-    bad = [at for at, rate in rates.items() if not np.isfinite(rate)]
-    for at in bad:
-        structlog.get_logger().warning("settlement rejected", file=path.name, ts=at)
-        del rates[at]
-    return Funding.of(list(rates.items()))
+    def _reject(self, path: Path, ts: int, reason: str) -> None:
+        self.rejected[reason] += 1
+        structlog.get_logger().warning("row rejected", file=path.name, ts=ts, reason=reason)
 
 
 def _rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:

@@ -133,7 +133,7 @@ def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: Signa
     ran = signals("replay", "--bars", folder)
     assert ran.status == 0
     *_, last = ran.err.splitlines()
-    assert last == f"replayed files:{folder} to 2024-01-04T00:03:00.000Z; 2 bars rejected"
+    assert last == f"replayed files:{folder} to 2024-01-04T00:03:00.000Z; 2 rows rejected"
     assert ran.err.count("\n") == 3  # one line a rejected bar, and no progress bar
 
 
@@ -177,6 +177,21 @@ async def test_a_settlement_that_is_not_finite_is_left_out(tmp_path: Path, unive
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     held = await replay(tmp_path / "market.db", tmp_path, universe)
     assert held["funding"] == [("BTC", START, 0.1)]
+
+
+async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_time_stays(
+    tmp_path: Path, universe: Universe
+):
+    write_bars(tmp_path, "BTC", walk("BTC", hours(START, START + DAY_S)))
+    rates = [(START + 9, float("inf")), (START, 0.1), (START, 0.2)]
+    write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
+    source = FilesSource(tmp_path, universe)
+    assert source.rejected == {
+        "a rate is NaN or infinite": 1,
+        "settlement time is repeated": 1,
+    }
+    fetched = await source.fetch("BTC", -1, START + DAY_S)
+    assert fetched.funding.rate.tolist() == [0.1]
 
 
 def test_files_with_other_endings_are_no_matter(tmp_path: Path, universe: Universe):
