@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
+from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.sources.source import Source
 from compute.universe import Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-
-UNLOGGED = "perpkit"
 
 
 def coverage(
@@ -35,7 +34,11 @@ def coverage(
         ),
         indicators=tuple(
             CoveredIndicator.model_validate(
-                {"id": indicator.id, "name": indicator.name, "logged": indicator.id != UNLOGGED}
+                {
+                    "id": indicator.id,
+                    "name": indicator.name,
+                    "logged": indicator.id in UNIVERSE_LOGGED,
+                }
             )
             for indicator in indicators
         ),

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from compute.bars import HOUR_S, Funding, Series
-from compute.coverage import UNLOGGED, coverage, with_dropped
+from compute.coverage import coverage, with_dropped
 from compute.indicators.contract import Indicator
+from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.restore import Restorer
 from compute.sources.source import Source
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, RUN_DELAY_S, Cell, Change
@@ -185,7 +186,7 @@ def is_published(change: Change, publish_from: int) -> bool:
 
     What counts is when its bar closed: a newcomer's backlog steps in runs that may be published.
     """
-    logged = change.cell.key not in (UNLOGGED, LEGACY_KEY)
+    logged = change.cell.key in UNIVERSE_LOGGED
     return logged and change.before is not None and market_ms(change.close_time) >= publish_from
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compute.bars import DAY_S, NO_BARS, NO_FUNDING, Funding, Series, Times, built
+from compute.coverage import served
 from compute.engine import Engine
 from compute.indicators.contract import NO_READING, Bar, Indicator
 from compute.universe import Universe
@@ -140,7 +141,7 @@ class Intake:
 
     def timeframes(self, ticker: str) -> tuple[Timeframe, ...]:
         """Return the timeframes that an asset's bars serve."""
-        return TIMEFRAMES if self.native[ticker] == "1h" else (self.native[ticker],)
+        return served(self.native[ticker])
 
     def take(
         self, rows: Mapping[str, int], start: int, until: int

@@ -19,8 +19,3 @@ INDICATORS: tuple[Indicator, ...] = (
     PerpKit(),
 )
 UNIVERSE_LOGGED: tuple[str, ...] = tuple(i.id for i in INDICATORS if i.id != "perpkit")
-
-
-def screener_id(indicator_id: str) -> str:
-    """Return the id as screeners write it: hyphens for underscores."""
-    return indicator_id.replace("_", "-")

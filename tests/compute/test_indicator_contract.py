@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
-from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED, screener_id
+from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED
 from tests.compute.recorded import Array
 
 # Bar on which the last of an indicator's raw values is first defined. Reversals' bands: its first
@@ -283,7 +283,3 @@ def test_the_registry_lists_the_seven_in_the_order_of_the_specification():
 
 def test_the_universe_logs_all_but_perpkit():
     assert tuple(i.id for i in INDICATORS)[:6] == UNIVERSE_LOGGED
-
-
-def test_a_screener_id_has_hyphens():
-    assert [screener_id(i.id) for i in INDICATORS][:2] == ["trend-oracle", "bayesian-trend"]
