@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: serve test prove check bench lock format
+.PHONY: serve test prove check bench docs lock format
 
 $(INSTALLED): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -28,6 +28,9 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.step
+
+docs: $(INSTALLED)
+	$(BIN)/python -m docs.generate
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -4,13 +4,13 @@ import re
 import secrets
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
 
-from schemas.errors import ApiError
+from schemas.errors import ApiError, HowToGetAccess
+from schemas.vocabulary import Billing
 from store.protocol import AccessStore, KeyRow
 
 MAX_LABEL = 120
-PRICE_USD = {"monthly": 129, "yearly": 1199}
+PRICE_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
 
 _API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
 _SEND = "Send it as `Authorization: Bearer <API_KEY>`."
@@ -22,19 +22,19 @@ def hash_key(api_key: str) -> bytes:
     return sha256(api_key.encode()).digest()
 
 
-def how_to_get_access(base_url: str) -> dict[str, Any]:
+def how_to_get_access(base_url: str) -> HowToGetAccess:
     """Return the purchase flow and its prices, with absolute addresses."""
     base = base_url.rstrip("/")
-    return {
-        "steps": [
+    return HowToGetAccess(
+        steps=[
             f"POST {base}/api/v1/access/checkout: returns checkout_url and a one-time claim_token.",
             "Pay at checkout_url.",
             f"POST {base}/api/v1/access/claim with the claim_token: returns api_key once; "
             "while status is pending, retry every 10 seconds for up to 5 minutes.",
         ],
-        "plan": "premium",
-        "price_usd": dict(PRICE_USD),
-    }
+        plan="premium",
+        price_usd=dict(PRICE_USD),
+    )
 
 
 class Keys:

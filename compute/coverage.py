@@ -6,19 +6,26 @@ from datetime import date
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.sources.source import Source
-from compute.universe import Universe
+from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import TIMEFRAMES, Timeframe
+
+ALERT_TIMEFRAMES: tuple[Timeframe, ...] = ("4h", "1d")
 
 
 def coverage(
     universe: Universe,
     source: Source,
     indicators: Iterable[Indicator],
+    published_at: int,
     recorded_until: int | None,
 ) -> Coverage:
-    """Return the coverage to publish; `recorded_until` as the market time (ms) of the last run."""
+    """Return the coverage to publish at a market time; `recorded_until` is that of the last run.
+
+    Both are epoch ms.
+    """
     return Coverage(
+        published_at=published_at,
         source=source.kind,
         recorded_until=recorded_until,
         assets=tuple(
@@ -27,6 +34,7 @@ def coverage(
                 name=asset.name,
                 asset_class=asset.asset_class,
                 timeframes=served(source.native(asset.ticker)),
+                alerts=_followed(asset, source),
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
             )
@@ -38,6 +46,7 @@ def coverage(
                     "id": indicator.id,
                     "name": indicator.name,
                     "logged": indicator.id in UNIVERSE_LOGGED,
+                    "note": indicator.note,
                 }
             )
             for indicator in indicators
@@ -49,13 +58,12 @@ def coverage(
 def with_dropped(new: Coverage, old: Coverage | None, on: date) -> Coverage:
     """Return the coverage with the assets that only the old one has, as removed from a day on.
 
-    Their published rows and last readings stay, so their names must.
+    Their published rows and last readings stay, so their names must. An asset whose removal was
+    announced for a later day ends on the day it is dropped; one that returns is the new one's.
     """
     kept = {asset.ticker for asset in new.assets}
     dropped = [a for a in (old.assets if old else ()) if a.ticker not in kept]
-    removed = [
-        a.model_copy(update={"timeframes": (), "removed_on": a.removed_on or on}) for a in dropped
-    ]
+    removed = [_removed(asset, min(asset.removed_on or on, on)) for asset in dropped]
     return new.model_copy(update={"assets": (*new.assets, *removed)})
 
 
@@ -64,3 +72,13 @@ def served(native: Timeframe | None) -> tuple[Timeframe, ...]:
     if native is None:
         return ()
     return TIMEFRAMES if native == "1h" else (native,)
+
+
+def _removed(asset: CoveredAsset, on: date) -> CoveredAsset:
+    return asset.model_copy(update={"timeframes": (), "alerts": (), "removed_on": on})
+
+
+def _followed(asset: Asset, source: Source) -> tuple[Timeframe, ...]:
+    """Return the timeframes on which the alert engines follow an asset."""
+    timeframes = served(source.native(asset.ticker)) if asset.alerts else ()
+    return tuple(timeframe for timeframe in timeframes if timeframe in ALERT_TIMEFRAMES)

@@ -48,11 +48,11 @@ class Runs:
         self._indicators: Final = tuple(indicators)
         self._restorer: Final = Restorer(store, universe, self._indicators)
 
-    async def prepare(self) -> None:
+    async def prepare(self, now_ms: int) -> None:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
         self._store.lock()
         await self._store.adopt_source(self._source.name)
-        await self._publish_coverage()
+        await self._publish_coverage(now_ms)
         native = {
             asset.ticker: timeframe
             for asset in self._universe.assets
@@ -66,10 +66,11 @@ class Runs:
         self._publish_from = await self._store.publish_from()
         self._seen = {t: done if t in self._publish_from else -1 for t in native}
 
-    async def _publish_coverage(self) -> None:
+    async def _publish_coverage(self, now_ms: int) -> None:
         end = self._source.ends_at
         until = None if end is None else market_ms(end)
-        new = coverage(self._universe, self._source, self._indicators, until)
+        published_at = now_ms if until is None else min(now_ms, until)
+        new = coverage(self._universe, self._source, self._indicators, published_at, until)
         snapshot = await self._store.snapshot()
         today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()
         await self._store.publish_coverage(with_dropped(new, snapshot.coverage, today))

@@ -17,9 +17,9 @@ from compute.coverage import served
 from compute.engine import Engine
 from compute.indicators.contract import NO_READING, Bar, Indicator
 from compute.universe import Universe
-from schemas.vocabulary import PERIOD_S, TIMEFRAMES, Timeframe, midnight_s
+from schemas.vocabulary import LEGACY_KEYS, PERIOD_S, TIMEFRAMES, Timeframe, midnight_s
 
-LEGACY_KEY, ITS_INDICATOR = "dexter", "enzo"
+((LEGACY_KEY, ITS_INDICATOR),) = LEGACY_KEYS.items()
 RUN_DELAY_S = 180
 
 

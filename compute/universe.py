@@ -28,7 +28,10 @@ class _Frozen(BaseModel):
 
 
 class Asset(_Frozen):
-    """One covered asset; `symbol` is what its venue calls it."""
+    """One covered asset; `symbol` is what its venue calls it.
+
+    `alerts` says whether the alert engines follow it.
+    """
 
     ticker: Ticker
     name: Text
@@ -39,6 +42,7 @@ class Asset(_Frozen):
     added_on: date
     removed_on: date | None = None
     continues_as: str | None = None
+    alerts: bool = False
 
 
 class Universe(_Frozen):

@@ -4,6 +4,7 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -31,8 +32,15 @@ def shown(value: Any) -> str:
 
 def nearest(given: str, candidates: Mapping[str, str]) -> str | None:
     """Return the name whose folded spelling (the mapping's key) is closest, None if none is."""
-    close = difflib.get_close_matches(folded(given[:SHOWN_CHARACTERS]), candidates, 1, 0.6)
-    return candidates[close[0]] if close else None
+    wanted = folded(given[:SHOWN_CHARACTERS])
+    close = difflib.get_close_matches(wanted, candidates, 5, 0.6)
+
+    def nearness(name: str) -> tuple[float, int]:
+        likeness = difflib.SequenceMatcher(None, name, wanted).ratio()
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(name, wanted, strict=False))
+        return likeness, len(list(alike))
+
+    return candidates[max(close, key=nearness)] if close else None
 
 
 def suggestion(given: str, names: Iterable[str]) -> str:
@@ -101,7 +109,8 @@ def _accepted(schema: Schema) -> str:
     if "enum" in schema:
         return ", ".join(schema["enum"])
     if schema["type"] == "integer":
-        return f"an integer from {schema['minimum']} to {schema['maximum']}"
+        top = f" to {schema['maximum']}" if "maximum" in schema else ""
+        return f"an integer from {schema['minimum']}{top}"
     return f"text ({schema['description']})"
 
 
@@ -123,4 +132,5 @@ def _unknown(names: list[str], schemas: Mapping[str, Schema]) -> list[str]:
         return []
     parts = [f"{shown(name)}{suggestion(name, schemas)}" for name in names[:SHOWN_ITEMS]]
     more = f" and {len(names) - SHOWN_ITEMS} more" if len(names) > SHOWN_ITEMS else ""
-    return [f"unknown argument {', '.join(parts)}{more}; accepted: {', '.join(schemas)}"]
+    taken = f"accepted: {', '.join(schemas)}" if schemas else "this call takes no arguments"
+    return [f"unknown argument {', '.join(parts)}{more}; {taken}"]

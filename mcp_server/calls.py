@@ -2,17 +2,23 @@
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import structlog
 
 from access.keys import Keys, how_to_get_access
 from mcp_server.arguments import validated
 from mcp_server.context import Context
 from mcp_server.tools.tool import Tool
-from schemas.errors import ApiError, ErrorBody
+from schemas.errors import ApiError, ErrorBody, HowToGetAccess, unavailable
+from store.protocol import KeyRow, StoreError
 
 AnyTool = Tool[Any, Any]
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
+STORE_RETRY_S = 60
+
+log = structlog.get_logger("calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +28,22 @@ class Calls:
     keys: Keys
     context: Context
 
-    async def authorise(self, tool: AnyTool, headers: Mapping[str, str]) -> None:
-        """Let a call pass; ApiError where the tool needs a key and the headers carry no live one.
+    async def authorise(self, tool: AnyTool, headers: Mapping[str, str]) -> KeyRow | None:
+        """Return the key of a call, None for a tool that needs none; ApiError without a live one.
 
         `headers` are looked up by lower-case name.
         """
-        if tool.keyed:
-            await self.keys.authenticate(headers.get("authorization"), headers.get("x-api-key"))
+        if not tool.keyed:
+            return None
+        return await self.keys.authenticate(headers.get("authorization"), headers.get("x-api-key"))
 
-    async def answer(self, tool: AnyTool, raw: Mapping[str, Any]) -> str:
-        """Return the whole answer as minified JSON; ApiError is what the caller should read."""
-        result = await tool.handler(validated(tool.query, raw), self.context)
+    async def answer(self, tool: AnyTool, raw: Mapping[str, Any], key: KeyRow | None) -> str:
+        """Return the whole answer as minified JSON; ApiError is what the caller should read.
+
+        StoreError where the store fails: `store_failure` says what to tell of it.
+        """
+        query = validated(tool.query, raw)
+        result = await tool.handler(query, replace(self.context, key=key))
         text: str = result.model_dump_json(by_alias=True)
         return text
 
@@ -40,6 +51,16 @@ class Calls:
         """Return the Error object of a refusal as minified JSON."""
         access = how_to_get_access(self.context.base_url) if error.code in ACCESS_CODES else None
         return error_text(error, self.context.docs, access)
+
+
+def store_failure(error: StoreError, where: str) -> ApiError:
+    """Log that the store failed at a tool or route, and return what the caller should read."""
+    log.error("store_failed", at=where, **failure_facts(error))
+    return unavailable(
+        "The store cannot be read at the moment; the operator's log says more. "
+        f"Retry after {STORE_RETRY_S} seconds.",
+        STORE_RETRY_S,
+    )
 
 
 def failure_facts(error: Exception) -> dict[str, str]:
@@ -52,7 +73,7 @@ def failure_facts(error: Exception) -> dict[str, str]:
     return {"failure": type(error).__name__, "where": where}
 
 
-def error_text(error: ApiError, docs: str, access: dict[str, Any] | None = None) -> str:
+def error_text(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> str:
     """Return the one error body of SPEC.md as minified JSON."""
     body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True)

@@ -1,4 +1,4 @@
-"""What handlers are handed: one version of the board at a time, and where the service lives."""
+"""What handlers are handed: one version of the board at a time, the caller, and the addresses."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import unavailable
-from schemas.vocabulary import midnight_s
-from store.protocol import MarketStore, Snapshot
+from schemas.vocabulary import DAY_MS, UNIVERSE_RETENTION_MS, midnight_s
+from store.protocol import KeyRow, MarketStore, Snapshot, Statistics
 
 FIRST_COMPUTE_RETRY_S = 900
+STATISTICS_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,19 @@ class Board:
     coverage: Coverage
     market_time: int
     assets: dict[str, CoveredAsset]
+
+    @property
+    def newest(self) -> int:
+        """The end of what this version holds: rows may be some ms later than the market time."""
+        return max(self.market_time, self.snapshot.last_created_at)
+
+    def market_clock(self, now: int) -> int:
+        """Return the market time (epoch ms) at a wall clock: a recording ends, nothing runs back.
+
+        Windows end here.
+        """
+        until = self.coverage.recorded_until
+        return max(self.newest, now if until is None else min(now, until))
 
     def removed(self) -> list[str]:
         """Return the tickers that are no longer covered at market time, sorted."""
@@ -39,38 +53,36 @@ def computed_board(snapshot: Snapshot) -> Board | None:
     return Board(snapshot, snapshot.coverage, snapshot.market_time, assets)
 
 
-class Context:
-    """The store behind one cached snapshot, the addresses to name, and the wall clock (ms)."""
+class Boards:
+    """A store behind one cached snapshot, read anew only where the store's version has moved."""
 
-    def __init__(
-        self,
-        store: MarketStore,
-        base_url: str,
-        docs: str,
-        clock: Callable[[], int],
-    ) -> None:
+    def __init__(self, store: MarketStore) -> None:
         self.store = store
-        self.base_url = base_url
-        self.docs = docs
-        self.clock = clock
         self._lock = asyncio.Lock()
         self._version: int | None = None
         self._held: tuple[Snapshot, Board | None] | None = None
+        self._counting = asyncio.Lock()
+        self._counted: tuple[Board, Statistics] | None = None
 
-    async def snapshot(self) -> Snapshot:
-        """Return the latest snapshot, read anew only where the store's version has moved."""
-        return (await self._latest())[0]
+    async def coverage(self) -> Coverage | None:
+        """Return what the compute job last published of itself, None where it never has."""
+        return (await self._latest())[0].coverage
 
-    async def board(self) -> Board:
-        """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""
-        board = (await self._latest())[1]
-        if board is None:
-            raise unavailable(
-                "Nothing has been computed yet: the compute job has not finished its first run. "
-                f"Retry in {FIRST_COMPUTE_RETRY_S} seconds.",
-                retry_after_s=FIRST_COMPUTE_RETRY_S,
-            )
-        return board
+    async def board(self) -> Board | None:
+        """Return the latest board, None where nothing has been computed yet."""
+        return (await self._latest())[1]
+
+    async def statistics(self, board: Board) -> Statistics:
+        """Return the volume of the 30 days that a board ends, counted once however many ask."""
+        async with self._counting:
+            if self._counted is None or self._counted[0] is not board:
+                counts = await self.store.statistics(
+                    after=board.newest - STATISTICS_DAYS * DAY_MS,
+                    until=board.snapshot.last_created_at,
+                    kept_after=board.market_time - UNIVERSE_RETENTION_MS,
+                )
+                self._counted = (board, counts)
+            return self._counted[1]
 
     async def _latest(self) -> tuple[Snapshot, Board | None]:
         version = await self.store.version()
@@ -85,3 +97,28 @@ class Context:
             snapshot = await self.store.snapshot()
             self._held, self._version = (snapshot, computed_board(snapshot)), version
         return self._held
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The boards, the addresses to name, the wall clock (epoch ms), and who calls.
+
+    `key` is None on calls that need none.
+    """
+
+    boards: Boards
+    base_url: str
+    docs: str
+    clock: Callable[[], int]
+    key: KeyRow | None = None
+
+    async def board(self) -> Board:
+        """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""
+        board = await self.boards.board()
+        if board is None:
+            raise unavailable(
+                "Nothing has been computed yet: the compute job has not finished its first run. "
+                f"Retry in {FIRST_COMPUTE_RETRY_S} seconds.",
+                retry_after_s=FIRST_COMPUTE_RETRY_S,
+            )
+        return board

@@ -1,17 +1,20 @@
 """The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import mcp_types
 import structlog
 
 from mcp_server.arguments import shown, suggestion
-from mcp_server.calls import AnyTool, Calls, failure_facts
+from mcp_server.calls import AnyTool, Calls, failure_facts, store_failure
 from mcp_server.jsonrpc import Message, Params, RpcError, minified
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from mcp_server.tools.tool import listed
+from schemas.coverage import Coverage
 from schemas.errors import ApiError
+from store.protocol import StoreError
 
 PROTOCOL_VERSION = "2025-06-18"
 SERVER_VERSION = "0.1.0"
@@ -35,14 +38,6 @@ INITIALIZE_RESULT = mcp_types.InitializeResult(
     server_info=mcp_types.Implementation(name="signals", version=SERVER_VERSION),
     instructions=INSTRUCTIONS,
 ).model_dump_json(by_alias=True, exclude_unset=True)
-
-TOOLS_LIST_RESULT = minified(
-    {
-        "tools": [
-            listed(tool).model_dump(mode="json", by_alias=True, exclude_none=True) for tool in TOOLS
-        ]
-    }
-)
 
 
 async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls) -> str:
@@ -70,17 +65,28 @@ async def _result(message: Message, headers: Mapping[str, str], calls: Calls) ->
         return await _called(params, headers, calls)
     if message.method == "tools/list" and params.get("cursor") is not None:
         raise _malformed_params("cursor: all tools are on one page, leave it out")
-    fixed = {"initialize": INITIALIZE_RESULT, "ping": "{}", "tools/list": TOOLS_LIST_RESULT}
-    return fixed[message.method]
+    if message.method == "tools/list":
+        return tools_list(await calls.context.boards.coverage())
+    return {"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method]
+
+
+@lru_cache(maxsize=2)
+def tools_list(coverage: Coverage | None) -> str:
+    """Return the result of tools/list over a published coverage, the same text every time."""
+    tools = [listed(tool, coverage) for tool in TOOLS]
+    shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+    return minified({"tools": shown})
 
 
 async def _called(params: Params, headers: Mapping[str, str], calls: Calls) -> str:
     tool, arguments = _tool(params), _arguments(params)
     try:
-        await calls.authorise(tool, headers)
-        return _success(await calls.answer(tool, arguments))
+        key = await calls.authorise(tool, headers)
+        return _success(await calls.answer(tool, arguments, key))
     except ApiError as error:
         return _refusal(error, calls)
+    except StoreError as error:
+        return _refusal(store_failure(error, tool.name), calls)
 
 
 def _tool(params: Params) -> AnyTool:

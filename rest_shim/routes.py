@@ -1,91 +1,126 @@
-"""The keyed reads as REST: the same handlers as the tools, with HTTP's statuses and headers."""
+"""Every route but the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.calls import AnyTool, Calls, failure_facts
-from mcp_server.tools.get_signals import GET_SIGNALS
-from mcp_server.tools.get_state import GET_STATE
+from mcp_server.calls import AnyTool, Calls, failure_facts, store_failure
+from rest_shim.endpoints import (
+    CALL_MCP,
+    CHECKOUT,
+    CLAIM,
+    ENDPOINTS,
+    GET_LEGAL,
+    GET_MANIFEST,
+    GET_OPENAPI,
+    GET_SAMPLE,
+    REQUEST_ACCESS,
+    Endpoint,
+)
+from rest_shim.failures import failed, internal_error
+from rest_shim.legal import legal_text
+from rest_shim.manifest import manifest_text
+from rest_shim.openapi import openapi_text
+from rest_shim.purchases import not_open
 from rest_shim.query_string import raw_arguments
+from rest_shim.sample import sample_text
 from schemas.errors import ApiError
-
-READS: dict[str, AnyTool] = {"/api/v1/state": GET_STATE, "/api/v1/signals": GET_SIGNALS}
-RETRY_S = 60
+from store.protocol import StoreError
 
 log = structlog.get_logger("rest")
 
-Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
-Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+Answer = Callable[[Request, Calls], Awaitable[str]]
+Responder = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def read_routes(calls: Calls) -> list[Route]:
-    """Return one GET (and HEAD) route for each keyed read."""
-    return [Route(path, _read(tool, path, calls), methods=["GET"]) for path, tool in READS.items()]
+def routes(calls: Calls) -> list[Route]:
+    """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
+    return [
+        Route(path, _responder(endpoint, calls), methods=[endpoint.method])
+        for endpoint in ENDPOINTS
+        if endpoint is not CALL_MCP
+        for path in endpoint.paths
+    ]
 
 
-def failure_handlers(calls: Calls) -> dict[Any, Handler]:
-    """Return the handlers that give 404, 405 and 500 the one error body."""
+def _responder(endpoint: Endpoint, calls: Calls) -> Responder:
+    answer = _answer(endpoint)
 
-    async def http_failure(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return _failed(_http_error(request, error), calls, dict(error.headers or {}))
-
-    async def unexpected(request: Request, error: Exception) -> Response:
-        return _failed(_internal_error(), calls)
-
-    return {HTTPException: http_failure, Exception: unexpected}
-
-
-def _read(tool: AnyTool, path: str, calls: Calls) -> Endpoint:
-    async def read(request: Request) -> Response:
+    async def respond(request: Request) -> Response:
         try:
-            return _json(await _answer(tool, request, calls))
+            return _succeeded(await answer(request, calls), endpoint)
         except ApiError as error:
-            return _failed(error, calls)
+            return failed(error, calls)
+        except StoreError as error:
+            return failed(store_failure(error, endpoint.path), calls)
         except Exception as error:
-            log.error("rest_request_failed", route=path, **failure_facts(error))
-            return _failed(_internal_error(), calls)
+            log.error("rest_request_failed", route=endpoint.path, **failure_facts(error))
+            return failed(internal_error(), calls)
+
+    return respond
+
+
+def _succeeded(text: str, endpoint: Endpoint) -> Response:
+    headers = {"Cache-Control": endpoint.cache} if endpoint.cache else None
+    success = endpoint.successes[0]
+    return Response(text, success.status, headers, media_type=success.media_type)
+
+
+def _answer(endpoint: Endpoint) -> Answer:
+    """Return what answers an endpoint; KeyError at start for one that nothing answers."""
+    if endpoint.tool is None:
+        return _DOCUMENTS[endpoint.operation_id]
+    return _keyed_read(endpoint.tool) if endpoint.tool.keyed else _open_read(endpoint.tool)
+
+
+def _keyed_read(tool: AnyTool) -> Answer:
+    async def read(request: Request, calls: Calls) -> str:
+        key = await calls.authorise(tool, request.headers)
+        raw = raw_arguments(request.scope["query_string"], tool.query)
+        return await calls.answer(tool, raw, key)
 
     return read
 
 
-async def _answer(tool: AnyTool, request: Request, calls: Calls) -> str:
-    await calls.authorise(tool, request.headers)
-    return await calls.answer(tool, raw_arguments(request.scope["query_string"], tool.query))
+def _open_read(tool: AnyTool) -> Answer:
+    """Return a read that looks at neither key nor parameters."""
+
+    async def read(request: Request, calls: Calls) -> str:
+        return await calls.answer(tool, {}, None)
+
+    return read
 
 
-def _failed(error: ApiError, calls: Calls, headers: dict[str, str] | None = None) -> Response:
-    headers = dict(headers or {})
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(error.retry_after_s)
-    return _json(calls.refusal(error), error.status, headers)
+async def _manifest(request: Request, calls: Calls) -> str:
+    return manifest_text(calls.context.base_url, await calls.context.boards.coverage())
 
 
-def _http_error(request: Request, error: HTTPException) -> ApiError:
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "GET")
-        message = f"{request.method} is not allowed here; accepted: {allowed}."
-    else:
-        message = f"No such path; served: {', '.join(READS)} and POST /api/v1/mcp."
-    return ApiError("invalid_parameter", message, error.status_code)
+async def _openapi(request: Request, calls: Calls) -> str:
+    return openapi_text(calls.context.base_url, await calls.context.boards.coverage())
 
 
-def _internal_error() -> ApiError:
-    return ApiError(
-        "unavailable",
-        f"Internal error; the operator's log says more. Retry after {RETRY_S} seconds.",
-        500,
-        retry_after_s=RETRY_S,
-    )
+async def _sample(request: Request, calls: Calls) -> str:
+    return sample_text()
 
 
-def _json(text: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(text, status, headers, media_type="application/json")
+async def _legal(request: Request, calls: Calls) -> str:
+    return legal_text()
+
+
+async def _purchase(request: Request, calls: Calls) -> str:
+    raise not_open()
+
+
+_DOCUMENTS: dict[str, Answer] = {
+    GET_MANIFEST.operation_id: _manifest,
+    GET_OPENAPI.operation_id: _openapi,
+    GET_SAMPLE.operation_id: _sample,
+    GET_LEGAL.operation_id: _legal,
+    CHECKOUT.operation_id: _purchase,
+    CLAIM.operation_id: _purchase,
+    REQUEST_ACCESS.operation_id: _purchase,
+}

@@ -4,7 +4,7 @@ from datetime import date
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.vocabulary import AssetClass, IndicatorId, SourceKind, Timeframe
+from schemas.vocabulary import AssetClass, IndicatorId, IndicatorStatus, SourceKind, Timeframe
 
 
 class _Frozen(BaseModel):
@@ -12,29 +12,52 @@ class _Frozen(BaseModel):
 
 
 class CoveredAsset(_Frozen):
-    """One asset of the universe; `timeframes` is empty where the source has no bars of it."""
+    """One asset of the universe; `timeframes` is empty where the source has no bars of it.
+
+    `alerts` are the timeframes on which alert engines follow it.
+    """
 
     ticker: str
     name: str
     asset_class: AssetClass
     timeframes: tuple[Timeframe, ...]
+    alerts: tuple[Timeframe, ...] = ()
     removed_on: date | None = None
     continues_as: str | None = None
 
 
 class CoveredIndicator(_Frozen):
-    """One indicator; `logged` says whether the universe feed shows its changes."""
+    """One indicator; `logged` says whether the universe feed shows its changes.
+
+    `note` says in a sentence what its readings mean.
+    """
 
     id: IndicatorId
     name: str
     logged: bool
+    status: IndicatorStatus = "stable"
+    note: str = ""
 
 
 class Coverage(_Frozen):
-    """The universe as the source can serve it; `recorded_until` is epoch ms, None while growing."""
+    """The universe as the source can serve it; times are epoch ms of the market clock.
 
+    `recorded_until` is None while the source grows. `assets` holds the removed ones too.
+    """
+
+    published_at: int
     source: SourceKind
     recorded_until: int | None
     assets: tuple[CoveredAsset, ...]
     indicators: tuple[CoveredIndicator, ...]
     renamed_on: date
+
+    @property
+    def tracked(self) -> tuple[CoveredAsset, ...]:
+        """The assets that were never removed, which alone are counted."""
+        return tuple(asset for asset in self.assets if asset.removed_on is None)
+
+    @property
+    def logged(self) -> tuple[CoveredIndicator, ...]:
+        """The indicators whose changes the universe feed shows."""
+        return tuple(indicator for indicator in self.indicators if indicator.logged)

@@ -1,21 +1,34 @@
 """The one error shape of SPEC.md, and the exception that carries it through both faces."""
 
-from typing import Any
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
-from schemas.vocabulary import ErrorCode
+from schemas.vocabulary import Billing, ErrorCode, Uri
 
 
-class ErrorBody(BaseModel):
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class HowToGetAccess(_Closed):
+    """How an API key is bought, and what it costs."""
+
+    steps: list[str] = Field(description="The purchase flow, in order, with absolute addresses.")
+    plan: Literal["premium"]
+    price_usd: dict[Billing, int] = Field(description="Price of one billing period in USD.")
+
+
+class ErrorBody(_Closed):
     """What every failure returns."""
 
     error: ErrorCode = Field(description="Stable code of what went wrong.")
     message: str = Field(description="What went wrong, what is accepted, what to do next.")
-    how_to_get_access: dict[str, Any] | None = Field(
+    how_to_get_access: HowToGetAccess | SkipJsonSchema[None] = Field(
         default=None, description="On authentication failures: the purchase flow and its price."
     )
-    docs: str | None = Field(default=None, description="Address of the documentation.")
+    docs: Uri = Field(description="Address of the manifest, which describes the whole API.")
 
 
 class ApiError(Exception):

@@ -1,12 +1,10 @@
-"""Arguments of the keyed reads, the same on both faces; unknown ones are refused."""
+"""Arguments of the tools, the same on both faces; unknown ones are refused."""
 
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.vocabulary import AssetClass, Direction, IndicatorId, Reading, Timeframe
-
-MAX_OFFSET = 2**63 - 1
+from schemas.vocabulary import AssetClass, Direction, IndicatorId, Reading, Side, Timeframe
 
 
 class Query(BaseModel):
@@ -47,4 +45,34 @@ class SignalsQuery(Query):
         json_schema_extra={"format": "date-time"},
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows a page. Default 50.")
-    offset: int = Field(default=0, ge=0, le=MAX_OFFSET, description="Rows to skip. Default 0.")
+    offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
+
+
+class ConfluenceQuery(Query):
+    """Which agreement to look for."""
+
+    timeframe: Timeframe = Field(default="4h", description="Timeframe of the votes. Default 4h.")
+    direction: Side = Field(default="bullish", description="Which way they agree. Default bullish.")
+    min_agree: int = Field(
+        default=3, ge=1, le=6, description="Least number of agreeing indicators. Default 3."
+    )
+    asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+
+
+class FlipsQuery(Query):
+    """Which recent changes to group."""
+
+    timeframe: Timeframe = Field(default="1d", description="Timeframe of the changes. Default 1d.")
+    hours: int | None = Field(
+        default=None,
+        ge=1,
+        le=72,
+        description="Window. Default 3, 12 or 48, at most 6, 24 or 72 for 1h, 4h or 1d.",
+    )
+    direction: Literal["all", "bullish", "bearish"] = Field(
+        default="all", description="Only cells whose newest change turned this way. Default all."
+    )
+
+
+class NoArguments(Query):
+    """For tools that take none."""

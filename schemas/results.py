@@ -1,9 +1,10 @@
-"""Answers of the reads; rows, groups, pagination and counts have exactly SPEC.md's fields."""
+"""Answers of the keyed reads; rows, groups, pagination and counts have exactly SPEC.md's fields."""
 
-from typing import Any
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from schemas.meta import ConfluenceMeta, FlipsMeta, Result, SignalsMeta, StateMeta, UsageMeta
 from schemas.vocabulary import (
     Action,
     AssetClass,
@@ -11,16 +12,16 @@ from schemas.vocabulary import (
     Direction,
     IndicatorId,
     Instant,
+    LoggedId,
+    Mode,
     Reading,
+    Side,
+    StoredKey,
     Tier,
     Timeframe,
 )
 
-
-class Result(BaseModel):
-    """An answer or a part of one: its fields are always present, null where not applicable."""
-
-    model_config = ConfigDict(extra="forbid")
+Count = Annotated[int, Field(ge=0)]
 
 
 class AssetState(Result):
@@ -29,7 +30,7 @@ class AssetState(Result):
     ticker: str
     name: str
     asset_class: AssetClass
-    signals: dict[str, dict[Timeframe, Reading]] = Field(
+    signals: dict[StoredKey, dict[Timeframe, Reading]] = Field(
         description="Indicator id to timeframe to reading; legacy key dexter on some assets."
     )
 
@@ -37,8 +38,8 @@ class AssetState(Result):
 class StateCounts(Result):
     """How much this answer holds."""
 
-    assets: int
-    readings: int
+    assets: Count
+    readings: Count
 
 
 class StateResponse(Result):
@@ -47,7 +48,7 @@ class StateResponse(Result):
     as_of: Instant
     assets: list[AssetState]
     counts: StateCounts
-    meta: dict[str, Any]
+    meta: StateMeta
 
 
 class Transition(Result):
@@ -55,8 +56,6 @@ class Transition(Result):
 
     from_: Reading = Field(alias="from")
     to: Reading
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
 class Signal(Result):
@@ -80,9 +79,9 @@ class Signal(Result):
 class Pagination(Result):
     """Where this page lies in the feed."""
 
-    limit: int
-    offset: int
-    returned: int
+    limit: Count
+    offset: Count
+    returned: Count
     has_more: bool
     next_cursor: Instant | None = Field(
         description="Newest created_at of this page; not a continuation token."
@@ -94,4 +93,112 @@ class SignalsResponse(Result):
 
     signals: list[Signal]
     pagination: Pagination
-    meta: dict[str, Any]
+    meta: SignalsMeta
+
+
+class ConfluenceEcho(Result):
+    """The query that was answered, defaults filled in."""
+
+    timeframe: Timeframe
+    direction: Side
+    min_agree: Count
+    asset_class: AssetClass | None
+
+
+class ConfluenceResult(Result):
+    """One asset on which enough indicators agree."""
+
+    ticker: str
+    name: str
+    asset_class: AssetClass
+    agree: Count = Field(description="Indicators currently in the requested direction.")
+    total_reporting: Count = Field(description="Indicators with a reading.")
+    score: float = Field(ge=0, le=1, description="agree / total_reporting, unrounded.")
+    votes: dict[StoredKey, Reading] = Field(description="Every underlying vote.")
+
+
+class ConfluenceResponse(Result):
+    """Assets where several indicators agree, ranked best first."""
+
+    as_of: Instant
+    query: ConfluenceEcho
+    results: list[ConfluenceResult]
+    meta: ConfluenceMeta
+
+
+class Flip(Result):
+    """The newest change of one indicator of an asset inside the window."""
+
+    indicator: LoggedId
+    indicator_name: str
+    from_: Reading = Field(alias="from")
+    to: Reading
+    change_type: ChangeType | None
+    price: float | None
+    created_at: Instant = Field(description="When the service wrote the change.")
+
+
+class FlipGroup(Result):
+    """The flips of one asset."""
+
+    ticker: str
+    name: str
+    asset_class: AssetClass
+    dominant: Literal["bullish", "bearish", "mixed"] = Field(
+        description="The larger side; mixed on a tie."
+    )
+    bullish: Count = Field(description="Indicators whose newest change turned bullish.")
+    bearish: Count = Field(description="Indicators whose newest change turned bearish.")
+    score: Count = Field(description="The larger of bullish and bearish; groups rank by it.")
+    latest_at: Instant
+    flips: list[Flip] = Field(description="Newest first, one per indicator.")
+
+
+class FlipsEcho(Result):
+    """The query that was answered, defaults filled in."""
+
+    timeframe: Timeframe
+    hours: Count
+    direction: Literal["all", "bullish", "bearish"]
+
+
+class FlipsCounts(Result):
+    """How much this answer holds."""
+
+    groups: Count
+    flips: Count
+
+
+class FlipsResponse(Result):
+    """Recent changes grouped by asset and ranked best first; `as_of` ends the window."""
+
+    as_of: Instant
+    query: FlipsEcho
+    groups: list[FlipGroup]
+    counts: FlipsCounts
+    capped: bool = Field(description="True: older changes inside the window may be missing.")
+    meta: FlipsMeta
+
+
+class UsageKey(Result):
+    """The key that was sent."""
+
+    label: str | None
+
+
+class Quota(Result):
+    """What a key may still call today."""
+
+    daily_limit: Count
+    used_today: Count
+    remaining_today: Count
+    resets_at: Instant
+
+
+class UsageResponse(Result):
+    """The key, the billing mode of the server, and the key's quota."""
+
+    key: UsageKey
+    mode: Mode | None
+    quota: Quota | None
+    meta: UsageMeta

@@ -8,6 +8,10 @@ from pydantic import WithJsonSchema
 IndicatorId = Literal[
     "trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr", "perpkit"
 ]
+StoredKey = Literal[
+    "trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr", "perpkit", "dexter"
+]
+LoggedId = Literal["trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr"]
 Timeframe = Literal["1h", "4h", "1d"]
 AssetClass = Literal["crypto", "stock", "metal"]
 Reading = Literal["bullish", "bearish", "neutral"]
@@ -15,6 +19,10 @@ Direction = Literal["bullish", "bearish", "neutral", "exit"]
 Tier = Literal["universe", "alerts"]
 ChangeType = Literal["reversal", "activation", "deactivation"]
 Action = Literal["LONG", "SHORT", "BUY", "SELL", "CLOSE"]
+Side = Literal["bullish", "bearish"]
+IndicatorStatus = Literal["stable", "experimental", "legacy"]
+Mode = Literal["test", "live"]
+Billing = Literal["monthly", "yearly"]
 SourceKind = Literal["simulated", "recorded", "live"]
 ErrorCode = Literal[
     "missing_key",
@@ -32,9 +40,23 @@ INDICATOR_IDS: tuple[IndicatorId, ...] = get_args(IndicatorId)
 TIMEFRAMES: tuple[Timeframe, ...] = get_args(Timeframe)
 PERIOD_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
 READING_NAMES: dict[int, Reading] = {1: "bullish", 0: "neutral", -1: "bearish"}
-UNIVERSE_RETENTION_MS = 365 * 86_400_000
+LEGACY_KEYS: dict[StoredKey, IndicatorId] = {"dexter": "enzo"}
+STORED_KEYS: tuple[StoredKey, ...] = get_args(StoredKey)
+DAY_MS = 86_400_000
+UNIVERSE_RETENTION_MS = 365 * DAY_MS
+ALERTS_RETENTION_MS = 90 * DAY_MS
+CURRENT_ACTIONS: tuple[Action, ...] = ("LONG", "SHORT", "CLOSE")
+COOLDOWN_CANDLES = 20
+POLL_INTERVAL_S = 900
+DAILY_LIMIT = 10_000
 
-Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+INSTANT = {
+    "type": "string",
+    "format": "date-time",
+    "pattern": r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$",
+}
+Uri = Annotated[str, WithJsonSchema({"type": "string", "format": "uri"})]
+Instant = Annotated[str, WithJsonSchema(INSTANT)]
 
 
 def instant(epoch_ms: int) -> str:

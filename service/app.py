@@ -8,10 +8,11 @@ from starlette.routing import Route
 
 from access.keys import Keys
 from mcp_server.calls import Calls
-from mcp_server.context import Context
+from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
-from rest_shim.routes import failure_handlers, read_routes
+from rest_shim.failures import NoStore, failure_handlers
+from rest_shim.routes import routes
 from store.protocol import MarketStore
 
 
@@ -27,7 +28,7 @@ def create_app(
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms."""
     base_url = base_url.rstrip("/")
     docs = f"{base_url}/api/v1"
-    calls = Calls(keys, Context(market, base_url, docs, clock))
+    calls = Calls(keys, Context(Boards(market), base_url, docs, clock))
     gate = Middleware(
         Gate,
         base_url=base_url,
@@ -37,8 +38,8 @@ def create_app(
     )
     endpoint = McpEndpoint(calls)
     app = Starlette(
-        routes=[*(Route(path, endpoint) for path in PATHS), *read_routes(calls)],
-        middleware=[gate],
+        routes=[*(Route(path, endpoint) for path in PATHS), *routes(calls)],
+        middleware=[Middleware(NoStore), gate],
         exception_handlers=failure_handlers(calls),
     )
     app.router.redirect_slashes = False

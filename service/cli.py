@@ -15,13 +15,15 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.source import SourceError
 from compute.universe import UniverseError
 from schemas.vocabulary import instant
-from service.commands import audit, prune, replay
+from service.commands import audit, audit_in_public, prune, replay
+from service.public_audit.reader import PublicAuditError
 from service.serve import serve
-from service.settings import Settings, SettingsError
+from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
 
-MISTAKES = (SettingsError, SourceError, StoreError, UniverseError)
+MISTAKES = (PublicAuditError, SettingsError, SourceError, StoreError, UniverseError)
+PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 
 
@@ -54,7 +56,19 @@ def _parser() -> argparse.ArgumentParser:
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
     command.add_argument("--bars", type=Path, required=True, metavar="DIR")
     command.add_argument("--until", type=_time, metavar="TIME", help="ISO 8601 with a zone")
-    _add(commands, "audit", _audit, "recompute everything published from the stored bars")
+    command = _add(commands, "audit", _audit, "recompute everything published from stored bars")
+    command.add_argument(
+        "--public",
+        metavar="URL",
+        help=f"instead, check through a service's REST interface, with the key in "
+        f"{CLIENTS_VARIABLE}, that its views agree with each other",
+    )
+    command.add_argument(
+        "--days",
+        type=_days,
+        metavar="N",
+        help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
+    )
     _add(commands, "prune", _prune, "delete rows beyond their retention")
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
@@ -90,6 +104,13 @@ def _time(text: str) -> int:
         ) from None
 
 
+def _days(text: str) -> int:
+    """Read a number of days of feed."""
+    if not (text.isdecimal() and 1 <= int(text) <= 365):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 1 to 365")
+    return int(text)
+
+
 def _log_to_standard_error() -> None:
     structlog.configure(
         processors=[
@@ -111,6 +132,11 @@ async def _replay(given: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _audit(given: argparse.Namespace, settings: Settings) -> int:
+    if given.public is not None:
+        days = given.days or PUBLIC_AUDIT_DAYS
+        return await audit_in_public(given.public, settings.clients_api_key(), days)
+    if given.days is not None:
+        raise SettingsError("--days goes with --public URL; an audit of the store reads it whole")
     return await audit(settings, INDICATORS)
 
 

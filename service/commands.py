@@ -1,7 +1,7 @@
-"""The commands that work on the store and end: replay, audit, prune."""
+"""The commands that do their work and end: replay, audit (of the store or in public), prune."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +13,8 @@ from compute.runs import Runs, last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from schemas.vocabulary import instant
+from service.public_audit.audit import public_audit
+from service.public_audit.reader import Reader
 from service.settings import Settings
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
@@ -41,7 +43,7 @@ async def replay(
     store = await SqliteMarketStore.open(settings.market_path)
     try:
         runs = Runs(store, source, universe, indicators)
-        await runs.prepare()
+        await runs.prepare(now)
         await catch_up(runs, last_run(now), "replaying")
         progress = await store.progress()
         at = "the beginning" if progress.market_time is None else instant(progress.market_time)
@@ -87,15 +89,35 @@ async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
             )
     finally:
         await store.close()
-    print("checked:", ", ".join(f"{count} {what}" for what, count in report.checked.items()))
-    for what, count in report.not_verifiable.items():
-        print(f"not verifiable: {what} ({count})")
-    for finding in report.findings[:SHOWN_FINDINGS]:
+    notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
+    return _told(report.checked, notes, report.findings)
+
+
+async def audit_in_public(url: str, api_key: str, days: int) -> int:
+    """Audit a running service through its REST interface alone; 1 where views disagree."""
+    with progress_bar() as bar:
+        task = bar.add_task("reading", total=None)
+        reader = Reader(
+            url, api_key, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+        async with reader:
+            report = await public_audit(reader, days)
+    notes = [f"not checked: {what} ({n})" for what, n in report.not_checked.items()]
+    counted = f"{reader.counted_calls} of them counted against the key's daily quota"
+    return _told(report.checked, [*notes, f"{reader.calls} calls, {counted}"], report.findings)
+
+
+def _told(checked: Mapping[str, int], notes: Iterable[str], findings: Sequence[str]) -> int:
+    """Print what was checked and what is wrong; return the exit status."""
+    print("checked:", ", ".join(f"{count} {what}" for what, count in checked.items()))
+    for note in notes:
+        print(note)
+    for finding in findings[:SHOWN_FINDINGS]:
         print(finding)
-    if len(report.findings) > SHOWN_FINDINGS:
-        print(f"and {len(report.findings) - SHOWN_FINDINGS} more")
-    print("clean" if not report.findings else f"{len(report.findings)} findings")
-    return 1 if report.findings else 0
+    if len(findings) > SHOWN_FINDINGS:
+        print(f"and {len(findings) - SHOWN_FINDINGS} more")
+    print("clean" if not findings else f"{len(findings)} findings")
+    return 1 if findings else 0
 
 
 async def prune(settings: Settings) -> int:

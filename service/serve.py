@@ -94,7 +94,7 @@ async def _compute(
     if folder is not None:
         universe = load_universe(settings.universe)
         runs = Runs(market, FilesSource(folder, universe), universe, indicators)
-        await runs.prepare()
+        await runs.prepare(clock())
         await catch_up(runs, last_run(clock()), "catching up")
         return
     known = (await market.progress()).source

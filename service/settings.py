@@ -88,6 +88,11 @@ class Settings(BaseSettings):
             reason = first["msg"].removeprefix("Value error, ")
             raise SettingsError(f"{name}={values[str(first['loc'][0])]!r}: {reason}") from None
 
+    @classmethod
+    def clients_api_key(cls) -> str:
+        """Return the key that commands which call a service use, empty where none is set."""
+        return os.environ.get(CLIENTS_VARIABLE, "")
+
     @property
     def market_path(self) -> Path:
         """The file of market data."""

@@ -11,6 +11,8 @@ from typing import Protocol
 from schemas.coverage import Coverage
 from schemas.vocabulary import Timeframe
 
+MAX_OFFSET = 2**63 - 1
+
 
 class StoreError(Exception):
     """An operator's mistake about the store, told in one line."""
@@ -175,6 +177,17 @@ class FeedQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """How many rows a window of the feed holds, by indicator, timeframe and new reading.
+
+    `oldest` is the `created_at` of the oldest row that the feed still shows, None without rows.
+    """
+
+    counts: Mapping[tuple[str, Timeframe, int], int]
+    oldest: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRow:
     """One API key, without the key."""
 
@@ -252,6 +265,12 @@ class MarketStore(Protocol):
 
     async def feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published rows, newest first, read by index."""
+
+    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
+        """Count the published rows in (`after`, `until`]; all three bounds are epoch ms.
+
+        `oldest` is that of (`kept_after`, `until`].
+        """
 
 
 class AccessStore(Protocol):

@@ -23,6 +23,7 @@ from store.protocol import (
     Progress,
     ReadingRow,
     Snapshot,
+    Statistics,
     StoreError,
 )
 from store.sqlite_connections import Connections
@@ -143,6 +144,10 @@ class SqliteMarketStore:
         """Return one page of published rows, newest first, read by index."""
         async with self._connections.querying() as db:
             return await sqlite_reads.feed(db, query)
+
+    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
+        """Count the published rows in (`after`, `until`]; all three bounds are epoch ms."""
+        return await self._read(sqlite_reads.statistics, after, until, kept_after)
 
     async def _changes_after(self, created_at: int) -> list[ChangeRow]:
         async with self._connections.querying() as db:

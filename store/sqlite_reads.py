@@ -18,6 +18,7 @@ from store.protocol import (
     Progress,
     ReadingRow,
     Snapshot,
+    Statistics,
     StoreError,
 )
 from store.sqlite_codes import INDICATOR_CODES, INDICATORS, TIMEFRAME_CODES
@@ -34,6 +35,13 @@ _PASS = """
 SELECT number, market_time, first_created_at, last_created_at, bars_digest, changes_digest, digest
 FROM passes
 """
+_PUBLISHED = """
+FROM changes INDEXED BY feed_all WHERE published = 1 AND created_at > ? AND created_at <= ?
+"""
+COUNTS = f"""
+SELECT indicator, timeframe, "after", count(*) {_PUBLISHED} GROUP BY indicator, timeframe, "after"
+"""
+OLDEST = f"SELECT min(created_at) {_PUBLISHED}"
 
 
 async def all_rows(db: Connection, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -227,6 +235,17 @@ def feed_statement(query: FeedQuery) -> tuple[str, list[object]]:
         WHERE {" AND ".join(conditions)}
         ORDER BY c.created_at DESC LIMIT ? OFFSET ?"""
     return sql, [*values, query.limit, query.offset]
+
+
+async def statistics(db: Connection, after: int, until: int, kept_after: int) -> Statistics:
+    """Count the published rows of a window; tell when the oldest kept one was created."""
+    return Statistics(
+        counts={
+            (INDICATORS[indicator], TIMEFRAMES[timeframe], reading): count
+            for indicator, timeframe, reading, count in await all_rows(db, COUNTS, after, until)
+        },
+        oldest=await one_value(db, OLDEST, kept_after, until),
+    )
 
 
 def _filters(query: FeedQuery) -> list[tuple[str, object]]:

@@ -4,7 +4,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
-PATHS = {STATE: "/state", SIGNALS: "/signals"}
+CONFLUENCE, FLIPS, USAGE = "signals_get_confluence", "signals_get_flips", "signals_get_usage"
+CATALOG, STATS = "signals_get_catalog", "signals_get_stats"
+KEYED_PATHS = {
+    STATE: "/state",
+    SIGNALS: "/signals",
+    CONFLUENCE: "/confluence",
+    FLIPS: "/flips",
+    USAGE: "/usage",
+}
+PATHS = {**KEYED_PATHS, CATALOG: "/catalog", STATS: "/stats"}
 INVALID, TICKER, INDICATOR = "invalid_parameter", "unknown_ticker", "unknown_indicator"
 
 BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
@@ -41,9 +50,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (SIGNALS, {"limit": "many"}, INVALID, ["limit", "'many'"]),
     (SIGNALS, {"limit": 1.5}, INVALID, ["limit", "1.5"]),
     (SIGNALS, {"limit": ""}, INVALID, ["limit", "empty"]),
-    (SIGNALS, {"offset": -1}, INVALID, ["offset", "0 to 9223372036854775807"]),
-    (SIGNALS, {"offset": 2**63}, INVALID, ["offset"]),
-    (SIGNALS, {"offset": 10**39}, INVALID, ["offset"]),
+    (SIGNALS, {"offset": -1}, INVALID, ["offset", "an integer from 0"]),
     (SIGNALS, {"since": "2026-09-30T12:00:00"}, INVALID, ["since", "zone", "2026-10-01T13:05"]),
     (SIGNALS, {"since": "2026-09-30"}, INVALID, ["since"]),
     (SIGNALS, {"since": "yesterday"}, INVALID, ["since", "'yesterday'"]),
@@ -55,6 +62,26 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
     (SIGNALS, {"since": "2026-01-01T00:00:00+25:00"}, INVALID, ["since"]),
     (SIGNALS, {"since": "2026-01-01T00:00:00Z\nX"}, INVALID, ["since"]),
     (SIGNALS, {"sinse": "2026-01-01T00:00:00Z"}, INVALID, ["did you mean since?"]),
+    (CONFLUENCE, {"min_agree": 0}, INVALID, ["min_agree", "an integer from 1 to 6"]),
+    (CONFLUENCE, {"min_agree": 7}, INVALID, ["min_agree", "an integer from 1 to 6"]),
+    (CONFLUENCE, {"min_agree": 2.5}, INVALID, ["min_agree", "2.5"]),
+    (CONFLUENCE, {"direction": "neutral"}, INVALID, ["direction", "accepted: bullish, bearish"]),
+    (CONFLUENCE, {"timeframe": "4H", "min_agree": 9}, INVALID, ["timeframe", "min_agree"]),
+    (CONFLUENCE, {"asset_class": "equity"}, INVALID, ["asset_class", "crypto, stock, metal"]),
+    (CONFLUENCE, {"min_agre": 3}, INVALID, ["did you mean min_agree?"]),
+    (CONFLUENCE, {"ticker": "BTC"}, INVALID, ["ticker", "accepted: timeframe, direction"]),
+    (FLIPS, {"timeframe": "1h", "hours": 7}, INVALID, ["hours: 7", "1 to 6", "timeframe 1h"]),
+    (FLIPS, {"timeframe": "4h", "hours": 25}, INVALID, ["hours: 25", "1 to 24", "timeframe 4h"]),
+    (FLIPS, {"timeframe": "1h", "hours": 72}, INVALID, ["hours: 72", "1 to 6"]),
+    (FLIPS, {"hours": 73}, INVALID, ["hours", "an integer from 1 to 72"]),
+    (FLIPS, {"hours": 0}, INVALID, ["hours", "an integer from 1 to 72"]),
+    (FLIPS, {"hours": -1}, INVALID, ["hours", "-1"]),
+    (FLIPS, {"hours": 1.5}, INVALID, ["hours", "1.5"]),
+    (FLIPS, {"hours": "48h"}, INVALID, ["hours", "'48h'"]),
+    (FLIPS, {"hours": ""}, INVALID, ["hours", "empty"]),
+    (FLIPS, {"direction": "neutral"}, INVALID, ["direction", "all, bullish, bearish"]),
+    (FLIPS, {"timeframe": "daily"}, INVALID, ["timeframe", "1h, 4h, 1d"]),
+    (FLIPS, {"since": "2026-01-01T00:00:00Z"}, INVALID, ["accepted: timeframe, hours, direction"]),
 ]
 
 

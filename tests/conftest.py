@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import Served, coverage, serving
+from tests.serving import Face, Served, coverage, serving
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def face(request: pytest.FixtureRequest) -> Face:
+    """Each face in turn: a body that uses it runs over both."""
+    chosen: Face = request.param
+    return chosen
 
 
 @pytest.fixture

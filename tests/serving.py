@@ -8,19 +8,24 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+import jsonschema
 import uvicorn
 
 from access.keys import Keys
+from mcp_server.tools.json_schema import output_schema
+from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
 from store.protocol import ChangeRow, Pass
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
+from tests.bad_inputs import as_path
 
+Face = Literal["mcp", "rest"]
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
 NAMES = {
@@ -51,6 +56,7 @@ ASSETS = (
 
 def coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
     return Coverage(
+        published_at=NOON,
         source=source,
         recorded_until=recorded_until,
         assets=ASSETS,
@@ -189,10 +195,34 @@ class Served:
         result: dict[str, Any] = (await self.rpc("tools/call", params, **sent))["result"]
         return result
 
+    async def answer(self, face: Face, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Return the whole answer of a tool over one face, once it has held its schema."""
+        if face == "rest":
+            response = await self.rest(as_path(tool, arguments))
+            assert response.status_code == 200, response.text
+            answer: dict[str, Any] = response.json()
+        else:
+            result = await self.call(tool, arguments)
+            assert result["isError"] is False, result
+            answer = result["structuredContent"]
+            assert json.loads(result["content"][0]["text"]) == answer
+        jsonschema.validate(answer, output_schema(TOOLS_BY_NAME[tool].result))
+        return answer
+
+    async def refusal(self, face: Face, tool: str, **arguments: Any) -> tuple[int, dict[str, Any]]:
+        """Return status and Error object of a refused call over one face."""
+        if face == "rest":
+            response = await self.rest(as_path(tool, arguments))
+            return response.status_code, response.json()
+        result = await self.call(tool, arguments)
+        assert result["isError"] is True, result
+        assert "structuredContent" not in result
+        return result["_meta"]["signals/status"], json.loads(result["content"][0]["text"])
+
 
 @contextmanager
 def loopback_socket() -> Iterator[socket.socket]:
-    with socket.socket() as bound:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound
 

@@ -43,6 +43,7 @@ class BayesianTrend:
     id = "bayesian_trend"
     name = "Bayesian Trend"
     version = 1
+    note = "Probability of a rising trend in a Kalman filter; bullish from 80% until below 55%."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

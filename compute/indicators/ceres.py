@@ -26,6 +26,7 @@ class Ceres:
     id = "ceres"
     name = "Ceres"
     version = 1
+    note = "Breakouts of the 40-bar channel, held until the 20-bar channel breaks the other way."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

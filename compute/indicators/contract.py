@@ -34,12 +34,14 @@ class Indicator(Protocol):
     """A step function and the carry it needs.
 
     Every array of a carry has assets on its first axis, so that the engine can gather and scatter
-    rows; `bars` counts the bars each asset has been stepped on.
+    rows; `bars` counts the bars each asset has been stepped on. `note` tells users in a sentence
+    what a reading means.
     """
 
     id: str
     name: str
     version: int
+    note: str
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

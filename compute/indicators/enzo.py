@@ -33,6 +33,7 @@ class Enzo:
     id = "enzo"
     name = "Enzo"
     version = 1
+    note = "Slope of the adaptive moving average KAMA(10) over 5 bars, in units of ATR(14)."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

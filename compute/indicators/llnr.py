@@ -43,6 +43,7 @@ class Llnr:
     id = "llnr"
     name = "LLNR"
     version = 1
+    note = "Slope of a locally weighted regression over 64 bars, in units of volatility."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

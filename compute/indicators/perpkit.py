@@ -29,6 +29,9 @@ class PerpKit:
     id = "perpkit"
     name = "PerpKit"
     version = 1
+    note = (
+        "SuperTrend(10, 3), neutral near its own stop and against extreme funding of the perpetual."
+    )
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

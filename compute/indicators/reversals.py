@@ -49,6 +49,7 @@ class Reversals:
     id = "reversals"
     name = "Reversals"
     version = 1
+    note = "RSI extremes with a return inside the Bollinger bands; a reading lasts at most 12 bars."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

@@ -36,6 +36,7 @@ class TrendOracle:
     id = "trend_oracle"
     name = "Trend Oracle"
     version = 1
+    note = "Mean of three normalised EMA spreads; overstretched trends stop counting."
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""

@@ -7,16 +7,18 @@ from mcp_server.freshness import freshness
 from mcp_server.tools.tool import Tool
 from mcp_server.values import indicator_named, one_ticker, since_ms
 from schemas.errors import unavailable
+from schemas.meta import SignalsMeta
 from schemas.queries import SignalsQuery
 from schemas.results import Pagination, Signal, SignalsResponse, Transition
 from schemas.vocabulary import (
+    DAY_MS,
     READING_NAMES,
     UNIVERSE_RETENTION_MS,
     IndicatorId,
     change_type,
     instant,
 )
-from store.protocol import ChangeRow, FeedQuery
+from store.protocol import MAX_OFFSET, ChangeRow, FeedQuery
 
 ALERTS_RETRY_S = 86_400
 READING_NUMBERS: dict[str, int] = {name: number for number, name in READING_NAMES.items()}
@@ -30,7 +32,7 @@ DESCRIPTION = (
     "what, when and at which price. "
     "Use it to poll for news (at most every 900 seconds, passing the next_cursor of the first page "
     "as since) or to look back up to 365 days; use signals_get_state for where things stand now. "
-    "200 rows are about 65,000 characters, so filter or keep limit near 50; to read a backlog "
+    "200 rows are about 68,000 characters, so filter or keep limit near 50; to read a backlog "
     "raise offset by limit until has_more is false. "
     "An empty page means that nothing matching changed after since, and meta.note says why; only "
     "tier universe is published by this release, which logs every indicator but perpkit."
@@ -60,11 +62,14 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     rows = [] if query.direction == "exit" else await _rows(query, asked, board, context)
     page = rows[: query.limit]
     notes = [] if page else [_why_empty(query, asked, board)]
-    meta = freshness(board, context.clock(), *notes)
     return SignalsResponse(
         signals=[_signal(row, board) for row in page],
         pagination=_pagination(query, rows),
-        meta={**meta, "retention_days": UNIVERSE_RETENTION_MS // 86_400_000, "timing": TIMING},
+        meta=SignalsMeta(
+            **freshness(board, context.clock(), *notes),
+            retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
+            timing=TIMING,
+        ),
     )
 
 
@@ -84,8 +89,10 @@ def _asked(query: SignalsQuery, board: Board) -> _Asked:
 async def _rows(
     query: SignalsQuery, asked: _Asked, board: Board, context: Context
 ) -> list[ChangeRow]:
-    """Return the page and, where there is one, the row after it."""
-    return await context.store.feed(
+    """Return the page and, where there is one, the row after it; no store holds 2^63 rows."""
+    if query.offset > MAX_OFFSET:
+        return []
+    return await context.boards.store.feed(
         FeedQuery(
             after=asked.after,
             until=board.snapshot.last_created_at,
@@ -143,8 +150,7 @@ def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
             f"Changes of {asked.indicator} are not logged on the universe tier; "
             "read its current readings from state."
         )
-    newest = max(board.market_time, board.snapshot.last_created_at)
-    if asked.since is not None and asked.since > newest:
+    if asked.since is not None and asked.since > board.newest:
         return "since lies after the last compute (as_of); nothing can have changed yet."
     if query.offset:
         return "No matching row lies this deep; lower offset."

@@ -4,29 +4,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness
+from mcp_server.freshness import freshness, shown_legacy_keys
 from mcp_server.tools.tool import Tool
 from mcp_server.values import several_tickers
 from schemas.coverage import CoveredAsset
+from schemas.meta import StateMeta
 from schemas.queries import StateQuery
 from schemas.results import AssetState, StateCounts, StateResponse
-from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, TIMEFRAMES, Reading, Timeframe, instant
-
-LEGACY_KEYS = {"dexter": "enzo"}
-STORED_KEYS: tuple[str, ...] = (*INDICATOR_IDS, *LEGACY_KEYS)
+from schemas.vocabulary import (
+    READING_NAMES,
+    STORED_KEYS,
+    TIMEFRAMES,
+    Reading,
+    StoredKey,
+    Timeframe,
+    instant,
+)
 
 DESCRIPTION = (
     "Returns the current reading (bullish, bearish or neutral) of each of the seven indicators for "
     "every asset and timeframe, as of the last hourly compute. "
     "Use it to see where an asset stands now; use signals_get_signals to learn what changed and "
     "when. "
-    "Filter: an unfiltered board is about 122,000 characters, one ticker about 900. "
+    "Filter: an unfiltered board is about 133,000 characters, one ticker about 1,000. "
     "Assets without a matching reading are left out, so an empty list means that no reading "
     "matches the filters now; meta says how fresh the data are, whether they are simulated, and "
     "when to come back."
 )
 
-Cells = dict[str, dict[Timeframe, Reading]]
+Cells = dict[StoredKey, dict[Timeframe, Reading]]
 
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
@@ -35,10 +41,11 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
     asked = None if query.ticker is None else several_tickers(query.ticker, board.assets)
     states = list(_states(board, query, board.assets if asked is None else asked))
     counts = StateCounts(assets=len(states), readings=sum(map(_size, states)))
-    meta = freshness(board, context.clock(), *_notes(board, asked or {}, states))
-    meta["not_covered"] = _not_covered(board, asked or {})
-    if any(key in state.signals for state in states for key in LEGACY_KEYS):
-        meta["legacy_keys"] = LEGACY_KEYS
+    meta = StateMeta(
+        **freshness(board, context.clock(), *_notes(board, asked or {}, states)),
+        not_covered=_not_covered(board, asked or {}),
+        legacy_keys=shown_legacy_keys(state.signals for state in states),
+    )
     return StateResponse(as_of=instant(board.market_time), assets=states, counts=counts, meta=meta)
 
 
@@ -56,7 +63,7 @@ def _states(
 
 
 def _matching(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
-    keys = STORED_KEYS if query.indicator is None else (query.indicator,)
+    keys: tuple[StoredKey, ...] = STORED_KEYS if query.indicator is None else (query.indicator,)
     cells = {key: _readings(stored[key], query) for key in keys if key in stored}
     return {key: readings for key, readings in cells.items() if readings}
 

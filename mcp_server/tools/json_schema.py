@@ -1,19 +1,28 @@
 """JSON Schema of queries and results, flattened so that every MCP client can read it."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel
 
+from schemas.coverage import Coverage
+
 Schema = dict[str, Any]
 
 
-def input_schema(query: type[BaseModel]) -> Schema:
-    """Return a flat, closed object schema: no $ref, no unions, `required` always present."""
+def input_schema(query: type[BaseModel], coverage: Coverage | None = None) -> Schema:
+    """Return a flat, closed object schema: no $ref, no unions, `required` always present.
+
+    A coverage cuts the enums of asset_class and indicator to what it holds.
+    """
     schema = query.model_json_schema()
-    properties = schema.get("properties", {})
+    properties = {n: _plain_argument(part) for n, part in schema.get("properties", {}).items()}
+    if coverage is not None:
+        _cut_enum(properties, "asset_class", {asset.asset_class for asset in coverage.tracked})
+        _cut_enum(properties, "indicator", {indicator.id for indicator in coverage.indicators})
     return {
         "type": "object",
-        "properties": {name: _plain_argument(part) for name, part in properties.items()},
+        "properties": properties,
         "required": list(schema.get("required", [])),
         "additionalProperties": False,
     }
@@ -24,6 +33,12 @@ def output_schema(result: type[BaseModel]) -> Schema:
     schema = result.model_json_schema(by_alias=True, mode="serialization")
     definitions = schema.pop("$defs", {})
     return _inlined(schema, definitions)
+
+
+def _cut_enum(properties: dict[str, Schema], name: str, held: Collection[str]) -> None:
+    argument = properties.get(name, {})
+    if "enum" in argument:
+        argument["enum"] = [value for value in argument["enum"] if value in held]
 
 
 def _plain_argument(part: Schema) -> Schema:

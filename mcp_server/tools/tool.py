@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from mcp_server.context import Context
 from mcp_server.tools.json_schema import input_schema, output_schema
+from schemas.coverage import Coverage
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
@@ -33,13 +34,13 @@ class Tool(Generic[QueryT, ResultT]):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-def listed(tool: Tool[Any, Any]) -> mcp_types.Tool:
-    """Return a tool as tools/list shows it."""
+def listed(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.Tool:
+    """Return a tool as tools/list shows it, its enums cut to what a coverage holds."""
     return mcp_types.Tool(
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=input_schema(tool.query),
+        input_schema=input_schema(tool.query, coverage),
         output_schema=output_schema(tool.result),
         annotations=tool.annotations,
         _meta=dict(tool.meta) or None,

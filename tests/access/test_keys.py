@@ -184,9 +184,9 @@ async def test_a_label_of_full_length_is_kept(keys: Keys) -> None:
 
 def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
     flow = how_to_get_access("https://signals.example/")
-    assert flow["plan"] == "premium"
-    assert flow["price_usd"] == {"monthly": 129, "yearly": 1199}
-    checkout, pay, claim = flow["steps"]
+    assert flow.plan == "premium"
+    assert flow.price_usd == {"monthly": 129, "yearly": 1199}
+    checkout, pay, claim = flow.steps
     assert checkout.startswith("POST https://signals.example/api/v1/access/checkout")
     assert "checkout_url" in pay
     assert claim.startswith("POST https://signals.example/api/v1/access/claim")

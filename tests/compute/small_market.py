@@ -14,7 +14,7 @@ from typing import Any
 from compute.audit import Audit, Report
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
+from compute.runs import Runs, market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import midnight_s
@@ -176,7 +176,7 @@ async def prepared(
 ) -> Runs:
     """Return runs over a folder that are ready to catch up."""
     runs = Runs(store, FilesSource(folder, universe), universe, indicators)
-    await runs.prepare()
+    await runs.prepare(market_ms(END))
     return runs
 
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from mcp_server.context import Context
+from mcp_server.context import Boards
 from store.protocol import Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, coverage, seed, work
@@ -18,12 +18,12 @@ async def test_one_snapshot_is_read_a_version_however_many_ask(tmp_path):
     store = await CountingStore.open(tmp_path / "market.db")
     try:
         await seed(store, coverage())
-        context = Context(store, "http://127.0.0.1", "http://127.0.0.1/api/v1", lambda: NOON)
-        held = await asyncio.gather(*(context.snapshot() for _ in range(20)))
+        boards = Boards(store)
+        held = await asyncio.gather(*(boards.board() for _ in range(20)))
         assert store.snapshots == 1
-        assert all(snapshot is held[0] for snapshot in held)
+        assert all(board is held[0] for board in held)
         await store.commit(work(NOON + HOUR_MS, []))
-        assert (await context.board()).market_time == NOON + HOUR_MS
+        assert (await boards.board()).market_time == NOON + HOUR_MS
         assert held[0].market_time == NOON
         assert store.snapshots == 2
     finally:

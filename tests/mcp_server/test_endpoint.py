@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from compute.universe import load_universe
+from mcp_server.arguments import nearest
 from mcp_server.dispatch import INSTRUCTIONS, SERVER_VERSION
 from mcp_server.tools.registry import TOOLS
 from mcp_server.tools.tool import listed
@@ -48,7 +50,7 @@ async def test_a_notification_is_accepted_and_not_executed(served):
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_a_tool_equals_its_committed_snapshot(tool):
-    shown = listed(tool).model_dump(mode="json", by_alias=True, exclude_none=True)
+    shown = listed(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
     assert json.loads((SNAPSHOTS / f"{tool.name}.json").read_text()) == shown
 
 
@@ -64,7 +66,7 @@ async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_an_input_schema_is_flat_and_closed(tool):
-    schema = listed(tool).input_schema
+    schema = listed(tool, None).input_schema
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert schema["required"] == []
@@ -173,6 +175,12 @@ async def test_a_revoked_key_is_refused_on_both_faces(served):
     await served.keys.revoke(key.id)
     assert error_of(await served.call(STATE))["error"] == "revoked_key"
     assert (await served.rest("/state")).status_code == 403
+
+
+@pytest.mark.parametrize(("given", "meant"), [("BTX", "BTC"), ("SOLL", "SOL"), ("xrpp", "XRP")])
+def test_of_equally_near_tickers_the_one_that_begins_alike_is_meant(given, meant):
+    tickers = {asset.ticker.lower(): asset.ticker for asset in load_universe().tracked}
+    assert nearest(given, tickers) == meant
 
 
 async def test_an_unknown_tool_comes_before_the_key(served):

@@ -2,6 +2,7 @@ import pytest
 
 from mcp_server.context import computed_board
 from mcp_server.freshness import freshness, next_run
+from schemas.meta import Freshness
 from schemas.vocabulary import instant
 from store.protocol import Snapshot
 from tests.serving import HOUR_MS, NOON, coverage
@@ -9,7 +10,7 @@ from tests.serving import HOUR_MS, NOON, coverage
 
 def meta(market_time=NOON, now=NOON, source="simulated", recorded_until=None):
     snapshot = Snapshot(1, coverage(source, recorded_until), market_time, market_time, {})
-    return freshness(computed_board(snapshot), now)
+    return Freshness(**freshness(computed_board(snapshot), now)).model_dump(by_alias=True)
 
 
 @pytest.mark.parametrize(

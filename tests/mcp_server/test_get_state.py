@@ -52,7 +52,7 @@ async def test_dexter_is_shown_without_an_indicator_filter_only(served):
     assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
     hidden = await state(served, ticker="BTC", indicator="enzo")
     assert list(hidden["assets"][0]["signals"]) == ["enzo"]
-    assert "legacy_keys" not in hidden["meta"]
+    assert hidden["meta"]["legacy_keys"] == {}
 
 
 async def test_a_removed_asset_keeps_its_last_readings_and_is_named(served):

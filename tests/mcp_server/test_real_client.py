@@ -2,15 +2,19 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from mcp_server.tools.registry import TOOLS_BY_NAME
 
-async def test_the_sdks_client_lists_and_calls_both_tools(served):
+NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}
+
+
+async def test_the_sdks_client_lists_and_calls_every_tool(served):
     async with httpx2.AsyncClient(headers=served.key_headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
         async with Client(transport, read_timeout_seconds=10) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
-            assert names == ["signals_get_state", "signals_get_signals"]
+            assert names == list(TOOLS_BY_NAME)
             for name in names:
-                result = await client.call_tool(name, {"ticker": "BTC"})
+                result = await client.call_tool(name, NEEDS.get(name, {}))
                 assert not result.is_error
                 assert result.structured_content is not None
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})

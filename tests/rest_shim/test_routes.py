@@ -1,6 +1,17 @@
 import pytest
 
-from tests.bad_inputs import BAD_INPUTS, PATHS, as_path
+from tests.bad_inputs import BAD_INPUTS, KEYED_PATHS, as_path
+from tests.rest_shim.document import served_operations
+
+MINUTE_PATHS = [
+    "/api/v1",
+    "/api/v1/",
+    "/api/v1/catalog",
+    "/api/v1/stats",
+    "/api/v1/openapi.json",
+]
+DAY_PATHS = ["/api/v1/signals/sample", "/legal"]
+OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
 
 
 @pytest.mark.parametrize(
@@ -11,6 +22,11 @@ from tests.bad_inputs import BAD_INPUTS, PATHS, as_path
         ("signals_get_signals", {"limit": 3, "offset": 1}),
         ("signals_get_signals", {"direction": "exit"}),
         ("signals_get_signals", {"since": "2026-09-30T12:03:00.003+00:00"}),
+        ("signals_get_confluence", {"min_agree": 6, "timeframe": "1d"}),
+        ("signals_get_flips", {"timeframe": "1h", "hours": 6}),
+        ("signals_get_catalog", {}),
+        ("signals_get_stats", {}),
+        ("signals_get_usage", {}),
     ],
 )
 async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
@@ -62,7 +78,7 @@ async def test_an_unescaped_plus_in_since_is_understood(served):
     assert response.json()["pagination"]["returned"] == 2
 
 
-@pytest.mark.parametrize("path", PATHS.values())
+@pytest.mark.parametrize("path", KEYED_PATHS.values())
 async def test_a_missing_key_is_told_before_bad_parameters(served, path):
     response = await served.client.get(f"/api/v1{path}?colour=red")
     assert response.status_code == 401
@@ -71,33 +87,73 @@ async def test_a_missing_key_is_told_before_bad_parameters(served, path):
     assert "how_to_get_access" in response.json()
 
 
-@pytest.mark.parametrize("path", PATHS.values())
+@pytest.mark.parametrize("path", [path for path in KEYED_PATHS.values() if path != "/usage"])
 async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
     response = await served_empty.rest(path)
     assert (response.status_code, response.headers["retry-after"]) == (503, "900")
     assert response.json()["error"] == "unavailable"
 
 
-async def test_head_answers_as_get_without_a_body(served):
-    get = await served.rest("/state")
-    head = await served.client.head("/api/v1/state", headers=served.key_headers)
-    assert (head.status_code, head.content) == (200, b"")
-    assert head.headers["content-length"] == get.headers["content-length"]
+@pytest.mark.parametrize("path", OPEN_PATHS)
+@pytest.mark.parametrize(
+    "query", ["colour=red", "ticker=BTC&ticker=ETH", "limit=&=5", "%zz&%ff", "limit=many"]
+)
+async def test_open_endpoints_ignore_every_parameter(served, path, query):
+    plain = await served.client.get(path)
+    assert plain.status_code == 200
+    assert (await served.client.get(f"{path}?{query}")).content == plain.content
+
+
+@pytest.mark.parametrize("path", OPEN_PATHS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer nonsense"},
+        {"Authorization": "Basic x", "X-Api-Key": ""},
+        {"X-Api-Key": "ek_" + "a" * 43},
+    ],
+)
+async def test_open_endpoints_ignore_every_key(served, path, headers):
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    plain = await served.client.get(path)
+    for sent in (headers, served.key_headers):
+        response = await served.client.get(path, headers=sent)
+        assert (response.status_code, response.content) == (200, plain.content)
+        assert not [name for name in response.headers if name.startswith("x-ratelimit")]
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    "path", [*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values())]
+)
+async def test_head_answers_as_get_without_a_body(served, path):
+    get = await served.client.get(path, headers=served.key_headers)
+    head = await served.client.head(path, headers=served.key_headers)
+    assert (get.status_code, head.status_code, head.content) == (200, 200, b"")
+    assert dict(head.headers) == dict(get.headers)
+    assert int(head.headers["content-length"]) == len(get.content) > 0
+
+
+@pytest.mark.parametrize(
+    ("paths", "cache"),
     [
-        ("GET", "/", 404),
-        ("GET", "/api/v1/state/", 404),
-        ("GET", "/api/v2/state", 404),
-        ("POST", "/api/v1/state", 405),
-        ("DELETE", "/api/v1/signals", 405),
+        ([f"/api/v1{path}" for path in KEYED_PATHS.values()], "private, no-cache"),
+        (MINUTE_PATHS, "public, max-age=60"),
+        (DAY_PATHS, "public, max-age=86400"),
     ],
 )
-async def test_every_other_failure_has_the_one_body(served, method, path, status):
-    response = await served.client.request(method, path)
-    assert response.status_code == status
-    assert set(response.json()) == {"error", "message", "docs"}
-    if status == 405:
-        assert sorted(response.headers["allow"].split(", ")) == ["GET", "HEAD"]
+async def test_an_answer_says_who_may_keep_it_for_how_long(served, paths, cache):
+    for path in paths:
+        response = await served.client.get(path, headers=served.key_headers)
+        assert (response.status_code, response.headers["cache-control"]) == (200, cache)
+
+
+async def test_both_spellings_of_the_manifest_are_served_without_a_redirect(served):
+    plain, slash = await served.client.get("/api/v1"), await served.client.get("/api/v1/")
+    assert (plain.status_code, slash.status_code) == (200, 200)
+    assert plain.content == slash.content
+
+
+def test_every_get_route_is_tested_above(served):
+    served_paths = {path for method, path in served_operations(served) if method == "GET"}
+    assert served_paths == {*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values())}

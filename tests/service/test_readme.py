@@ -3,65 +3,120 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
+import pytest
 
+from rest_shim.endpoints import ENDPOINTS
+from service.cli import _parser
 from tests.compute.recorded import recorded_folder, require_recorded
 from tests.service.commands import ROOT, signals
 from tests.service.test_serve import served_process
 
 README = (ROOT / "README.md").read_text()
+ADDRESS = "http://127.0.0.1:8000"
+CALLS = re.findall(r"```sh\n(curl .*?)```\n.*?```json\n(.*?)```", README, re.DOTALL)
 
 
-def replayed(folder: Path) -> str:
-    bars = folder / "bars"
-    bars.mkdir()
-    for name in ("BTC_1h.csv", "BTC_funding.csv"):
-        shutil.copy(recorded_folder() / name, bars)
-    assert signals(folder, "replay", "--bars", "bars").returncode == 0
-    return signals(folder, "keys", "create", "--label", "me").stdout.strip()
-
-
-def test_the_call_of_the_readme_gives_its_answer(tmp_path):
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The service on the recorded bars of Bitcoin: its address and a key."""
     require_recorded()
-    request = re.search(r"```\nPOST (\S+)\n(\{.*\})\n```", README)
-    shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
-    assert request
-    assert shown
-    api_key = replayed(tmp_path)
-    with served_process(tmp_path, source="files:bars") as (address, _):
-        answer = httpx.post(
-            address + request[1],
-            content=request[2],
-            headers={"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"},
-        ).json()
-    assert answer["result"]["structuredContent"] == json.loads(shown[1])
-    assert json.loads(answer["result"]["content"][0]["text"]) == json.loads(shown[1])
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "bars").mkdir()
+    for name in ("BTC_1h.csv", "BTC_funding.csv"):
+        shutil.copy(recorded_folder() / name, folder / "bars")
+    assert signals(folder, "replay", "--bars", "bars").returncode == 0
+    api_key = signals(folder, "keys", "create", "--label", "me").stdout.strip()
+    with served_process(folder, source="files:bars") as (address, _):
+        yield address, api_key
+
+
+def as_curl_does(line: str, address: str, api_key: str) -> httpx.Response:
+    """Send what a curl line of the README asks for: -H and -d are all it knows."""
+    given = iter(shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key))[1:])
+    url, headers, body = "", {}, None
+    for argument in given:
+        if argument == "-H":
+            name, value = next(given).split(": ")
+            headers[name] = value
+        elif argument == "-d":
+            body = next(given)
+        else:
+            url = argument
+    assert url.startswith(ADDRESS)
+    method = "GET" if body is None else "POST"
+    return httpx.request(method, url.replace(ADDRESS, address), headers=headers, content=body)
+
+
+def test_the_readme_shows_one_call_a_face():
+    assert [ADDRESS + "/api/v1/mcp" in line for line, _ in CALLS] == [True, False]
+
+
+def test_the_call_over_mcp_gives_its_answer(recorded):
+    line, shown = CALLS[0]
+    result = as_curl_does(line, *recorded).json()["result"]
+    assert result["structuredContent"] == json.loads(shown)
+    assert json.loads(result["content"][0]["text"]) == json.loads(shown)
+
+
+def test_the_call_over_rest_gives_its_answer(recorded):
+    line, shown = CALLS[1]
+    response = as_curl_does(line, *recorded)
+    assert response.status_code == 200
+    assert response.json() == json.loads(shown)
+
+
+def test_the_python_client_of_the_readme_reads_the_state(recorded):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code
+    address, api_key = recorded
+    done = subprocess.run(
+        [sys.executable, "-c", code[1].replace(ADDRESS, address)],
+        env={**os.environ, "SIGNALS_API_KEY": api_key},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "trend_oracle" in done.stdout
 
 
 def test_the_registration_file_names_the_default_address_and_the_key_variable():
     server = json.loads((ROOT / "mcp.json").read_text())["mcpServers"]["signals"]
-    assert server["url"] == "http://127.0.0.1:8000/api/v1/mcp"
+    assert server["url"] == ADDRESS + "/api/v1/mcp"
     assert server["headers"] == {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
 
 
-def test_the_python_client_of_the_readme_reads_the_state(tmp_path):
-    require_recorded()
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code
-    api_key = replayed(tmp_path)
-    with served_process(tmp_path, source="files:bars") as (address, _):
-        program = code[1].replace("http://127.0.0.1:8000", address)
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "SIGNALS_API_KEY": api_key},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    assert "trend_oracle" in done.stdout
+def test_editors_are_registered_like_the_registration_file_but_for_the_key():
+    registered = json.loads((ROOT / "mcp.json").read_text())["mcpServers"]["signals"]
+    blocks = map(json.loads, re.findall(r"```json\n(.*?)```", README, re.DOTALL))
+    cursor, code = (block for block in blocks if {"mcpServers", "servers"} & set(block))
+    (prompt,) = code["inputs"]
+    for server, key in (
+        (cursor["mcpServers"]["signals"], "${env:SIGNALS_API_KEY}"),
+        (code["servers"]["signals"], f"${{input:{prompt['id']}}}"),
+    ):
+        assert server["url"] == registered["url"]
+        assert server["headers"] == {"Authorization": f"Bearer {key}"}
+    assert (code["servers"]["signals"]["type"], prompt["password"]) == (registered["type"], True)
+
+
+def test_every_open_address_without_a_tool_is_named():
+    paths = {e.path for e in ENDPOINTS if e.tag == "open" and e.tool is None}
+    assert paths <= set(re.findall(r"`GET (/\S+)`", README))
+
+
+def test_every_option_of_every_command_is_named():
+    table = README.split("## Commands")[1].split("## ")[0]
+    commands = next(a for a in _parser()._actions if a.choices)
+    for name, command in commands.choices.items():
+        for action in command._actions:
+            for option in action.option_strings:
+                if option not in ("-h", "--help"):
+                    assert option in table, f"signals {name} {option}"

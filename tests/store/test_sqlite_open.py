@@ -202,6 +202,7 @@ async def test_published_coverage_is_in_the_next_snapshot(market: SqliteMarketSt
     btc = CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=("1h",))
     for recorded_until in (None, NOW):
         coverage = Coverage(
+            published_at=NOW,
             source="recorded",
             recorded_until=recorded_until,
             assets=(btc,),

@@ -1,0 +1,359 @@
+"""A made-up market as a source: bars and funding, a pure function of (seed, ticker, hour).
+
+Each path is a Brownian motion by midpoint displacement, so every hour costs the same. Only integer
+hashes and elementwise + - * / are used: the bits depend on no machine and on no range asked for.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import date
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Funding, Prices, Series, Times
+from compute.sessions import Hours, bars_a_day, complete_until, hours, next_close
+from compute.sources.source import Fetched
+from compute.universe import Asset, Session, Universe
+from schemas.vocabulary import AssetClass, SourceKind, Timeframe, midnight_s
+
+Bits = NDArray[np.uint64]
+
+SEED = 1
+HISTORY_S = 330 * DAY_S
+LATEST_ORIGIN = midnight_s(date(2025, 12, 1))
+FUNDING_EVERY_S = 8 * HOUR_S
+EMPTY_S = HOUR_S
+_NAME = re.compile(r"simulated:(\d{1,12})")
+
+# A path is made of spans, whose ends hang on the base price; what is drawn at once is a block.
+_SPAN, _BLOCK, _SHARED_BLOCKS, _CALM = 2**14, 128, 4, 4
+_ENDS, _LOUDNESS_ENDS, _LOUDNESS = 70.0, 0.4, 0.6
+_TRENDING = dict.fromkeys((64, 128, 256, 512), 1.1)
+_WICK = 0.6
+_MOMENTUM, _PULL_RATE = 72, 0.0025
+_NEUTRAL_RATE, _MOST_RATE, _NOISE_RATE = 0.0001, 0.003, 0.00004
+_GAPS, _LATE, _LATE_TOGETHER, _TOGETHER, _SOON, _WITHIN_MINUTES = (
+    int(share * 2**32) for share in (0.001, 0.0025, 0.05, 0.01, 0.80, 0.96)
+)
+_GOLDEN = 0x9E3779B97F4A7C15
+_FOR_LOUDNESS, _FOR_BAR, _FOR_ARRIVAL, _FOR_FUNDING = (
+    0xD1B54A32D192ED03,
+    0xABC98388FB8FAC03,
+    0x8CB92BA72F3D8DD7,
+    0xC2B2AE3D27D4EB4F,
+)
+_OPEN, _HIGH, _LOW, _CLOSE, _VOLUME, _DELAY = range(6)
+
+
+class _Kind(NamedTuple):
+    """What assets of a class are like; prices and volumes as powers of 2, moves an hour in them."""
+
+    price: tuple[float, float]
+    own: tuple[float, float]
+    factor: float
+    volume: tuple[float, float]
+
+
+_KINDS: dict[AssetClass, _Kind] = {
+    "crypto": _Kind((-8.0, 12.0), (0.003, 0.008), 0.006, (22.0, 26.0)),
+    "stock": _Kind((4.4, 9.8), (0.002, 0.005), 0.0032, (25.0, 29.0)),
+    "metal": _Kind((4.8, 11.5), (0.0015, 0.003), 0.0022, (25.0, 28.0)),
+}
+_CLOSED_STEPS: dict[Session, int] = {"24x7": 0, "24x5": 1, "XNYS": 3, "XNAS": 3}
+
+
+def first_origin(now_s: int) -> int:
+    """Return from when a market that is first started at an instant has bars."""
+    return min((now_s - HISTORY_S) // DAY_S * DAY_S, LATEST_ORIGIN)
+
+
+def source_name(origin: int) -> str:
+    """Return what a store remembers the simulated market of an origin by."""
+    return f"simulated:{origin}"
+
+
+def origin_of(name: str) -> int | None:
+    """Return the origin out of a remembered name, None if it names another kind of source."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+class SimulatedSource:
+    """Every asset of a universe, hourly, from an origin (a UTC midnight, epoch seconds) on.
+
+    The clock, in epoch milliseconds, alone decides which bars have closed and have arrived.
+    """
+
+    kind: SourceKind = "simulated"
+    ends_at: None = None
+
+    def __init__(
+        self, universe: Universe, origin: int, clock: Callable[[], int], seed: int = SEED
+    ) -> None:
+        """ValueError if the origin is no UTC midnight."""
+        if origin % DAY_S:
+            raise ValueError(f"the origin {origin} is no UTC midnight")
+        self.name = source_name(origin)
+        self._assets: Final = universe.by_ticker
+        self._origin: Final = origin
+        self._clock: Final = clock
+        sessions = {asset.session for asset in universe.assets}
+        self._floors: Final = {s: _Floor(s, universe.assets, seed) for s in sessions}
+
+    def native(self, ticker: str) -> Timeframe | None:
+        """Return 1h for every asset of the universe, the removed ones too."""
+        return "1h" if ticker in self._assets else None
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        """Return the next close of the asset's session, which may turn out to be a gap."""
+        return next_close(self._assets[ticker].session, max(after, self._origin))
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        """Return what has arrived in (after, watermark]; an earlier bar still to come ends it."""
+        asset = self._assets[ticker]
+        floor = self._floors[asset.session]
+        now = self._clock() // 1000
+        due = hours(asset.session, max(after, self._origin), min(until, now))
+        table = floor.window(ticker, due)
+        pending = due.close_time[due.close_time + table[_DELAY, _MOMENTUM:] > now]
+        known = now if not len(pending) else int(pending[0]) - 1
+        watermark = max(after, min(until, complete_until(asset.session, known)))
+        funding = NO_FUNDING
+        if asset.asset_class == "crypto" and asset.session == "24x7":
+            funding = floor.settled(ticker, due, table[_CLOSE]).between(after, watermark)
+        return Fetched(_series(due, table[:, _MOMENTUM:], watermark), funding, watermark)
+
+
+def _series(due: Hours, table: Prices, watermark: int) -> Series:
+    given = (due.close_time <= watermark) & (table[_DELAY] != EMPTY_S)
+    columns = table[:_DELAY, given]
+    return Series(due.open_time[given], due.close_time[given], *columns)
+
+
+class _Floor:
+    """The assets of one session: what each is like, and its bars by place on its path.
+
+    A path counts the session's hours, and a few steps for the time between two trading days.
+    """
+
+    def __init__(self, session: Session, assets: Sequence[Asset], seed: int) -> None:
+        chosen = [asset for asset in assets if asset.session == session]
+        self._row: Final = {asset.ticker: row for row, asset in enumerate(chosen)}
+        self._traits: Final = _traits(chosen, seed)
+        self._session: Final = session
+        self._together: Final = _key(seed, f"session {session}")
+        self._season: Final = _season(session)
+        self._shared: Final = lru_cache(maxsize=2 * _SHARED_BLOCKS)(self._everyone)
+
+    def window(self, ticker: str, due: Hours) -> Prices:
+        """Return an asset's columns at the bars due, after _MOMENTUM steps of its path before."""
+        if not len(due):
+            return np.empty((6, _MOMENTUM))
+        index = self._index(due)
+        first = int(index[0]) - _MOMENTUM
+        blocks = range((first - 1) // _BLOCK, (int(index[-1]) - 1) // _BLOCK + 1)
+        row = self._row[ticker]
+        if len(blocks) <= _SHARED_BLOCKS:
+            table = np.concatenate([self._shared(block)[:, row] for block in blocks], axis=1)
+        else:
+            rows = np.full(len(blocks), row)
+            table = self._bars(rows, np.array(blocks)).reshape(6, -1)
+        before = np.arange(first, int(index[0]))
+        return table[:, np.concatenate([before, index]) - blocks[0] * _BLOCK - 1]
+
+    def settled(self, ticker: str, due: Hours, closes: Prices) -> Funding:
+        """Return the rates of a perpetual on an asset that trades around the clock."""
+        place = np.flatnonzero(due.close_time % FUNDING_EVERY_S == 0)
+        momentum = closes[place + _MOMENTUM] / closes[place] - 1.0
+        key = self._traits.key[self._row[ticker]] + _FOR_FUNDING
+        noise = _NOISE_RATE * _normal(_bits(key, self._index(due)[place]))
+        rate = np.clip(_NEUTRAL_RATE + _PULL_RATE * momentum + noise, -_MOST_RATE, _MOST_RATE)
+        return Funding(due.close_time[place], np.rint(rate * 1e8) / 1e8)
+
+    def _index(self, due: Hours) -> Times:
+        """Return each bar's place on its path; a close there is the close of the bar."""
+        between = _CLOSED_STEPS[self._session]
+        weeks, weekday = np.divmod(due.day + 3, 7)
+        day = due.day if self._session == "24x7" else weeks * 5 + weekday
+        return day * (bars_a_day(self._session) + between) + between + due.slot
+
+    def _everyone(self, block: int) -> Prices:
+        rows = np.arange(len(self._row))
+        return self._bars(rows, np.full(len(rows), block))
+
+    def _bars(self, rows: Times, blocks: Times) -> Prices:
+        """Return open, high, low, close, volume, delay of lines: shape (6, lines, _BLOCK)."""
+        its = self._traits.of(rows)
+        first = blocks[:, np.newaxis] * _BLOCK
+        index = first + 1 + np.arange(_BLOCK)
+        height, loudness = _path(its.key, first)
+        market, market_loudness = _path(its.factor_key, first)
+        price = its.rounded(its.price * _exp2(its.own * height + its.pull * market))
+        move = (its.own * loudness + its.pull * market_loudness)[:, 1:]
+        up, down, busy = _thirds(_bits(its.key + _FOR_BAR, index))
+        opened, closed = price[:, :-1], price[:, 1:]
+        high = its.rounded(np.maximum(opened, closed) * (1.0 + _WICK * move * up * up))
+        low = its.rounded(np.minimum(opened, closed) / (1.0 + _WICK * move * down * down))
+        season = self._season[index % len(self._season)]
+        volume = its.volume * season * (0.5 + busy) * (move / (its.own + its.pull))
+        volume = (1.0 + np.rint(1000.0 * volume)) / 1000.0
+        delay = _delay(_bits(its.key + _FOR_ARRIVAL, index), _bits(self._together, index))
+        return np.stack([opened, high, low, closed, volume, delay])
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What assets are like; every column has shape (assets, 1).
+
+    `own` and `pull` are moves an hour (as powers of 2), alone and with the class; `ticks` to 1.
+    """
+
+    key: Bits
+    factor_key: Bits
+    price: Prices
+    own: Prices
+    pull: Prices
+    volume: Prices
+    ticks: Prices
+
+    def of(self, rows: Times) -> "_Traits":
+        """Return the traits of some assets, in the order asked for."""
+        return _Traits(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def rounded(self, price: Prices) -> Prices:
+        """Return prices in whole ticks, at least one."""
+        nearest: Prices = np.maximum(np.rint(price * self.ticks), 1.0) / self.ticks
+        return nearest
+
+
+def _traits(assets: Sequence[Asset], seed: int) -> _Traits:
+    kinds = [_KINDS[asset.asset_class] for asset in assets]
+    key = np.concatenate([_key(seed, f"ticker {asset.ticker}") for asset in assets])
+    factor_key = np.concatenate([_key(seed, f"class {asset.asset_class}") for asset in assets])
+    draws = _thirds(_bits(key, np.array([[-1]]))) + _thirds(_bits(key, np.array([[-2]])))
+
+    def between(name: str, draw: int) -> Prices:
+        low, high = np.array([getattr(kind, name) for kind in kinds]).T[:, :, np.newaxis]
+        drawn: Prices = low + (high - low) * draws[draw]
+        return drawn
+
+    price = _exp2(between("price", 0))
+    factor = np.array([[kind.factor] for kind in kinds])
+    volume = _exp2(between("volume", 3)) / price
+    exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
+    ticks = np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
+    pull = factor * (0.5 + draws[2])
+    return _Traits(key, factor_key, price, between("own", 1), pull, volume, ticks)
+
+
+def _season(session: Session) -> Prices:
+    """Return how busy the places of a day, or of a week with its weekend, are."""
+    bars = bars_a_day(session)
+    slot = np.arange(bars, dtype=np.float64)
+    if session in ("XNYS", "XNAS"):
+        away = slot - 3.0
+        day = 1.0 + 0.08 * away * away
+    else:
+        away = np.minimum(np.abs(slot - 16.0), 24.0 - np.abs(slot - 16.0))
+        day = 1.0 - 0.004 * away * away
+    day = np.concatenate([np.ones(_CLOSED_STEPS[session]), day])
+    week = (1.0, 1.0, 0.7, 0.7, 1.0, 1.0, 1.0)  # the first day of the epoch was a Thursday
+    return np.concatenate([share * day for share in week]) if session == "24x7" else day
+
+
+def _key(seed: int, name: str) -> Bits:
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return np.array([[int.from_bytes(digest[:8], "big")]], dtype=np.uint64)
+
+
+def _path(key: Bits, first: Times) -> tuple[Prices, Prices]:
+    """Return heights and loudness at a block's places: both of shape (lines, _BLOCK + 1).
+
+    A step of a path has a standard deviation of about 1 times its loudness, which clusters.
+    """
+    begin = first // _SPAN * _SPAN
+    ends = begin + np.array([0, _SPAN])
+    log = _LOUDNESS_ENDS * _normal(_bits(key + _FOR_LOUDNESS, ends))
+    field = np.stack([_ENDS * _normal(_bits(key, ends)), log, _loudness(log)])
+    step = _SPAN
+    while step > 1:
+        middle = _middle(key, begin, step, field)
+        woven = np.empty((3, len(first), 2 * field.shape[2] - 1))
+        woven[:, :, ::2], woven[:, :, 1::2] = field, middle
+        field, step = woven, step // 2
+        if step >= _BLOCK:
+            later = first >= begin + step
+            field = np.where(later, field[:, :, 1:], field[:, :, :2])
+            begin = begin + step * later
+    return field[0], field[2]
+
+
+def _middle(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
+    """Return the field (height, log of loudness, loudness) halfway between its knots."""
+    middle = 0.5 * (field[:, :, :-1] + field[:, :, 1:])
+    places = begin + step // 2 + step * np.arange(middle.shape[2])
+    if step > _CALM:
+        middle[1] += _LOUDNESS * _normal(_bits(key + _FOR_LOUDNESS, places))
+        middle[2] = _loudness(middle[1])
+    reach = 0.5 * math.sqrt(step) * _TRENDING.get(step, 1.0)
+    middle[0] += reach * middle[2] * _normal(_bits(key, places))
+    return middle
+
+
+def _loudness(log: Prices) -> Prices:
+    return _exp2(np.clip(log, -3.0, 3.0))
+
+
+def _delay(bits: Bits, together: Bits) -> Prices:
+    """Return how many seconds after its close each bar arrives, EMPTY_S where there is none.
+
+    A late bar misses the run three minutes after its close: most arrive within the two minutes
+    after that run, some in ten minutes, few in three hours. At some hours many are late together.
+    """
+    chance, size = bits >> 32, bits & 0xFFFFFFFF
+    seconds = np.where(size < _SOON, 200 + size % 91, 540 + size % 181)
+    seconds = np.where(size < _WITHIN_MINUTES, seconds, 10_000 + size % 1501)
+    late = np.where(together >> 32 < _TOGETHER, _LATE_TOGETHER, _LATE)
+    delay = np.where(chance < _GAPS + late, seconds, 0)
+    return np.where(chance < _GAPS, EMPTY_S, delay).astype(np.float64)
+
+
+def _bits(key: Bits, index: Times) -> Bits:
+    """Return 64 mixed bits for every place: the finaliser of splitmix64 (Steele et al., 2014)."""
+    bits = key + index.astype(np.uint64) * _GOLDEN
+    bits ^= bits >> 30
+    bits *= 0xBF58476D1CE4E5B9
+    bits ^= bits >> 27
+    bits *= 0x94D049BB133111EB
+    bits ^= bits >> 31
+    return bits
+
+
+def _normal(bits: Bits) -> Prices:
+    """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit pieces."""
+    pairs = (bits & 0x0000FFFF0000FFFF) + ((bits >> 16) & 0x0000FFFF0000FFFF)
+    total = (pairs & 0xFFFFFFFF) + (pairs >> 32)
+    return (total.astype(np.float64) - 131_070.0) * (1.0 / 37_837.2)
+
+
+def _thirds(bits: Bits) -> tuple[Prices, Prices, Prices]:
+    """Return three uniform draws from [0, 1), of 21 bits each."""
+    parts = [(bits >> shift) & 0x1FFFFF for shift in (0, 21, 42)]
+    one, two, three = (part.astype(np.float64) / 2_097_152 for part in parts)
+    return one, two, three
+
+
+def _exp2(power: Prices) -> Prices:
+    """Return 2 to a power by Taylor's series around the nearest integer, to about 1e-8."""
+    whole = np.rint(power)
+    rest = (power - whole) * 0.6931471805599453
+    result = np.ones_like(rest)
+    for order in range(7, 0, -1):
+        result = result * rest * (1.0 / order) + 1.0
+    return np.ldexp(result, whole.astype(np.int32))

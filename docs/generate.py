@@ -1,0 +1,174 @@
+"""The parts of the Markdown pages that are made: `python -m docs.generate`, or `make docs`.
+
+Such a part lies between `<!-- generated: NAME -->` and `<!-- end -->`; what lies there is replaced.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcp_server.tools.get_flips import HOURS
+from mcp_server.tools.registry import TOOLS
+from rest_shim.endpoints import ENDPOINTS
+from schemas.vocabulary import TIMEFRAMES
+from tests.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.full_board import fill, turn_everything
+from tests.serving import Served, serving
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "agents.md")
+BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Arguments = dict[str, Any]
+Sizes = list[tuple[Arguments, int]]
+# The default call, then what may give the largest answer.
+ASKED: dict[str, list[Arguments]] = {
+    **{tool.name: [{}] for tool in TOOLS},
+    SIGNALS: [{}, {"limit": 200}],
+    CONFLUENCE: [
+        {},
+        *(
+            {"timeframe": timeframe, "direction": direction, "min_agree": 1}
+            for timeframe in TIMEFRAMES
+            for direction in ("bullish", "bearish")
+        ),
+    ],
+    FLIPS: [{}, *({"timeframe": timeframe, "hours": HOURS[timeframe].max} for timeframe in HOURS)],
+}
+NARROW: dict[str, list[Arguments]] = {
+    STATE: [
+        {"ticker": "BTC"},
+        {"timeframe": "1d"},
+        {"timeframe": "1d", "indicator": "ceres"},
+        {"asset_class": "metal"},
+    ],
+    SIGNALS: [{"limit": 10}],
+    CONFLUENCE: [{"min_agree": 5}],
+    FLIPS: [{"direction": "bullish"}, {"timeframe": "1h"}],
+}
+
+
+def main(arguments: Sequence[str] | None = None, pages: Sequence[Path] = PAGES) -> int:
+    """Bring the pages up to date, or with --check name those that are not; 1 where any is not."""
+    parser = argparse.ArgumentParser(prog="python -m docs.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing, name what is old")
+    is_check = parser.parse_args(arguments).check
+    old = asyncio.run(outdated(pages))
+    for page, text in old.items():
+        if is_check:
+            print(f"{page} is not up to date: run `make docs`", file=sys.stderr)
+        else:
+            page.write_text(text)
+    return 1 if old and is_check else 0
+
+
+async def outdated(pages: Iterable[Path]) -> dict[Path, str]:
+    """Return the pages whose generated parts are not up to date, with the text they should have."""
+    texts = {page: page.read_text() for page in pages}
+    names = {match[2] for text in texts.values() for match in BLOCK.finditer(text)}
+    made = {name: await BLOCKS[name]() for name in sorted(names)}
+    current = {
+        page: BLOCK.sub(lambda match: match[1] + made[match[2]] + match[3], text)
+        for page, text in texts.items()
+    }
+    return {page: text for page, text in current.items() if text != texts[page]}
+
+
+async def tools() -> str:
+    """Return the table of tools, in the order of tools/list."""
+    calls = {e.tool.name: f"{e.method} {e.path}" for e in ENDPOINTS if e.tool}
+    return _table(
+        ("tool", "REST", "key", "what it returns"),
+        (
+            (
+                f"`{tool.name}`",
+                f"`{calls[tool.name]}`",
+                "yes" if tool.keyed else "no",
+                _first_sentence(tool.description),
+            )
+            for tool in TOOLS
+        ),
+    )
+
+
+async def sizes() -> str:
+    """Return the sizes of answers on the full board: default, largest, narrowed."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder)) as served:
+            await fill(served.market)
+            usual = {tool.name: await _measured(served, tool.name, ASKED) for tool in TOOLS}
+            narrow = {tool: await _measured(served, tool, NARROW) for tool in NARROW}
+            await turn_everything(served.market)
+            turned = {tool.name: await _measured(served, tool.name, ASKED) for tool in TOOLS}
+    return "\n".join([_sizes_at_most(usual, turned), _sizes_narrowed(narrow)])
+
+
+def _sizes_at_most(usual: dict[str, Sizes], turned: dict[str, Sizes]) -> str:
+    return _table(
+        ("tool", "default answer", "largest answer", "its arguments", "if everything turned"),
+        (
+            (
+                f"`{tool}`",
+                _rounded(answers[0][1]),
+                _rounded(_largest(answers)[1]),
+                _written(_largest(answers)[0]),
+                _rounded(max(_largest(answers)[1], _largest(turned[tool])[1])),
+            )
+            for tool, answers in usual.items()
+        ),
+    )
+
+
+def _sizes_narrowed(narrow: dict[str, Sizes]) -> str:
+    return _table(
+        ("tool", "narrowed by", "answer"),
+        (
+            (f"`{tool}`", _written(arguments), _rounded(size))
+            for tool, answers in narrow.items()
+            for arguments, size in answers
+        ),
+    )
+
+
+async def _measured(served: Served, tool: str, asked: Mapping[str, list[Arguments]]) -> Sizes:
+    return [(arguments, await _size(served, tool, arguments)) for arguments in asked[tool]]
+
+
+async def _size(served: Served, tool: str, arguments: Arguments) -> int:
+    result = await served.call(tool, arguments)
+    if result["isError"]:
+        raise ValueError(result["content"][0]["text"])
+    return len(result["content"][0]["text"])
+
+
+def _largest(answers: Sizes) -> tuple[Arguments, int]:
+    return max(answers, key=lambda answer: answer[1])
+
+
+def _rounded(count: int) -> str:
+    """Write a count with three digits that mean something."""
+    return f"{round(count, 3 - len(str(count))):,}"
+
+
+def _written(arguments: Arguments) -> str:
+    return ", ".join(f"`{name}` {value}" for name, value in arguments.items()) or "none"
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].removesuffix(".") + "."
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {"tools": tools, "sizes": sizes}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

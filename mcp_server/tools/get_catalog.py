@@ -1,0 +1,231 @@
+"""What is covered, made from what the compute job says of itself; no count here is typed."""
+
+from collections.abc import Iterable, Sequence
+
+from mcp_server.context import Board, Context
+from mcp_server.freshness import RUN_OFFSET_MS, SIMULATED_NOTE, recorded_note
+from mcp_server.tools.tool import Tool
+from schemas.coverage import Coverage, CoveredIndicator
+from schemas.facts import (
+    AlertsTier,
+    Cadence,
+    CatalogAsset,
+    CatalogAssets,
+    CatalogCoverage,
+    CatalogIndicator,
+    CatalogResponse,
+    CoverageAsset,
+    IndicatorsByTier,
+    LegacyIndicatorKey,
+    Tiers,
+    UniverseTier,
+)
+from schemas.meta import CatalogMeta
+from schemas.queries import NoArguments
+from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    COOLDOWN_CANDLES,
+    CURRENT_ACTIONS,
+    DAY_MS,
+    LEGACY_KEYS,
+    POLL_INTERVAL_S,
+    TIMEFRAMES,
+    UNIVERSE_RETENTION_MS,
+    IndicatorId,
+    IndicatorStatus,
+    Timeframe,
+    instant,
+)
+
+STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"
+FLIPS, CONFLUENCE = "/api/v1/flips", "/api/v1/confluence"
+RUN_MINUTE = f":{RUN_OFFSET_MS // 60_000:02d}"
+
+NOTE = (
+    "What this service covers, as its compute job publishes it: the authority on coverage. "
+    "Readings are informational, not investment advice."
+)
+COVERAGE_NOTE = (
+    "The timeframes at which each tier covers an asset. An empty universe list: the source of this "
+    "deployment has no data of it. An empty alerts list: universe only."
+)
+ALERTS_NOTE = (
+    "BUY and SELL are legacy actions that older rows may carry. This release publishes no alerts "
+    "yet: tier=alerts answers 503 until the alert engines are in."
+)
+STATUSES: dict[IndicatorStatus, str] = {
+    "stable": "Its id and the meaning of its readings do not change without a changelog entry.",
+    "experimental": "Published, but its formula may change at any time: do not build on it yet.",
+    "legacy": "Kept for old clients and no longer updated: use what replaces it.",
+}
+DEXTER_NOTE = (
+    "The former name of enzo. Assets tracked before the renaming carry it in stored state; since "
+    "renamed_on it is not updated, so its readings are out of date. Use enzo."
+)
+FIELDS = {name: str(field.description) for name, field in CatalogIndicator.model_fields.items()}
+CADENCE = Cadence.model_validate(
+    {
+        "schedule": f"A run every hour at minute {RUN_MINUTE} UTC.",
+        "1h": "Every run.",
+        "4h": f"The runs at 00{RUN_MINUTE}, 04{RUN_MINUTE} and so on every 4 hours, UTC.",
+        "1d": f"The run at 00{RUN_MINUTE} UTC.",
+        "publication": "A change is in the feed 3 to 5 minutes after the close of its candle.",
+        "recommended_poll_interval_s": POLL_INTERVAL_S,
+    }
+)
+
+DESCRIPTION = (
+    "Returns what this service covers: every tracked asset, each indicator and where it appears, "
+    "the timeframes of both tiers by asset, cadence and retention. "
+    "Call it once, for it changes rarely; it holds no readings, which signals_get_state has. "
+    "It is about 40,000 characters and needs neither key nor arguments. "
+    "An empty universe list in coverage.assets means no data of that asset here, an empty alerts "
+    "list means universe only."
+)
+
+
+async def get_catalog(query: NoArguments, context: Context) -> CatalogResponse:
+    """Return the published coverage, before the first compute too; `unavailable` without one."""
+    board = await context.boards.board()
+    published = await context.boards.coverage() if board is None else board.coverage
+    coverage = published or (await context.board()).coverage
+    return CatalogResponse(
+        generated_at=instant(coverage.published_at),
+        note=" ".join([NOTE, *_notes(coverage)]),
+        assets=_assets(coverage),
+        timeframes=list(TIMEFRAMES),
+        indicators=[_indicator(indicator) for indicator in coverage.indicators],
+        indicator_fields=FIELDS,
+        indicator_statuses=STATUSES,
+        legacy_indicator_keys=[_dexter(coverage)],
+        tiers=Tiers(universe=_universe(coverage), alerts=_alerts(coverage)),
+        coverage=_coverage(coverage),
+        cadence=CADENCE,
+        meta=_meta(coverage, board),
+    )
+
+
+def _notes(coverage: Coverage) -> Iterable[str]:
+    if coverage.source == "simulated":
+        yield SIMULATED_NOTE
+    if coverage.recorded_until is not None:
+        yield recorded_note(coverage.recorded_until)
+    covered, tracked = sum(bool(a.timeframes) for a in coverage.tracked), len(coverage.tracked)
+    if covered == 0:
+        yield "Nothing is covered: the source has no data of any tracked asset."
+    elif covered < tracked:
+        yield f"The source has data of {covered} of the {tracked} assets; the rest is not covered."
+
+
+def _assets(coverage: Coverage) -> CatalogAssets:
+    tracked = coverage.tracked
+    crypto = sum(asset.asset_class == "crypto" for asset in tracked)
+    return CatalogAssets(
+        total=len(tracked),
+        crypto=crypto,
+        equities_and_metals=len(tracked) - crypto,
+        list=[
+            CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
+            for asset in tracked
+        ],
+    )
+
+
+def _indicator(indicator: CoveredIndicator) -> CatalogIndicator:
+    return CatalogIndicator(
+        id=indicator.id,
+        name=indicator.name,
+        available_in=["universe", "alerts"] if indicator.logged else ["alerts"],
+        status=indicator.status,
+        appears_in=[STATE, SIGNALS, *[FLIPS] * indicator.logged, CONFLUENCE],
+        note=indicator.note,
+    )
+
+
+def _dexter(coverage: Coverage) -> LegacyIndicatorKey:
+    return LegacyIndicatorKey(
+        id="dexter",
+        name="Dexter",
+        status="legacy",
+        alias_of=LEGACY_KEYS["dexter"],
+        renamed_on=coverage.renamed_on,
+        appears_in=[STATE, CONFLUENCE],
+        note=DEXTER_NOTE,
+    )
+
+
+def _universe(coverage: Coverage) -> UniverseTier:
+    covered = [asset.timeframes for asset in coverage.tracked if asset.timeframes]
+    logged, everything = _ids(coverage.logged), _ids(coverage.indicators)
+    return UniverseTier(
+        assets=len(covered),
+        timeframes=_together(covered),
+        indicators=logged,
+        logged_combinations=sum(map(len, covered)) * len(logged),
+        state_indicators=everything,
+        state_readings=sum(map(len, covered)) * len(everything),
+        retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
+    )
+
+
+def _alerts(coverage: Coverage) -> AlertsTier:
+    followed = {asset.ticker: asset.alerts for asset in coverage.tracked if asset.alerts}
+    indicators = _ids(coverage.indicators)
+    return AlertsTier(
+        tickers=list(followed),
+        timeframes=_together(followed.values()),
+        indicators=indicators,
+        engines=sum(map(len, followed.values())) * len(indicators),
+        actions=list(CURRENT_ACTIONS),
+        cooldown_candles=COOLDOWN_CANDLES,
+        retention_days=ALERTS_RETENTION_MS // DAY_MS,
+        note=ALERTS_NOTE,
+    )
+
+
+def _coverage(coverage: Coverage) -> CatalogCoverage:
+    return CatalogCoverage(
+        note=COVERAGE_NOTE,
+        indicators_by_tier=IndicatorsByTier(
+            universe=_ids(coverage.logged), alerts=_ids(coverage.indicators)
+        ),
+        assets=[
+            CoverageAsset(
+                ticker=asset.ticker,
+                asset_class=asset.asset_class,
+                universe=list(asset.timeframes),
+                alerts=list(asset.alerts),
+            )
+            for asset in coverage.tracked
+        ],
+    )
+
+
+def _meta(coverage: Coverage, board: Board | None) -> CatalogMeta:
+    return CatalogMeta(
+        source=coverage.source,
+        simulated=coverage.source == "simulated",
+        as_of=None if board is None else instant(board.market_time),
+        removed_assets=sorted(a.ticker for a in coverage.assets if a.removed_on is not None),
+    )
+
+
+def _ids(indicators: Iterable[CoveredIndicator]) -> list[IndicatorId]:
+    return [indicator.id for indicator in indicators]
+
+
+def _together(lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
+    """Return the timeframes that occur in any of the lists, shortest first."""
+    held = {timeframe for timeframes in lists for timeframe in timeframes}
+    return [timeframe for timeframe in TIMEFRAMES if timeframe in held]
+
+
+GET_CATALOG = Tool(
+    name="signals_get_catalog",
+    title="What is covered",
+    description=DESCRIPTION,
+    query=NoArguments,
+    result=CatalogResponse,
+    handler=get_catalog,
+    keyed=False,
+)

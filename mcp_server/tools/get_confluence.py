@@ -1,0 +1,115 @@
+"""Where indicators agree: the votes that the board holds for one timeframe, counted and ranked."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from mcp_server.context import Board, Context
+from mcp_server.freshness import freshness, shown_legacy_keys
+from mcp_server.tools.tool import Tool
+from schemas.meta import ConfluenceMeta
+from schemas.queries import ConfluenceQuery
+from schemas.results import ConfluenceEcho, ConfluenceResponse, ConfluenceResult
+from schemas.vocabulary import (
+    READING_NAMES,
+    STORED_KEYS,
+    Reading,
+    StoredKey,
+    Timeframe,
+    instant,
+)
+
+DESCRIPTION = (
+    "Ranks the assets on which at least min_agree of the seven indicators read the same direction "
+    "on one timeframe now, and shows every vote. "
+    "Use it to find where readings agree most; use signals_get_state for the readings of given "
+    "tickers and signals_get_flips for what has just turned. "
+    "The default answer is 10,000 to 50,000 characters as the market leans and the largest about "
+    "70,000, so raise min_agree or filter by asset_class. "
+    "An empty list means that no asset reaches min_agree now, and meta.note then says how high "
+    "agreement goes; it counts readings and forecasts nothing."
+)
+RULES = {
+    "votes": (
+        "Every stored indicator key with a reading on the timeframe votes, the outdated dexter "
+        "too where it is present; a key without a reading is left out. Removed assets take no part."
+    ),
+    "score": (
+        "agree / total_reporting, unrounded: votes in the direction asked for, of all votes. "
+        "An asset is listed where agree >= min_agree."
+    ),
+    "ranking": "By score, highest first; then by agree, highest first; then by ticker, A to Z.",
+}
+
+Votes = dict[StoredKey, Reading]
+
+
+async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
+    """Return the assets that reach `min_agree`, best first; all rest on one board."""
+    board = await context.board()
+    polled = list(_polled(board, query))
+    results = _ranked(result for result in polled if result.agree >= query.min_agree)
+    notes = [] if results else [_why_empty(query, polled)]
+    return ConfluenceResponse(
+        as_of=instant(board.market_time),
+        query=ConfluenceEcho(**query.model_dump()),
+        results=results,
+        meta=ConfluenceMeta(
+            **freshness(board, context.clock(), *notes),
+            legacy_keys=shown_legacy_keys(result.votes for result in results),
+            rules=RULES,
+        ),
+    )
+
+
+def _polled(board: Board, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
+    """Yield every asset that takes part and has a vote, whatever its agreement."""
+    removed = set(board.removed())
+    for ticker in board.assets.keys() & board.snapshot.readings.keys() - removed:
+        asset = board.assets[ticker]
+        votes = _votes(board.snapshot.readings[ticker], query.timeframe)
+        if votes and query.asset_class in (None, asset.asset_class):
+            agree = list(votes.values()).count(query.direction)
+            yield ConfluenceResult.model_construct(
+                ticker=ticker,
+                name=asset.name,
+                asset_class=asset.asset_class,
+                agree=agree,
+                total_reporting=len(votes),
+                score=agree / len(votes),
+                votes=votes,
+            )
+
+
+def _votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
+    return {
+        key: READING_NAMES[stored[key][timeframe]]
+        for key in STORED_KEYS
+        if timeframe in stored.get(key, ())
+    }
+
+
+def _ranked(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
+    return sorted(results, key=lambda result: (-result.score, -result.agree, result.ticker))
+
+
+def _why_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
+    kind = f"{query.asset_class} asset" if query.asset_class else "asset"
+    if not polled:
+        return f"No {kind} has a reading on {query.timeframe}."
+    highest = max(result.agree for result in polled)
+    if highest == 0:
+        return f"No indicator of any {kind} is {query.direction} on {query.timeframe} now."
+    return (
+        f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} now; "
+        f"the highest agreement is {highest}, so lower min_agree to {highest}."
+    )
+
+
+GET_CONFLUENCE = Tool(
+    name="signals_get_confluence",
+    title="Assets on which indicators agree",
+    description=DESCRIPTION,
+    query=ConfluenceQuery,
+    result=ConfluenceResponse,
+    handler=get_confluence,
+    meta={"anthropic/maxResultSizeChars": 500_000},
+)

@@ -1,0 +1,44 @@
+"""What has changed for clients, newest first; the first two days are SPEC.md's."""
+
+from datetime import date
+
+from schemas.manifest import ChangelogEntry
+
+CHANGELOG = (
+    ChangelogEntry(
+        date=date(2026, 11, 21),
+        additive=True,
+        changes=[
+            "First release of the open implementation.",
+            "Every read has a top-level meta: what it rests on, how fresh it is, whether it "
+            "is simulated.",
+            "Every refusal, 404 and 405 included, has the one Error body, and docs on it.",
+            "Added GET /legal; /api/v1/ answers as /api/v1.",
+            "created_at is unique and grows in the order of writing, so polling with since neither "
+            "loses nor repeats a row.",
+            "tier=alerts, tier=all and the purchase routes answer 503 in this release.",
+        ],
+    ),
+    ChangelogEntry(
+        date=date(2026, 9, 27),
+        additive=False,
+        changes=[
+            "One asset left coverage: its readings had stopped, its coin goes on under a ticker "
+            "that was covered already. /state keeps the last readings it held.",
+        ],
+    ),
+    ChangelogEntry(
+        date=date(2026, 9, 25),
+        additive=True,
+        changes=[
+            "Added GET /api/v1/flips and its MCP tool.",
+            "Universe rows carry change_type.",
+            "Checkout, claim and usage answers carry mode.",
+            "The catalog tells indicator status and appears_in, indicator_statuses, "
+            "legacy_indicator_keys, state_indicators and state_readings of the universe tier, and "
+            "coverage by asset.",
+            "Documented perpkit in /state and /confluence, the timing of publication, the cooldown "
+            "of alerts and what CLOSE means.",
+        ],
+    ),
+)

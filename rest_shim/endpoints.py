@@ -1,0 +1,225 @@
+"""The one table of endpoints: routes, manifest, OpenAPI and the 404 message are made from it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from mcp_server.calls import AnyTool
+from mcp_server.endpoint import PATHS as MCP_PATHS
+from mcp_server.tools.get_catalog import GET_CATALOG
+from mcp_server.tools.get_confluence import GET_CONFLUENCE
+from mcp_server.tools.get_flips import GET_FLIPS
+from mcp_server.tools.get_signals import GET_SIGNALS
+from mcp_server.tools.get_state import GET_STATE
+from mcp_server.tools.get_stats import GET_STATS
+from mcp_server.tools.get_usage import GET_USAGE
+from rest_shim import refusals
+from rest_shim.refusals import Refusal
+from schemas.jsonrpc import RpcAnswer, RpcRequest
+from schemas.manifest import Auth, Manifest, OpenApiDocument
+from schemas.purchase import (
+    AccessRequestBody,
+    AccessRequestResponse,
+    CheckoutBody,
+    CheckoutResponse,
+    ClaimBody,
+    ClaimResponse,
+)
+from schemas.results import SignalsResponse
+
+Tag = Literal["reads", "open", "access", "mcp"]
+
+JSON = "application/json"
+TO_THE_CALLER = "private, no-cache"
+A_MINUTE = "public, max-age=60"
+A_DAY = "public, max-age=86400"
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """One successful answer; without a model it is text of the media type, or nothing at all."""
+
+    status: int
+    description: str
+    model: type[BaseModel] | None = None
+    media_type: str | None = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One operation: the first of its paths is the one that is documented.
+
+    `tool` answers it where there is one; `cache` is the Cache-Control of its success.
+    """
+
+    operation_id: str
+    paths: tuple[str, ...]
+    tag: Tag
+    summary: str
+    description: str
+    successes: tuple[Success, ...]
+    refusals: tuple[Refusal, ...]
+    method: Literal["GET", "POST"] = "GET"
+    auth: Auth = "none"
+    tool: AnyTool | None = None
+    body: type[BaseModel] | None = None
+    cache: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The documented path."""
+        return self.paths[0]
+
+
+def _read(path: str, tool: AnyTool) -> Endpoint:
+    """Return the GET endpoint of a tool; its operation id is the tool's name."""
+    return Endpoint(
+        operation_id=tool.name,
+        paths=(path,),
+        tag="reads" if tool.keyed else "open",
+        summary=tool.title,
+        description=tool.description,
+        successes=(Success(200, tool.title, tool.result),),
+        refusals=refusals.KEYED if tool.keyed else (refusals.UNAVAILABLE, *refusals.OPEN),
+        auth="api_key" if tool.keyed else "none",
+        tool=tool,
+        cache=TO_THE_CALLER if tool.keyed else A_MINUTE,
+    )
+
+
+GET_MANIFEST = Endpoint(
+    operation_id="signals_get_manifest",
+    paths=("/api/v1", "/api/v1/"),
+    tag="open",
+    summary="Manifest",
+    description="What the API serves, every endpoint, how to authenticate, buy, poll and register.",
+    successes=(Success(200, "The manifest", Manifest),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN),
+    cache=A_MINUTE,
+)
+GET_OPENAPI = Endpoint(
+    operation_id="signals_get_openapi",
+    paths=("/api/v1/openapi.json",),
+    tag="open",
+    summary="OpenAPI definition",
+    description="This document: OpenAPI 3.1, its enums cut to what is covered.",
+    successes=(Success(200, "The OpenAPI 3.1 document", OpenApiDocument),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN),
+    cache=A_MINUTE,
+)
+GET_SAMPLE = Endpoint(
+    operation_id="signals_get_sample",
+    paths=("/api/v1/signals/sample",),
+    tag="open",
+    summary="Sample of the feed",
+    description="Fixed documentation rows of both tiers in the exact live shape; not live data.",
+    successes=(Success(200, "Fixed documentation rows", SignalsResponse),),
+    refusals=refusals.OPEN,
+    cache=A_DAY,
+)
+GET_LEGAL = Endpoint(
+    operation_id="signals_get_legal",
+    paths=("/legal",),
+    tag="open",
+    summary="Terms, privacy and licence",
+    description="Terms of use, what is stored about a user, redistribution, service level.",
+    successes=(Success(200, "The page, in Markdown", media_type="text/markdown"),),
+    refusals=refusals.OPEN,
+    cache=A_DAY,
+)
+CHECKOUT = Endpoint(
+    operation_id="signals_create_checkout",
+    paths=("/api/v1/access/checkout",),
+    method="POST",
+    tag="access",
+    summary="Begin a purchase",
+    description="Returns checkout_url and a one-time claim_token, which cannot be recovered: store "
+    "it before opening checkout_url.",
+    body=CheckoutBody,
+    successes=(Success(201, "A checkout", CheckoutResponse),),
+    refusals=(
+        refusals.INVALID_BODY,
+        refusals.TOO_MANY_ATTEMPTS,
+        refusals.UNAVAILABLE,
+        *refusals.OPEN,
+    ),
+)
+CLAIM = Endpoint(
+    operation_id="signals_claim_key",
+    paths=("/api/v1/access/claim",),
+    method="POST",
+    tag="access",
+    summary="Claim the API key",
+    description="Returns the API key exactly once when the payment has settled. While pending, "
+    "retry every 10 seconds for up to 5 minutes.",
+    body=ClaimBody,
+    successes=(Success(200, "The key, or that payment has not settled", ClaimResponse),),
+    refusals=(
+        refusals.INVALID_BODY,
+        refusals.UNKNOWN_CLAIM_TOKEN,
+        refusals.CLAIM_REDEEMED,
+        refusals.UNAVAILABLE,
+        *refusals.OPEN,
+    ),
+)
+REQUEST_ACCESS = Endpoint(
+    operation_id="signals_request_access",
+    paths=("/api/v1/access-request",),
+    method="POST",
+    tag="access",
+    summary="Ask for redistribution, volume pricing or custom terms",
+    description="Optional; a human replies by e-mail.",
+    body=AccessRequestBody,
+    successes=(
+        Success(201, "Request received", AccessRequestResponse),
+        Success(200, "The request of this e-mail address was updated", AccessRequestResponse),
+    ),
+    refusals=(
+        refusals.INVALID_BODY,
+        refusals.TOO_MANY_ATTEMPTS,
+        refusals.UNAVAILABLE,
+        *refusals.OPEN,
+    ),
+)
+CALL_MCP = Endpoint(
+    operation_id="signals_call_mcp",
+    paths=MCP_PATHS,
+    method="POST",
+    tag="mcp",
+    summary="MCP server",
+    description="JSON-RPC 2.0 over Streamable HTTP with JSON answers, no stream. initialize, ping, "
+    "tools/list and the catalog and stats tools need no key. Refusals by a tool are results with "
+    "isError true whose text is the Error object.",
+    body=RpcRequest,
+    successes=(
+        Success(200, "A JSON-RPC result or error", RpcAnswer),
+        Success(202, "A notification was accepted", media_type=None),
+    ),
+    refusals=(
+        refusals.RPC_VERSION,
+        refusals.RPC_ACCEPT,
+        refusals.RPC_TOO_LARGE,
+        refusals.RPC_CONTENT_TYPE,
+        *refusals.OPEN,
+    ),
+    auth="api_key",
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    GET_MANIFEST,
+    _read("/api/v1/catalog", GET_CATALOG),
+    _read("/api/v1/stats", GET_STATS),
+    GET_SAMPLE,
+    GET_OPENAPI,
+    GET_LEGAL,
+    _read("/api/v1/state", GET_STATE),
+    _read("/api/v1/signals", GET_SIGNALS),
+    _read("/api/v1/confluence", GET_CONFLUENCE),
+    _read("/api/v1/flips", GET_FLIPS),
+    _read("/api/v1/usage", GET_USAGE),
+    CHECKOUT,
+    CLAIM,
+    REQUEST_ACCESS,
+    CALL_MCP,
+)

@@ -1,0 +1,88 @@
+"""The one error body over HTTP: its headers, the failures of routing, and no-store on each."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_server.arguments import shown, suggestion
+from mcp_server.calls import Calls
+from rest_shim.endpoints import ENDPOINTS, JSON
+from schemas.errors import ApiError
+
+RETRY_S = 60
+
+Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+
+class NoStore:
+    """ASGI middleware: no failure of either face may be cached, whoever answers it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on, failures marked."""
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                MutableHeaders(scope=message)["Cache-Control"] = "no-store"
+            await send(message)
+
+        await self._app(scope, receive, marked)
+
+
+def failure_handlers(calls: Calls) -> dict[Any, Handler]:
+    """Return the handlers that give 404, 405 and 500 the one error body."""
+
+    async def unserved(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            return _wrong_method(request, error, calls)
+        return failed(_no_such_path(request), calls)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        # Starlette answers these outside of all middleware.
+        return failed(internal_error(), calls, {"Cache-Control": "no-store"})
+
+    return {HTTPException: unserved, Exception: unexpected}
+
+
+def failed(error: ApiError, calls: Calls, headers: dict[str, str] | None = None) -> Response:
+    """Return the response of a refusal."""
+    headers = dict(headers or {})
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return Response(calls.refusal(error), error.status, headers, media_type=JSON)
+
+
+def internal_error() -> ApiError:
+    """Return what a caller may know of an unexpected failure."""
+    return ApiError(
+        "unavailable",
+        f"Internal error; the operator's log says more. Retry after {RETRY_S} seconds.",
+        500,
+        retry_after_s=RETRY_S,
+    )
+
+
+def _wrong_method(request: Request, error: HTTPException, calls: Calls) -> Response:
+    """Return the refusal of a method; Starlette names those allowed in the order of a set."""
+    allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+    message = f"{shown(request.method)} is not allowed here; accepted: {allowed}."
+    return failed(ApiError("invalid_parameter", message, 405), calls, {"Allow": allowed})
+
+
+def _no_such_path(request: Request) -> ApiError:
+    path = request.url.path
+    hint = suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
+    served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS)
+    return ApiError(
+        "invalid_parameter", f"{shown(path)} does not exist{hint}; served: {served}.", 404
+    )

@@ -1,0 +1,207 @@
+"""The manifest: one page from which an agent can find, buy, register and poll everything."""
+
+from functools import lru_cache
+
+from access.keys import how_to_get_access
+from mcp_server.dispatch import PROTOCOL_VERSION
+from mcp_server.tools.get_usage import COUNTED, NOT_COUNTED_YET
+from mcp_server.tools.json_schema import input_schema
+from mcp_server.tools.registry import TOOLS
+from rest_shim.changelog import CHANGELOG
+from rest_shim.endpoints import (
+    CALL_MCP,
+    ENDPOINTS,
+    GET_LEGAL,
+    GET_OPENAPI,
+    REQUEST_ACCESS,
+    Endpoint,
+)
+from rest_shim.purchases import NOT_OPEN
+from rest_shim.refusals import ABOUT_KEYS
+from schemas.coverage import Coverage, CoveredIndicator
+from schemas.manifest import (
+    AssetCounts,
+    Legal,
+    Limits,
+    Manifest,
+    ManifestAuth,
+    ManifestCoverage,
+    ManifestEndpoint,
+    ManifestMcp,
+    ManifestTool,
+    PageSize,
+    Polling,
+    RetentionDays,
+    TierCoverage,
+    TiersCoverage,
+    Versioning,
+)
+from schemas.queries import SignalsQuery
+from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    DAILY_LIMIT,
+    DAY_MS,
+    POLL_INTERVAL_S,
+    TIMEFRAMES,
+    UNIVERSE_RETENTION_MS,
+    Timeframe,
+)
+
+DESCRIPTION = (
+    "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "
+    "1h, 4h and 1d, recomputed hourly at minute :03 UTC: the current state, the feed of every "
+    "change, recent flips and agreement between indicators, over MCP and REST."
+)
+DISCLAIMER = "Informational indicator readings, not investment advice."
+ADDITIVE = "Fields and endpoints may be added to v1; clients must ignore those they do not know."
+
+
+@lru_cache(maxsize=2)
+def manifest_text(base_url: str, coverage: Coverage | None) -> str:
+    """Return the manifest as minified JSON, the same text until another coverage is published."""
+    return manifest(base_url, coverage).model_dump_json()
+
+
+def manifest(base_url: str, coverage: Coverage | None) -> Manifest:
+    """Return the manifest; `base_url` ends without a slash and begins every address."""
+    return Manifest(
+        name="signals",
+        api_version="v1",
+        description=DESCRIPTION,
+        disclaimer=DISCLAIMER,
+        source=None if coverage is None else coverage.source,
+        simulated=coverage is not None and coverage.source == "simulated",
+        endpoints=[_endpoint(endpoint, base_url) for endpoint in ENDPOINTS],
+        auth=_auth(),
+        mcp=_mcp(base_url),
+        how_to_buy=how_to_get_access(base_url),
+        coverage=_coverage(coverage, f"{base_url}/api/v1/catalog"),
+        polling=_polling(base_url),
+        limits=_limits(),
+        versioning=Versioning(api_version="v1", policy=ADDITIVE),
+        legal=_legal(base_url),
+        changelog=list(CHANGELOG),
+        docs=f"{base_url}/api/v1",
+        openapi=base_url + GET_OPENAPI.path,
+    )
+
+
+def _endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
+    return ManifestEndpoint(
+        method=endpoint.method,
+        path=endpoint.path,
+        url=base_url + endpoint.path,
+        summary=endpoint.summary,
+        auth=endpoint.auth,
+        tool=endpoint.tool.name if endpoint.tool else None,
+    )
+
+
+def _auth() -> ManifestAuth:
+    return ManifestAuth(
+        scheme="Bearer",
+        header="Authorization: Bearer <API_KEY>",
+        alternative_header="X-Api-Key: <API_KEY>",
+        key_prefix="ek_",
+        statuses={str(refusal.status): refusal.description for refusal in ABOUT_KEYS},
+        note=NOT_OPEN,
+    )
+
+
+def _mcp(base_url: str) -> ManifestMcp:
+    url = base_url + CALL_MCP.path
+    headers = {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
+    return ManifestMcp(
+        url=url,
+        transport="streamable-http",
+        protocol_version=PROTOCOL_VERSION,
+        tools=[
+            ManifestTool(name=tool.name, title=tool.title, auth="api_key" if tool.keyed else "none")
+            for tool in TOOLS
+        ],
+        registration=(
+            f"claude mcp add --transport http signals {url} "
+            '--header "Authorization: Bearer $SIGNALS_API_KEY"'
+        ),
+        config={"mcpServers": {"signals": {"type": "http", "url": url, "headers": headers}}},
+    )
+
+
+def _coverage(coverage: Coverage | None, catalog: str) -> ManifestCoverage:
+    if coverage is None:
+        return ManifestCoverage(
+            assets=None, timeframes=None, indicators=None, tiers=None, catalog=catalog
+        )
+    tracked = coverage.tracked
+    classes = [asset.asset_class for asset in tracked]
+    universe = _tier([asset.timeframes for asset in tracked], coverage.logged)
+    return ManifestCoverage(
+        assets=AssetCounts(
+            total=len(tracked),
+            crypto=classes.count("crypto"),
+            stock=classes.count("stock"),
+            metal=classes.count("metal"),
+        ),
+        timeframes=universe.timeframes,
+        indicators=[indicator.id for indicator in coverage.indicators],
+        tiers=TiersCoverage(
+            universe=universe,
+            alerts=_tier([asset.alerts for asset in tracked], coverage.indicators),
+        ),
+        catalog=catalog,
+    )
+
+
+def _tier(
+    assets: list[tuple[Timeframe, ...]], indicators: tuple[CoveredIndicator, ...]
+) -> TierCoverage:
+    """Return what a tier covers, given the timeframes on which it follows each asset."""
+    held = {timeframe for timeframes in assets for timeframe in timeframes}
+    return TierCoverage(
+        assets=sum(map(bool, assets)),
+        timeframes=[timeframe for timeframe in TIMEFRAMES if timeframe in held],
+        indicators=[indicator.id for indicator in indicators],
+    )
+
+
+def _polling(base_url: str) -> Polling:
+    return Polling(
+        recommended_interval_s=POLL_INTERVAL_S,
+        call=f"GET {base_url}/api/v1/signals?since=<next_cursor>",
+        how=[
+            "Start from /api/v1/state and keep its as_of as the first since.",
+            "Poll with since = the next_cursor of the last first page; null means keep the old "
+            "since, for nothing has changed.",
+            "While has_more is true, raise offset by limit with since and all filters unchanged; "
+            "read every page before moving since to the next_cursor of the first one.",
+            "Rows that arrive meanwhile shift pages: overlap windows where it matters, "
+            "deduplicate by tier and id, and reconcile with /api/v1/state.",
+        ],
+    )
+
+
+def _limits() -> Limits:
+    page = input_schema(SignalsQuery)["properties"]["limit"]
+    return Limits(
+        daily_quota=DAILY_LIMIT,
+        quota_resets="00:00 UTC",
+        page_size=PageSize(default=page["default"], max=page["maximum"]),
+        retention_days=RetentionDays(
+            universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
+        ),
+        note=f"{COUNTED} {NOT_COUNTED_YET}",
+    )
+
+
+def _legal(base_url: str) -> Legal:
+    page = base_url + GET_LEGAL.path
+    return Legal(
+        terms=page,
+        privacy=page,
+        disclaimer=DISCLAIMER,
+        redistribution="Redistribution or resale of the raw feed needs a separate written "
+        f"agreement: ask for it with POST {REQUEST_ACCESS.path}.",
+        redistribution_request=base_url + REQUEST_ACCESS.path,
+        service_level="No formal uptime SLA and no status page.",
+        software_license="Apache-2.0",
+    )

@@ -1,0 +1,130 @@
+"""The OpenAPI 3.1 document, made from the table of endpoints and the models of `schemas`."""
+
+from functools import lru_cache
+from typing import Any
+
+from mcp_server.endpoint import SERVED_VERSIONS
+from mcp_server.jsonrpc import minified
+from mcp_server.tools.json_schema import input_schema
+from rest_shim.components import SAMPLE, components, headers, ref
+from rest_shim.endpoints import CALL_MCP, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
+from rest_shim.manifest import DESCRIPTION, DISCLAIMER
+from rest_shim.refusals import QUOTA_HEADERS
+from schemas.coverage import Coverage
+from schemas.results import SignalsResponse
+
+Part = dict[str, Any]
+
+TAGS = {
+    "reads": "Reads that need an API key and count against its daily quota.",
+    "open": "Reads that need no key, ignore unknown parameters and are never counted.",
+    "access": "Buying access.",
+    "mcp": "The same reads as MCP tools.",
+}
+KEYED: list[Part] = [{"bearer": []}, {"apiKey": []}]
+MCP_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
+}
+
+
+@lru_cache(maxsize=2)
+def openapi_text(base_url: str, coverage: Coverage | None) -> str:
+    """Return the document as minified JSON, the same text until another coverage is published."""
+    return minified(openapi(base_url, coverage))
+
+
+def openapi(base_url: str, coverage: Coverage | None) -> Part:
+    """Return the document; a coverage cuts the enums of parameters to what it holds."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "signals",
+            "version": "1.0.0",
+            "summary": DISCLAIMER,
+            "description": f"{DESCRIPTION} {DISCLAIMER} Every GET answers HEAD too.",
+            "termsOfService": base_url + GET_LEGAL.path,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": base_url}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": {
+            endpoint.path: {endpoint.method.lower(): _operation(endpoint, coverage)}
+            for endpoint in ENDPOINTS
+        },
+        "components": components(),
+    }
+
+
+def _operation(endpoint: Endpoint, coverage: Coverage | None) -> Part:
+    operation: Part = {
+        "operationId": endpoint.operation_id,
+        "tags": [endpoint.tag],
+        "summary": endpoint.summary,
+        "description": endpoint.description,
+        "security": _security(endpoint),
+    }
+    if parameters := _parameters(endpoint, coverage):
+        operation["parameters"] = parameters
+    if endpoint.body:
+        operation["requestBody"] = _request_body(endpoint, endpoint.body.__name__)
+    operation["responses"] = _responses(endpoint)
+    return operation
+
+
+def _security(endpoint: Endpoint) -> list[Part]:
+    """Return the alternatives; on the MCP endpoint it depends on the tool, so none is one."""
+    if endpoint is CALL_MCP:
+        return [{}, *KEYED]
+    return KEYED if endpoint.auth == "api_key" else []
+
+
+def _parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Part]:
+    if endpoint is CALL_MCP:
+        versions = {"type": "string", "enum": list(SERVED_VERSIONS)}
+        return [_parameter("MCP-Protocol-Version", versions, "header")]
+    if endpoint.tool is None:
+        return []
+    arguments: dict[str, Part] = input_schema(endpoint.tool.query, coverage)["properties"]
+    return [_parameter(name, schema, "query") for name, schema in arguments.items()]
+
+
+def _parameter(name: str, schema: Part, place: str) -> Part:
+    rest = dict(schema)
+    described = {"description": rest.pop("description")} if "description" in rest else {}
+    return {"name": name, "in": place, "required": False, **described, "schema": rest}
+
+
+def _request_body(endpoint: Endpoint, model: str) -> Part:
+    content: Part = {"schema": ref("schemas", model)}
+    if endpoint is CALL_MCP:
+        content["example"] = MCP_CALL
+    return {"required": True, "content": {JSON: content}}
+
+
+def _responses(endpoint: Endpoint) -> Part:
+    quota = QUOTA_HEADERS if endpoint.tool and endpoint.tool.keyed else ()
+    successes = {str(success.status): _success(success, quota) for success in endpoint.successes}
+    return successes | {
+        str(refusal.status): ref("responses", refusal.name) for refusal in endpoint.refusals
+    }
+
+
+def _success(success: Success, quota: tuple[str, ...]) -> Part:
+    response: Part = {"description": success.description}
+    if quota:
+        response["headers"] = headers(quota)
+    if success.media_type:
+        response["content"] = {success.media_type: _content(success)}
+    return response
+
+
+def _content(success: Success) -> Part:
+    if success.model is None:
+        return {"schema": {"type": "string"}}
+    content: Part = {"schema": ref("schemas", success.model.__name__)}
+    if success.model is SignalsResponse:
+        content["examples"] = {"sample": ref("examples", SAMPLE)}
+    return content

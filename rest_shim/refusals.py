@@ -1,0 +1,90 @@
+"""Every way in which a route refuses, as the OpenAPI document and the manifest describe it."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from schemas.errors import ErrorBody
+from schemas.jsonrpc import RpcFailure
+
+QUOTA_HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refusal; `name` is its key among the document's components."""
+
+    name: str
+    status: int
+    description: str
+    headers: tuple[str, ...] = ()
+    body: type[BaseModel] = ErrorBody
+
+
+INVALID_PARAMETER = Refusal(
+    "InvalidParameter",
+    400,
+    "Invalid, unknown, empty or repeated parameter; unknown ticker or indicator. The message names "
+    "the accepted values.",
+    QUOTA_HEADERS,
+)
+NO_LIVE_KEY = Refusal(
+    "NoLiveKey",
+    401,
+    "Missing or invalid API key; how_to_get_access says how to buy one.",
+    ("WWW-Authenticate",),
+)
+KEY_REFUSED = Refusal(
+    "KeyRefused",
+    403,
+    "Revoked key, or a key bought in test mode on a live server (how_to_get_access says how to buy "
+    "another); or the request comes from a foreign Origin.",
+    QUOTA_HEADERS,
+)
+QUOTA_REACHED = Refusal(
+    "QuotaReached", 429, "Daily quota reached.", ("Retry-After", *QUOTA_HEADERS)
+)
+READ_UNAVAILABLE = Refusal(
+    "ReadUnavailable",
+    503,
+    "Nothing has been computed yet, or the store cannot be read; the message says when to return.",
+    ("Retry-After", *QUOTA_HEADERS),
+)
+UNAVAILABLE = Refusal(
+    "Unavailable", 503, "Not available yet or at the moment; retryable.", ("Retry-After",)
+)
+
+INVALID_BODY = Refusal("InvalidBody", 400, "Invalid body or field; the message names what is.")
+TOO_MANY_ATTEMPTS = Refusal(
+    "TooManyAttempts", 429, "Too many submissions from this address.", ("Retry-After",)
+)
+UNKNOWN_CLAIM_TOKEN = Refusal("UnknownClaimToken", 404, "No checkout has this claim_token.")
+CLAIM_REDEEMED = Refusal(
+    "ClaimRedeemed", 409, "The claim_token was already redeemed; the key is not recoverable."
+)
+
+RPC_VERSION = Refusal(
+    "UnsupportedVersion", 400, "MCP-Protocol-Version is not served.", body=RpcFailure
+)
+RPC_ACCEPT = Refusal("NotAcceptable", 406, "Accept excludes application/json.")
+RPC_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body is over 1 MiB.")
+RPC_CONTENT_TYPE = Refusal("UnsupportedMediaType", 415, "The Content-Type is not JSON.")
+
+FOREIGN_ORIGIN = Refusal("ForeignOrigin", 403, "The request comes from a foreign Origin.")
+WRONG_METHOD = Refusal("WrongMethod", 405, "This path does not take the method.", ("Allow",))
+FOREIGN_HOST = Refusal("ForeignHost", 421, "The Host is not served here.")
+INTERNAL_ERROR = Refusal(
+    "InternalError", 500, "Unexpected failure; the operator's log says more.", ("Retry-After",)
+)
+
+EVERYWHERE = (WRONG_METHOD, FOREIGN_HOST, INTERNAL_ERROR)
+OPEN = (FOREIGN_ORIGIN, *EVERYWHERE)
+KEYED = (
+    INVALID_PARAMETER,
+    NO_LIVE_KEY,
+    KEY_REFUSED,
+    QUOTA_REACHED,
+    READ_UNAVAILABLE,
+    *EVERYWHERE,
+)
+ABOUT_KEYS = (NO_LIVE_KEY, KEY_REFUSED, QUOTA_REACHED)

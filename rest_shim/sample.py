@@ -1,0 +1,141 @@
+"""Fixed documentation rows of both tiers in the exact live shape: the same bytes everywhere."""
+
+from functools import cache
+from typing import Any
+
+from mcp_server.tools.get_signals import READING_NUMBERS, TIMING
+from schemas.meta import NextUpdate, SignalsMeta
+from schemas.results import Pagination, Signal, SignalsResponse
+from schemas.vocabulary import (
+    DAY_MS,
+    UNIVERSE_RETENTION_MS,
+    Action,
+    Direction,
+    IndicatorId,
+    Reading,
+    Timeframe,
+    change_type,
+    instant,
+)
+
+NOTE = "Fixed documentation rows, not live data."
+
+_MIDNIGHT_S = 1_790_812_800  # 2026-10-01T00:00:00Z
+_MORNING_S = _MIDNIGHT_S + 14_400
+_RUN_DELAY_MS = 184_118
+_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
+_NAMES: dict[IndicatorId, str] = {
+    "trend_oracle": "Trend Oracle",
+    "ceres": "Ceres",
+    "enzo": "Enzo",
+    "perpkit": "PerpKit",
+}
+_DIRECTIONS: dict[Action, Direction] = {"LONG": "bullish", "SHORT": "bearish", "CLOSE": "exit"}
+
+_Row = dict[str, Any]
+
+
+@cache
+def sample_text() -> str:
+    """Return the sample as minified JSON."""
+    return sample().model_dump_json(by_alias=True)
+
+
+def sample() -> SignalsResponse:
+    """Return the rows of two runs, newest first."""
+    night = [
+        _change("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "bearish", "bullish", 114_250.5),
+        _change("NVDA", "enzo", "1d", _MIDNIGHT_S, "neutral", "bullish", 187.24),
+        _alert("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "LONG", 114_250.5),
+        _alert("NVDA", "ceres", "1d", _MIDNIGHT_S, "CLOSE", 187.24),
+    ]
+    morning = [
+        _change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
+        _alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
+    ]
+    oldest_first = [*_written(night, _MIDNIGHT_S), *_written(morning, _MORNING_S)]
+    signals = oldest_first[::-1]
+    return SignalsResponse(
+        signals=signals,
+        pagination=Pagination(
+            limit=50,
+            offset=0,
+            returned=len(signals),
+            has_more=False,
+            next_cursor=signals[0].created_at,
+        ),
+        meta=_meta(),
+    )
+
+
+def _change(
+    ticker: str,
+    indicator: IndicatorId,
+    timeframe: Timeframe,
+    close_s: int,
+    before: Reading,
+    after: Reading,
+    price: float,
+) -> _Row:
+    return {
+        **_cell(ticker, indicator, timeframe, price),
+        "id": f"universe.{ticker}.{indicator}.{timeframe}.{close_s}.0",
+        "tier": "universe",
+        "direction": after,
+        "transition": {"from": before, "to": after},
+        "change_type": change_type(READING_NUMBERS[before], READING_NUMBERS[after]),
+        "action": None,
+    }
+
+
+def _alert(
+    ticker: str,
+    indicator: IndicatorId,
+    timeframe: Timeframe,
+    close_s: int,
+    action: Action,
+    price: float,
+) -> _Row:
+    return {
+        **_cell(ticker, indicator, timeframe, price),
+        "id": f"alerts.{ticker}.{indicator}.{timeframe}.{close_s}.{action}.0",
+        "tier": "alerts",
+        "direction": _DIRECTIONS[action],
+        "transition": None,
+        "change_type": None,
+        "action": action,
+    }
+
+
+def _cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price: float) -> _Row:
+    return {
+        "ticker": ticker,
+        "asset_class": _CLASSES[ticker],
+        "indicator": indicator,
+        "indicator_name": _NAMES[indicator],
+        "timeframe": timeframe,
+        "price": price,
+    }
+
+
+def _written(rows: list[_Row], close_s: int) -> list[Signal]:
+    """Return one run's rows as written: a millisecond apart, in the order given."""
+    first = close_s * 1000 + _RUN_DELAY_MS
+    return [
+        Signal.model_validate({**row, "created_at": instant(first + number)})
+        for number, row in enumerate(rows)
+    ]
+
+
+def _meta() -> SignalsMeta:
+    return SignalsMeta(
+        source="sample",
+        simulated=False,
+        as_of=instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
+        next_update=NextUpdate.model_validate({"1h": None, "4h": None, "1d": None}),
+        stale=False,
+        removed_assets=[],
+        note=NOTE,
+        retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
+        timing=TIMING,
+    )

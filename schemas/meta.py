@@ -1,0 +1,115 @@
+"""The top-level `meta` of every answer: what it rests on, how old it is, when to come back."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.vocabulary import IndicatorId, Instant, SourceKind, StoredKey
+
+
+class Result(BaseModel):
+    """An answer or a part of one: its fields are always present, null where not applicable."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Origin(Result):
+    """Where the data come from; `sample` marks fixed documentation rows."""
+
+    source: SourceKind | Literal["sample"]
+    simulated: bool = Field(description="True: prices and readings are not of a real market.")
+
+
+class NextUpdate(Result):
+    """When each timeframe is next recomputed; null where nothing more will come."""
+
+    hourly: Instant | None = Field(alias="1h")
+    four_hourly: Instant | None = Field(alias="4h")
+    daily: Instant | None = Field(alias="1d")
+
+
+class Freshness(Origin):
+    """What the answers that rest on the board have in common."""
+
+    as_of: Instant = Field(description="When the underlying compute last ran.")
+    next_update: NextUpdate
+    stale: bool = Field(description="True: a scheduled compute is overdue.")
+    removed_assets: list[str]
+    note: str | None = Field(description="What to tell the user, or why the answer is empty.")
+
+
+LegacyKeys = dict[StoredKey, IndicatorId]
+
+
+class StateMeta(Freshness):
+    """`meta` of state."""
+
+    not_covered: list[str] = Field(description="Asked tickers that this deployment has no data of.")
+    legacy_keys: LegacyKeys = Field(description="Outdated keys shown here, and what to use.")
+
+
+class SignalsMeta(Freshness):
+    """`meta` of signals."""
+
+    retention_days: int
+    timing: str
+
+
+class ConfluenceMeta(Freshness):
+    """`meta` of confluence."""
+
+    legacy_keys: LegacyKeys = Field(description="Outdated keys that voted, and what to use.")
+    rules: dict[str, str] = Field(description="How votes are counted and results ranked.")
+
+
+class HoursRule(Result):
+    """The default and largest window of one timeframe, in hours."""
+
+    default: int
+    max: int
+
+
+class WindowRules(Result):
+    """The windows by timeframe."""
+
+    hourly: HoursRule = Field(alias="1h")
+    four_hourly: HoursRule = Field(alias="4h")
+    daily: HoursRule = Field(alias="1d")
+
+
+class FlipsRules(Result):
+    """What flips does, so that a client can recompute it from the feed."""
+
+    hours: WindowRules
+    row_limit: int = Field(description="Newest rows read; beyond it the answer is capped.")
+    window: str
+    newest: str
+    grouping: str
+    direction: str
+    ranking: str
+
+
+class FlipsMeta(Freshness):
+    """`meta` of flips."""
+
+    rules: FlipsRules
+
+
+class StatsMeta(Freshness):
+    """`meta` of stats."""
+
+
+class CatalogMeta(Origin):
+    """`meta` of catalog, which is there before the first compute."""
+
+    as_of: Instant | None = Field(description="When the compute last ran; null before the first.")
+    removed_assets: list[str] = Field(
+        description="Known tickers outside every count, whatever the market clock says."
+    )
+
+
+class UsageMeta(Result):
+    """`meta` of usage."""
+
+    counted: str = Field(description="Which calls count against the quota.")
+    note: str | None

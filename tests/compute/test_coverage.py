@@ -1,0 +1,158 @@
+"""What is published of the universe, and what another universe file leaves of the last one."""
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from compute.coverage import coverage, with_dropped
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs, market_ms
+from compute.sources.files import FilesSource
+from compute.universe import Asset, Universe
+from schemas.coverage import Coverage, CoveredAsset
+from schemas.vocabulary import TIMEFRAMES
+from tests.compute.small_market import END, START, hours, open_store, walk, write_bars
+from tests.serving import change, work
+from tests.serving import coverage as published
+
+DAY = date(2026, 9, 30)
+
+
+def asset(ticker: str, *, alerts: bool = False, removed_on: date | None = None) -> Asset:
+    return Asset(
+        ticker=ticker,
+        name=f"Name of {ticker}",
+        asset_class="crypto",
+        session="24x7",
+        symbol=ticker,
+        venue="made up",
+        added_on=date(2024, 1, 1),
+        removed_on=removed_on,
+        alerts=alerts,
+    )
+
+
+def universe_of(*assets: Asset) -> Universe:
+    return Universe(assets=assets, renamed_on=date(2024, 6, 1))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """BTC by the hour, IBM by the day."""
+    bars = tmp_path / "bars"
+    bars.mkdir()
+    write_bars(bars, "BTC", walk("BTC", hours(START, START + 3 * 3600)))
+    write_bars(bars, "IBM", walk("IBM", hours(START, START + 86_400, 24)), "1d")
+    return bars
+
+
+def covered(*tickers: str, removed: Mapping[str, date] = {}) -> Coverage:
+    assets = [
+        CoveredAsset(
+            ticker=ticker,
+            name=ticker,
+            asset_class="crypto",
+            timeframes=TIMEFRAMES,
+            alerts=("4h", "1d"),
+            removed_on=removed.get(ticker),
+        )
+        for ticker in tickers
+    ]
+    return published().model_copy(update={"assets": tuple(assets)})
+
+
+def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
+    return {one.ticker: one for one in held.assets}
+
+
+def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
+    known = universe_of(asset("BTC"), asset("IBM"), asset("ETH"))
+    held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
+    assert {one.ticker: one.timeframes for one in held.assets} == {
+        "BTC": ("1h", "4h", "1d"),
+        "IBM": ("1d",),
+        "ETH": (),
+    }
+    assert (held.source, held.published_at, held.recorded_until) == ("recorded", 5, 7)
+
+
+def test_alert_engines_follow_chosen_assets_on_four_hours_and_a_day(folder: Path):
+    chosen = [asset("IBM", alerts=True), asset("ETH", alerts=True)]
+    known = universe_of(asset("BTC", alerts=True), *chosen)
+    held = by_ticker(coverage(known, FilesSource(folder, known), INDICATORS, 5, 7))
+    assert [held[t].alerts for t in ("BTC", "IBM", "ETH")] == [("4h", "1d"), ("1d",), ()]
+    plain = universe_of(asset("BTC"), asset("IBM"))
+    assert not any(
+        one.alerts for one in coverage(plain, FilesSource(folder, plain), INDICATORS, 5, 7).assets
+    )
+
+
+def test_every_indicator_is_covered_and_all_but_perpkit_logged(folder: Path):
+    known = universe_of(asset("BTC"), asset("IBM"))
+    held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
+    assert [one.id for one in held.indicators if not one.logged] == ["perpkit"]
+    assert [(one.name, one.note) for one in held.indicators] == [
+        (indicator.name, indicator.note) for indicator in INDICATORS
+    ]
+
+
+def test_a_dropped_asset_is_removed_from_that_day_on_and_covers_nothing():
+    held = with_dropped(covered("BTC"), covered("BTC", "DOGE"), DAY)
+    assert [one.ticker for one in held.tracked] == ["BTC"]
+    doge = by_ticker(held)["DOGE"]
+    assert (doge.removed_on, doge.timeframes, doge.alerts, doge.name) == (DAY, (), (), "DOGE")
+
+
+def test_an_asset_dropped_long_ago_keeps_its_day():
+    once = with_dropped(covered("BTC"), covered("BTC", "DOGE"), date(2026, 1, 1))
+    again = with_dropped(covered("ETH"), once, DAY)
+    assert {t: one.removed_on for t, one in by_ticker(again).items()} == {
+        "ETH": None,
+        "BTC": DAY,
+        "DOGE": date(2026, 1, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("announced", "expected"),
+    [(date(2026, 9, 27), date(2026, 9, 27)), (date(2026, 12, 31), DAY)],
+    ids=["past", "to come"],
+)
+def test_a_removal_counts_from_its_own_day_or_the_drop_whichever_comes_first(announced, expected):
+    old = covered("BTC", "MATIC", removed={"MATIC": announced})
+    assert by_ticker(with_dropped(covered("BTC"), old, DAY))["MATIC"].removed_on == expected
+
+
+def test_an_asset_that_returns_is_tracked_as_if_it_had_never_left():
+    both = covered("BTC", "DOGE")
+    without = with_dropped(covered("BTC"), both, date(2026, 1, 1))
+    assert with_dropped(both, without, DAY) == both
+
+
+def test_the_first_coverage_has_nothing_dropped():
+    assert with_dropped(covered("BTC"), None, DAY) == covered("BTC")
+
+
+async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, folder: Path):
+    """The day on which an asset is dropped is that of the market clock, not of the wall clock."""
+    some, all_ = [asset("BTC"), asset("IBM")], [asset("BTC"), asset("IBM"), asset("DOGE")]
+    async with open_store(tmp_path / "market.db") as store:
+
+        async def started_with(*assets: Asset) -> dict[str, date | None]:
+            known = universe_of(*assets)
+            await Runs(store, FilesSource(folder, known), known, INDICATORS).prepare(market_ms(END))
+            held = (await store.snapshot()).coverage
+            assert held is not None
+            return {one.ticker: one.removed_on for one in held.assets}
+
+        assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}
+        at = market_ms(START)
+        await store.commit(work(at, [change(at, "DOGE", "enzo", "1h", 1)]))
+        dropped = {"BTC": None, "IBM": None, "DOGE": date(2024, 1, 3)}
+        assert await started_with(*some) == dropped
+        later = at + 40 * 86_400_000
+        await store.commit(work(later, []))
+        assert await started_with(*some) == dropped
+        assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}

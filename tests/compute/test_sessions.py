@@ -1,0 +1,261 @@
+"""Session calendars against public calendars, hand calculation, pandas' rules and recorded bars."""
+
+import csv
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from pandas.tseries import holiday
+
+from compute.bars import DAY_S, HOUR_S, closing_time
+from compute.sessions import (
+    bars_a_day,
+    complete_until,
+    holidays,
+    hours,
+    is_closed,
+    last_close,
+    next_close,
+)
+from compute.universe import Session
+from tests.compute.recorded import recorded_folder, require_recorded
+
+NEW_YORK = ZoneInfo("America/New_York")
+SESSIONS: list[Session] = ["24x7", "24x5", "XNYS", "XNAS"]
+
+
+def utc(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def local_openings(session: Session, day: str) -> list[str]:
+    """Return the New York times at which the bars open that close within a UTC day."""
+    start = utc(day)
+    opens = hours(session, start, start + DAY_S).open_time.tolist()
+    return [datetime.fromtimestamp(at, NEW_YORK).strftime("%H:%M") for at in opens]
+
+
+def trading_days(session: Session, first: str, last: str) -> set[date]:
+    days = hours(session, utc(first), utc(last)).day.tolist()
+    return {date(1970, 1, 1) + timedelta(days=day) for day in days}
+
+
+def test_a_crypto_bar_opens_at_every_full_hour():
+    start = utc("2026-02-28")
+    bars = hours("24x7", start, start + 3 * DAY_S)
+    assert bars.open_time.tolist() == list(range(start, start + 3 * DAY_S, HOUR_S))
+    assert (bars.close_time == bars.open_time + HOUR_S).all()
+    assert bars.slot.tolist() == [*range(24)] * 3
+
+
+def test_the_range_leaves_out_its_start_and_takes_in_its_end():
+    start = utc("2026-02-28")
+    assert hours("24x7", start, start + HOUR_S).close_time.tolist() == [start + HOUR_S]
+    assert len(hours("24x7", start, start + HOUR_S - 1)) == 0
+    assert len(hours("24x7", start, start)) == 0
+    assert len(hours("XNYS", start, start - 30 * DAY_S)) == 0
+
+
+@pytest.mark.parametrize("session", ["XNYS", "XNAS"])
+def test_an_exchange_has_seven_bars_from_half_past_nine(session: Session):
+    openings = ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]
+    assert local_openings(session, "2026-03-06") == openings
+    assert bars_a_day(session) == 7
+
+
+def test_an_exchange_bar_counts_as_closing_at_the_next_full_hour():
+    bars = hours("XNYS", utc("2026-03-06"), utc("2026-03-07"))
+    assert bars.close_time.tolist() == closing_time(bars.open_time, HOUR_S).tolist()
+    assert bars.close_time[0] == utc("2026-03-06T16:00")
+    assert bars.close_time[-1] == utc("2026-03-06T22:00")
+
+
+@pytest.mark.parametrize(
+    ("day", "first"),
+    [
+        ("2026-03-06", "2026-03-06T14:30"),  # clocks go forward on Sunday 2026-03-08
+        ("2026-03-09", "2026-03-09T13:30"),
+        ("2026-10-30", "2026-10-30T13:30"),  # and back on Sunday 2026-11-01
+        ("2026-11-02", "2026-11-02T14:30"),
+    ],
+)
+def test_an_exchange_opens_at_the_same_new_york_time_all_year(day: str, first: str):
+    start = utc(day)
+    assert hours("XNYS", start, start + DAY_S).open_time[0] == utc(first)
+
+
+def test_spot_metals_trade_from_sunday_evening_to_friday_with_an_hour_off_a_day():
+    week = hours("24x5", utc("2026-01-17"), utc("2026-01-24"))  # winter: New York is UTC-5
+    assert len(week) == 5 * 23
+    assert week.open_time[0] == utc("2026-01-18T23:00")
+    assert week.close_time[-1] == utc("2026-01-23T22:00")
+    off = np.flatnonzero(np.diff(week.open_time) > HOUR_S)
+    assert (week.close_time[off] % DAY_S == 22 * HOUR_S).all()
+    assert (week.open_time[off + 1] - week.close_time[off] == HOUR_S).all()
+
+
+@pytest.mark.parametrize(
+    ("friday", "closes", "sunday", "opens"),
+    [
+        ("2026-03-06", "22:00", "2026-03-08", "22:00"),
+        ("2026-10-30", "21:00", "2026-11-01", "23:00"),
+    ],
+)
+def test_a_change_of_clocks_falls_into_the_metals_weekend(
+    friday: str, closes: str, sunday: str, opens: str
+):
+    assert last_close("24x5", utc(friday) + DAY_S) == utc(f"{friday}T{closes}")
+    assert next_close("24x5", utc(friday) + DAY_S) == utc(f"{sunday}T{opens}") + HOUR_S
+
+
+def test_the_exchanges_keep_the_public_holidays_of_2026():
+    published = {
+        date(2026, 1, 1),
+        date(2026, 1, 19),
+        date(2026, 2, 16),
+        date(2026, 4, 3),  # Good Friday
+        date(2026, 5, 25),
+        date(2026, 6, 19),
+        date(2026, 7, 3),  # July 4 is a Saturday
+        date(2026, 9, 7),
+        date(2026, 11, 26),  # Thanksgiving
+        date(2026, 12, 25),
+    }
+    assert holidays(2026) == published
+    year = trading_days("XNYS", "2026-01-01", "2027-01-01")
+    assert len(year) == 251
+    assert not year & published
+    assert not any(day.weekday() >= 5 for day in year)
+
+
+@pytest.mark.parametrize(
+    ("day", "is_open"),
+    [
+        ("2021-12-31", True),  # New Year on a Saturday is not made up for
+        ("2023-01-02", False),  # on a Sunday it is, on Monday
+        ("2021-06-18", True),  # before Juneteenth was a holiday of the exchanges
+        ("2022-06-20", False),
+        ("2021-12-24", False),  # Christmas on a Saturday
+        ("2022-12-26", False),
+        ("2024-03-29", False),  # Good Friday
+        ("2025-04-18", False),
+        ("2024-05-27", False),  # Memorial
+        ("2025-11-28", True),  # an early close, which has a full day's bars here
+    ],
+)
+def test_holidays_on_a_weekend_are_observed_as_the_exchanges_do(day: str, is_open: bool):
+    start = utc(day)
+    assert bool(len(hours("XNAS", start, start + DAY_S))) == is_open
+
+
+class Exchange(holiday.AbstractHolidayCalendar):
+    """The same holidays by the rules that pandas ships."""
+
+    rules = [  # noqa: RUF012
+        holiday.Holiday("New Year", month=1, day=1, observance=holiday.sunday_to_monday),
+        holiday.USMartinLutherKingJr,
+        holiday.USPresidentsDay,
+        holiday.GoodFriday,
+        holiday.USMemorialDay,
+        holiday.Holiday("Juneteenth", month=6, day=19, observance=holiday.nearest_workday),
+        holiday.Holiday("Independence", month=7, day=4, observance=holiday.nearest_workday),
+        holiday.USLaborDay,
+        holiday.USThanksgivingDay,
+        holiday.Holiday("Christmas", month=12, day=25, observance=holiday.nearest_workday),
+    ]
+
+
+@pytest.mark.parametrize("year", range(2022, 2062))
+def test_forty_years_of_holidays_agree_with_pandas(year: int):
+    theirs = Exchange().holidays(f"{year}-01-01", f"{year}-12-31")
+    weekdays = {day.date() for day in theirs if day.weekday() < 5}
+    assert holidays(year) == weekdays
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_long_range_is_the_sum_of_its_parts(session: Session):
+    start, end = utc("2025-10-20"), utc("2026-04-10")
+    whole = hours(session, start, end)
+    cuts = range(start, end, 7 * HOUR_S)
+    parts = [hours(session, a, min(a + 7 * HOUR_S, end)) for a in cuts]
+    for name in ("open_time", "close_time", "day", "slot"):
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        assert getattr(whole, name).tolist() == joined.tolist()
+    assert (np.diff(whole.close_time) >= HOUR_S).all()
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_last_and_next_close_are_neighbours_in_the_calendar(session: Session):
+    closes = hours(session, utc("2025-12-20"), utc("2026-01-10")).close_time.tolist()
+    for before, after in pairwise(closes):
+        assert last_close(session, before) == before
+        assert last_close(session, after - 1) == before
+        assert next_close(session, before) == after
+        assert next_close(session, after - 1) == after
+
+
+def test_the_next_close_over_a_long_weekend_is_on_the_day_after_the_holiday():
+    assert last_close("XNYS", utc("2026-07-05")) == utc("2026-07-02T21:00")
+    assert next_close("XNYS", utc("2026-07-02T21:00")) == utc("2026-07-06T15:00")
+
+
+def test_a_session_is_open_from_its_first_opening_to_its_last_close():
+    day = "2026-01-20T"
+    for at, closed in (
+        ("14:29:59", True),
+        ("14:30:00", False),
+        ("16:00:00", False),
+        ("21:59:59", False),
+        ("22:00:00", True),
+    ):
+        assert is_closed("XNAS", utc(day + at)) == closed, at
+    assert is_closed("XNAS", utc("2026-01-19T16:00"))  # Martin Luther King
+    assert is_closed("24x5", utc("2026-01-20T22:30"))
+    assert not is_closed("24x5", utc("2026-01-20T23:00"))
+    assert is_closed("24x5", utc("2026-01-24T12:00"))
+    assert not is_closed("24x7", utc("2026-01-24T12:00"))
+
+
+def test_bars_are_complete_up_to_the_clock_while_closed_else_to_the_newest_close():
+    for session, at, until in (
+        ("24x7", "12:34:56", "12:00:00"),
+        ("24x7", "12:00:00", "12:00:00"),
+        ("XNYS", "12:34:56", "12:34:56"),
+        ("XNYS", "14:59:59", "14:30:00"),
+        ("XNYS", "16:00:00", "16:00:00"),
+        ("XNYS", "16:59:59", "16:00:00"),
+        ("XNYS", "23:00:01", "23:00:01"),
+    ):
+        assert complete_until(session, utc(f"2026-01-20T{at}")) == utc(f"2026-01-20T{until}")
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_what_is_complete_stays_complete_and_misses_no_close(session: Session):
+    instants = range(utc("2026-01-15"), utc("2026-01-22"), 600)
+    known = [complete_until(session, at) for at in instants]
+    assert known == sorted(known)
+    for at, until in zip(instants, known, strict=True):
+        assert last_close(session, at) <= until <= at
+
+
+@pytest.mark.parametrize("ticker", ["NVDA", "TSLA"])
+def test_recorded_bars_lie_in_the_calendar_and_no_full_day_is_missing(ticker: str):
+    require_recorded()
+    with (recorded_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
+        recorded = [int(row["ts"]) for row in csv.DictReader(lines)]
+    ours = hours("XNAS", recorded[0], recorded[-1] + HOUR_S)
+    strays = [
+        datetime.fromtimestamp(at, NEW_YORK).strftime("%Y-%m-%d %H:%M")
+        for at in sorted(set(recorded) - set(ours.open_time.tolist()))
+    ]
+    assert strays == [
+        "2025-07-03 13:00",  # the closing prints of the three early closes,
+        "2025-11-28 13:00",
+        "2025-12-24 13:00",
+        "2026-05-29 16:00",  # and the artefact that ends the file
+    ]
+    there = {datetime.fromtimestamp(at, NEW_YORK).date() for at in recorded}
+    expected = {date(1970, 1, 1) + timedelta(days=day) for day in ours.day.tolist()}
+    assert there == expected

@@ -1,0 +1,164 @@
+"""A board of the whole universe with a month of changes, made up from a seed: what answers weigh.
+
+Beside it, what tests ask of the sizes that descriptions promise.
+"""
+
+import math
+import random
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from compute.coverage import coverage as as_served
+from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED
+from compute.sources.source import Fetched
+from compute.universe import Asset, load_universe
+from schemas.coverage import Coverage, CoveredAsset
+from schemas.vocabulary import (
+    DAY_MS,
+    INDICATOR_IDS,
+    PERIOD_S,
+    STORED_KEYS,
+    TIMEFRAMES,
+    AssetClass,
+    SourceKind,
+    Timeframe,
+    midnight_s,
+)
+from store.protocol import ChangeRow, MarketStore
+from tests.serving import HOUR_MS, NOON, Served, change, coverage, work
+
+SEED = 1
+FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
+OFFSET_MS = 180_000
+# How likely a reading changes at a run: 0.8, 0.23 and 0.04 changes a day, as on the recorded coins.
+CHANCES: dict[Timeframe, float] = {"1h": 0.8 / 24, "4h": 0.23 / 6, "1d": 0.04}
+# How many readings that leave neutral go where their asset leans, and how many never rest at it.
+ALIKE, STRAIGHT = 0.85, 0.1
+PRICES: dict[AssetClass, tuple[float, float]] = {
+    "crypto": (0.01, 1000.0),
+    "stock": (20.0, 900.0),
+    "metal": (30.0, 4000.0),
+}
+
+
+class HourlySource:
+    """Hourly bars of every asset, as far as a coverage asks; it has none to fetch."""
+
+    name = "hourly"
+    kind: SourceKind = "simulated"
+    ends_at: None = None
+
+    def native(self, ticker: str) -> Timeframe | None:
+        return "1h"
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        return None
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        raise NotImplementedError
+
+
+def full_coverage() -> Coverage:
+    """Return the packaged universe as an hourly source serves it."""
+    return as_served(load_universe(), HourlySource(), INDICATORS, NOON, None)
+
+
+async def fill(market: MarketStore) -> None:
+    """Commit first readings of the whole universe, then a month of changes that NOON ends."""
+    await market.publish_coverage(full_coverage())
+    rows = list(_rows(random.Random(SEED)))
+    await market.commit(work(FIRST, _in_order(row for row in rows if row.before is None)))
+    await market.commit(work(NOON, _in_order(row for row in rows if row.before is not None)))
+
+
+async def turn_everything(market: MarketStore) -> None:
+    """Commit one more run, at which every daily reading of the feed turns, to bullish if it can."""
+    later = NOON + HOUR_MS
+    tracked = {asset.ticker for asset in load_universe().tracked}
+    await market.commit(
+        work(
+            later,
+            _in_order(
+                change(later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading)
+                for r in await market.readings()
+                if r.timeframe == "1d" and r.indicator in UNIVERSE_LOGGED and r.ticker in tracked
+            ),
+        )
+    )
+
+
+def _rows(draw: random.Random) -> Iterator[ChangeRow]:
+    """Yield the first reading and the changes of every cell, each created at its run."""
+    universe = load_universe()
+    for asset in universe.assets:
+        low, high = PRICES[asset.asset_class]
+        price = low * (high / low) ** draw.random()
+        is_old = asset.added_on < universe.renamed_on
+        for timeframe in TIMEFRAMES:
+            lean = 1 if draw.random() < 0.5 else -1
+            for key in STORED_KEYS if is_old else INDICATOR_IDS:
+                reading = _next(draw, 0, lean) if draw.random() < 0.5 else 0
+                yield change(FIRST, asset.ticker, key, timeframe, reading)
+                for run in _runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
+                    before, reading = reading, _next(draw, reading, lean)
+                    row = change(run, asset.ticker, key, timeframe, reading, before)
+                    yield replace(row, price=_near(draw, price))
+
+
+def _runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
+    """Yield the runs at which a reading changes, each with the same chance."""
+    period = PERIOD_S[timeframe] * 1000
+    end = NOON if asset.removed_on is None else midnight_s(asset.removed_on) * 1000
+    run = START // period * period + OFFSET_MS
+    while True:
+        waited = math.log(1 - draw.random()) / math.log(1 - CHANCES[timeframe])
+        run += (1 + int(waited)) * period
+        if run > end:
+            return
+        yield run
+
+
+def _next(draw: random.Random, reading: int, lean: int) -> int:
+    if reading:
+        return -reading if draw.random() < STRAIGHT else 0
+    return lean if draw.random() < ALIKE else -lean
+
+
+def _near(draw: random.Random, price: float) -> float:
+    return float(f"{price * (0.95 + 0.1 * draw.random()):.6g}")
+
+
+def _in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+    """Return rows in the order of a feed, a millisecond apart where they belong to one run."""
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            row.created_at,
+            TIMEFRAMES.index(row.timeframe),
+            row.ticker,
+            STORED_KEYS.index(row.indicator),
+        ),
+    )
+    spaced, newest = [], 0
+    for row in ordered:
+        newest = max(row.created_at, newest + 1)
+        spaced.append(replace(row, created_at=newest))
+    return spaced
+
+
+async def cover(served: Served, *assets: CoveredAsset) -> None:
+    """Publish a coverage of these assets alone."""
+    await served.market.publish_coverage(coverage().model_copy(update={"assets": assets}))
+
+
+def size_in(description: str) -> int:
+    """Return the number of characters that a description promises."""
+    (number,) = re.findall(r"about ([\d,]+) characters", description)
+    return int(number.replace(",", ""))
+
+
+def largest_in(description: str) -> int:
+    """Return the size of the largest answer that a description names."""
+    (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
+    return int(number.replace(",", ""))

@@ -1,0 +1,278 @@
+import json
+from datetime import date
+
+import pytest
+
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs
+from compute.sources.files import FilesSource
+from compute.universe import Universe, load_universe
+from mcp_server.tools.get_catalog import DESCRIPTION
+from schemas.coverage import Coverage
+from schemas.facts import CatalogIndicator
+from schemas.vocabulary import INDICATOR_IDS
+from tests.bad_inputs import CATALOG, SIGNALS
+from tests.compute.small_market import write_bars
+from tests.full_board import size_in
+from tests.serving import ASSETS, HOUR_MS, NOON, Served, coverage, work
+
+LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
+FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
+OPEN_HEADERS = [
+    {},
+    {"Authorization": "Bearer ek_" + "a" * 43},
+    {"Authorization": "nonsense"},
+    {"X-Api-Key": ""},
+]
+
+
+def changed(published: Coverage, **assets: dict[str, object]) -> Coverage:
+    """Return a coverage with some fields of some assets changed."""
+    return published.model_copy(
+        update={
+            "assets": tuple(
+                asset.model_copy(update=assets.get(asset.ticker, {})) for asset in published.assets
+            )
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Universe:
+    return load_universe()
+
+
+@pytest.fixture(scope="module")
+def full_source(packaged, tmp_path_factory) -> FilesSource:
+    """An hourly bar of each of the 251 tracked assets."""
+    folder = tmp_path_factory.mktemp("bars")
+    for asset in packaged.tracked:
+        write_bars(folder, asset.ticker, [(NOON // 1000 - 3780, 10.0, 11.0, 9.0, 10.5, 1.0)])
+    return FilesSource(folder, packaged)
+
+
+@pytest.fixture
+async def whole(served_empty, packaged, full_source) -> Served:
+    """The service on what the compute job publishes before its first run."""
+    runs = Runs(served_empty.market, full_source, packaged, INDICATORS)
+    await runs.prepare(NOON)
+    return served_empty
+
+
+async def test_a_full_source_gives_the_counts_of_the_specification(whole, face):
+    answer = await whole.answer(face, CATALOG)
+    counted = {name: answer["assets"][name] for name in ("total", "crypto", "equities_and_metals")}
+    assert counted == {"total": 251, "crypto": 176, "equities_and_metals": 75}
+    universe = answer["tiers"]["universe"]
+    assert (universe["assets"], universe["retention_days"]) == (251, 365)
+    assert (universe["logged_combinations"], universe["state_readings"]) == (4518, 5271)
+    assert (universe["indicators"], universe["state_indicators"]) == (LOGGED, [*INDICATOR_IDS])
+    assert universe["timeframes"] == answer["timeframes"] == ["1h", "4h", "1d"]
+
+
+async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, face):
+    answer = await whole.answer(face, CATALOG)
+    alerts = answer["tiers"]["alerts"]
+    assert set(alerts["tickers"]) == FOLLOWED
+    assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 6 * 2 * 7)
+    assert alerts["indicators"] == [*INDICATOR_IDS]
+    assert (alerts["cooldown_candles"], alerts["retention_days"]) == (20, 90)
+    rows = {row["ticker"]: row for row in answer["coverage"]["assets"]}
+    assert {ticker for ticker, row in rows.items() if row["alerts"]} == FOLLOWED
+    assert rows["BTC"] == {
+        "ticker": "BTC",
+        "asset_class": "crypto",
+        "universe": ["1h", "4h", "1d"],
+        "alerts": ["4h", "1d"],
+    }
+
+
+async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whole, face):
+    before = await whole.answer(face, CATALOG)
+    assert before["meta"]["as_of"] is None
+    assert before["generated_at"] == "2026-09-30T12:03:00.000Z"
+    await whole.market.commit(work(NOON + HOUR_MS, []))
+    after = await whole.answer(face, CATALOG)
+    assert after["meta"]["as_of"] == "2026-09-30T13:03:00.000Z"
+    assert {**after, "meta": None} == {**before, "meta": None}
+
+
+async def test_the_description_tells_the_size_on_the_whole_universe(whole):
+    text = json.dumps(await whole.answer("mcp", CATALOG), separators=(",", ":"))
+    assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.05)
+    assert len(text) < 50_000
+
+
+async def test_without_any_coverage_a_call_is_told_when_to_come_back(served_empty, face):
+    status, error = await served_empty.refusal(face, CATALOG)
+    assert (status, error["error"]) == (503, "unavailable")
+    assert "900 seconds" in error["message"]
+    assert (await served_empty.rest("/catalog")).headers["retry-after"] == "900"
+
+
+async def test_tracked_assets_are_listed_in_the_order_published(served, face):
+    answer = await served.answer(face, CATALOG)
+    tickers = ["ETH", "BTC", "NVDA", "XAU", "DARK"]
+    assert [asset["ticker"] for asset in answer["assets"]["list"]] == tickers
+    assert [row["ticker"] for row in answer["coverage"]["assets"]] == tickers
+    assert answer["assets"]["list"][0] == {
+        "ticker": "ETH",
+        "name": "Ethereum",
+        "asset_class": "crypto",
+    }
+    assert answer["meta"]["removed_assets"] == ["MATIC"]
+
+
+async def test_every_count_follows_from_what_the_source_serves(served, face):
+    answer = await served.answer(face, CATALOG)
+    counts = (answer["assets"]["total"], answer["assets"]["crypto"])
+    assert (*counts, answer["assets"]["equities_and_metals"]) == (5, 3, 2)
+    universe = answer["tiers"]["universe"]
+    # ETH, BTC and NVDA on three timeframes, XAU on one, DARK on none.
+    assert (universe["assets"], universe["logged_combinations"]) == (4, 10 * 6)
+    assert universe["state_readings"] == 10 * 7
+    rows = {row["ticker"]: (row["universe"], row["alerts"]) for row in answer["coverage"]["assets"]}
+    assert (rows["DARK"], rows["XAU"]) == (([], []), (["1d"], []))
+    assert answer["tiers"]["alerts"]["engines"] == 0
+    assert answer["tiers"]["alerts"]["tickers"] == answer["tiers"]["alerts"]["timeframes"] == []
+
+
+async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served, face):
+    followed = changed(coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
+    await served.market.publish_coverage(followed)
+    alerts = (await served.answer(face, CATALOG))["tiers"]["alerts"]
+    assert alerts["tickers"] == ["BTC", "XAU"]
+    assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 3 * 7)
+
+
+async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(served, face):
+    alerts = (await served.answer(face, CATALOG))["tiers"]["alerts"]
+    assert alerts["actions"] == ["LONG", "SHORT", "CLOSE"]
+    assert "BUY" in alerts["note"]
+    assert "SELL" in alerts["note"]
+
+
+async def test_what_the_alerts_note_says_of_this_release_is_true(served, face):
+    note = (await served.answer(face, CATALOG))["tiers"]["alerts"]["note"]
+    status, _ = await served.refusal(face, SIGNALS, tier="alerts")
+    assert f"tier=alerts answers {status}" in note
+
+
+@pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])
+async def test_the_list_is_the_same_on_any_clock(served, face, removed_on):
+    before = await served.answer(face, CATALOG)
+    await served.market.publish_coverage(changed(coverage(), MATIC={"removed_on": removed_on}))
+    assert await served.answer(face, CATALOG) == before
+
+
+async def test_a_newly_published_coverage_is_seen_by_the_next_call(served, face):
+    await served.answer(face, CATALOG)
+    fewer = coverage().model_copy(update={"assets": ASSETS[:2]})
+    await served.market.publish_coverage(fewer)
+    answer = await served.answer(face, CATALOG)
+    assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
+
+
+async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, face):
+    listed = {one["id"]: one for one in (await served.answer(face, CATALOG))["indicators"]}
+    assert list(listed) == [*INDICATOR_IDS]
+    everywhere = {f"/api/v1/{name}" for name in ("state", "signals", "flips", "confluence")}
+    for id_ in LOGGED:
+        assert listed[id_]["available_in"] == ["universe", "alerts"]
+        assert set(listed[id_]["appears_in"]) == everywhere
+    assert listed["perpkit"]["available_in"] == ["alerts"]
+    assert set(listed["perpkit"]["appears_in"]) == everywhere - {"/api/v1/flips"}
+    assert listed["perpkit"]["name"] == "PerpKit"
+
+
+async def test_an_indicators_note_and_status_are_those_published(whole, face):
+    listed = (await whole.answer(face, CATALOG))["indicators"]
+    assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
+    assert {one["status"] for one in listed} == {"stable"}
+    assert all(one["note"] for one in listed)
+
+
+async def test_each_tier_lists_the_indicators_that_it_logs(served, face):
+    by_tier = (await served.answer(face, CATALOG))["coverage"]["indicators_by_tier"]
+    assert by_tier == {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
+
+
+async def test_every_field_and_status_of_an_indicator_is_explained(served, face):
+    answer = await served.answer(face, CATALOG)
+    assert set(answer["indicator_fields"]) == set(CatalogIndicator.model_fields)
+    assert set(answer["indicator_fields"]) == set(answer["indicators"][0])
+    assert set(answer["indicator_statuses"]) == {"stable", "experimental", "legacy"}
+    texts = [*answer["indicator_fields"].values(), *answer["indicator_statuses"].values()]
+    assert [text for text in texts if len(text) < 20] == []
+
+
+async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, face):
+    (key,) = (await served.answer(face, CATALOG))["legacy_indicator_keys"]
+    note = key.pop("note")
+    assert key == {
+        "id": "dexter",
+        "name": "Dexter",
+        "status": "legacy",
+        "alias_of": "enzo",
+        "renamed_on": "2026-08-01",
+        "appears_in": ["/api/v1/state", "/api/v1/confluence"],
+    }
+    assert "out of date" in note
+
+
+async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds(served, face):
+    cadence = (await served.answer(face, CATALOG))["cadence"]
+    assert set(cadence) == {
+        "schedule",
+        "1h",
+        "4h",
+        "1d",
+        "publication",
+        "recommended_poll_interval_s",
+    }
+    assert "minute :03 UTC" in cadence["schedule"]
+    assert "00:03" in cadence["1d"]
+    assert "3 to 5 minutes" in cadence["publication"]
+    assert cadence["recommended_poll_interval_s"] == 900
+
+
+PARTLY = "data of 4 of the 5 assets"
+DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
+
+
+@pytest.mark.parametrize(
+    ("published", "said"),
+    [
+        (coverage("simulated"), {"Simulated market data", PARTLY}),
+        (coverage("recorded", NOON), {"recorded until 2026-09-30", PARTLY}),
+        (changed(coverage("live"), **DARK_MARKET), {"Nothing is covered"}),
+        (changed(coverage("live"), DARK={"timeframes": ("1d",)}), set()),
+    ],
+    ids=["simulated", "recorded", "nothing", "live"],
+)
+async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
+    served, face, published, said
+):
+    await served.market.publish_coverage(published)
+    answer = await served.answer(face, CATALOG)
+    note, meta = answer["note"], answer["meta"]
+    assert "not investment advice" in note
+    parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)
+    assert {part for part in parts if part in note} == said
+    assert ("not covered" in note) == (PARTLY in said)
+    assert meta["source"] == published.source
+    assert meta["simulated"] == (published.source == "simulated")
+
+
+@pytest.mark.parametrize("headers", OPEN_HEADERS)
+async def test_it_needs_no_key_and_ignores_any(served, headers):
+    response = await served.client.get("/api/v1/catalog", headers=headers)
+    assert response.status_code == 200
+    result = await served.call(CATALOG, headers=headers)
+    assert result["structuredContent"] == response.json()
+
+
+async def test_a_tool_without_arguments_refuses_any(served):
+    status, error = await served.refusal("mcp", CATALOG, ticker="BTC")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "this call takes no arguments" in error["message"]

@@ -1,0 +1,68 @@
+import json
+
+import pytest
+
+from mcp_server.tools.get_usage import DESCRIPTION
+from tests.bad_inputs import USAGE
+from tests.full_board import size_in
+
+
+async def test_a_caller_learns_whose_key_it_sent(served, face):
+    assert (await served.answer(face, USAGE))["key"] == {"label": "tests"}
+
+
+async def test_every_key_has_its_own_label(served):
+    other = {"Authorization": f"Bearer {await served.keys.create('the other one')}"}
+    result = await served.call(USAGE, headers=other)
+    assert result["structuredContent"]["key"] == {"label": "the other one"}
+    response = await served.rest("/usage", **other)
+    assert response.json()["key"] == {"label": "the other one"}
+
+
+async def test_without_billing_and_quota_mode_and_quota_are_null(served, face):
+    answer = await served.answer(face, USAGE)
+    assert set(answer) == {"key", "mode", "quota", "meta"}
+    assert (answer["mode"], answer["quota"]) == (None, None)
+    assert "counts no calls yet" in answer["meta"]["note"]
+
+
+async def test_what_a_quota_counts_is_said(served, face):
+    counted = (await served.answer(face, USAGE))["meta"]["counted"]
+    named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
+    assert not [part for part in named if part not in counted], counted
+
+
+async def test_it_works_before_the_first_compute(served_empty, face):
+    assert (await served_empty.answer(face, USAGE))["key"] == {"label": "tests"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "missing_key"),
+        ({"X-Api-Key": "nonsense"}, 401, "invalid_key"),
+    ],
+)
+async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
+    response = await served.client.get("/api/v1/usage", headers=headers)
+    assert (response.status_code, response.json()["error"]) == (status, code)
+    result = await served.call(USAGE, headers=headers)
+    assert result["_meta"] == {"signals/error": code, "signals/status": status}
+
+
+async def test_a_revoked_key_is_refused(served, face):
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    status, error = await served.refusal(face, USAGE)
+    assert (status, error["error"]) == (403, "revoked_key")
+
+
+async def test_an_argument_is_refused(served, face):
+    status, error = await served.refusal(face, USAGE, key="mine")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "this call takes no arguments" in error["message"]
+
+
+async def test_the_description_tells_the_size(served):
+    text = json.dumps(await served.answer("mcp", USAGE), separators=(",", ":"))
+    assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)

@@ -1,0 +1,252 @@
+"""One canonical error, on every route that the app has."""
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from mcp_server.calls import Calls
+from mcp_server.context import Boards, Context
+from rest_shim.failures import NoStore, failure_handlers
+from service.app import create_app
+from store.protocol import StoreError
+from store.sqlite import SqliteMarketStore
+from tests.bad_inputs import KEYED_PATHS
+from tests.rest_shim.document import documented, served_document, served_operations
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ACCESS_CODES = {"missing_key", "invalid_key", "revoked_key", "not_provisioned"}
+KEYED = {f"/api/v1{path}" for path in KEYED_PATHS.values()}
+OF_THE_MARKET = (KEYED - {"/api/v1/usage"}) | {
+    "/api/v1",
+    "/api/v1/openapi.json",
+    "/api/v1/catalog",
+    "/api/v1/stats",
+}
+PURCHASES = {"/api/v1/access/checkout", "/api/v1/access/claim", "/api/v1/access-request"}
+
+
+def is_canonical(response, status, code, base_url):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "no-store"
+    assert not [name for name in response.headers if name.startswith("x-ratelimit")]
+    body = response.json()
+    access = {"how_to_get_access"} if code in ACCESS_CODES else set()
+    assert set(body) == {"error", "message", "docs"} | access
+    assert body["error"] == code
+    assert body["docs"] == f"{base_url}/api/v1"
+    assert len(body["message"]) > 20
+    return True
+
+
+async def failing(served, app, method, path):
+    """Return the answer of an app whose unexpected failures reach no client."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
+        return await client.request(method, path, headers=served.key_headers)
+
+
+async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken(served):
+    document = await served_document(served)
+    routes = served_operations(served)
+    assert len(routes) == 17
+    for right, path in routes:
+        for method in set(METHODS) - {right}:
+            response = await served.client.request(method, path)
+            assert is_canonical(response, 405, "invalid_parameter", served.base_url)
+            assert response.headers["allow"] == ("GET, HEAD" if right == "GET" else "POST")
+            document.holds(right, documented(path), response)
+
+
+@pytest.mark.parametrize("path", sorted([*PURCHASES, "/api/v1/mcp", "/api/v1/mcp/"]))
+async def test_head_is_refused_where_only_post_is_taken(served, path):
+    response = await served.client.head(path)
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert response.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [("host", "evil.example", 421), ("origin", "https://evil.example", 403)],
+)
+async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header, value, status):
+    document = await served_document(served)
+    for method, path in served_operations(served):
+        response = await served.client.request(method, path, headers={header: value})
+        assert is_canonical(response, status, "invalid_parameter", served.base_url)
+        document.holds(method, documented(path), response)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "missing_key"),
+        ({"Authorization": "Bearer ek_short"}, 401, "invalid_key"),
+        ({"X-Api-Key": "ek_" + "a" * 43}, 401, "invalid_key"),
+        ({"Authorization": "Bearer ${SIGNALS_API_KEY}"}, 401, "invalid_key"),
+    ],
+)
+async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, code):
+    document = await served_document(served)
+    asking = set()
+    for method, path in served_operations(served):
+        response = await served.client.request(method, path, headers=headers)
+        if response.status_code in (401, 403):
+            asking.add(path)
+            assert is_canonical(response, status, code, served.base_url)
+            assert response.headers["www-authenticate"] == "Bearer"
+            document.holds(method, path, response)
+    assert asking == KEYED
+
+
+async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
+    document = await served_document(served)
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    for path in KEYED:
+        response = await served.client.get(path, headers=served.key_headers)
+        assert is_canonical(response, 403, "revoked_key", served.base_url)
+        document.holds("GET", path, response)
+
+
+async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
+    document = await served_document(served)
+    for path in KEYED:
+        response = await served.client.get(f"{path}?colour=red", headers=served.key_headers)
+        assert is_canonical(response, 400, "invalid_parameter", served.base_url)
+        document.holds("GET", path, response)
+
+
+async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_empty):
+    document = await served_document(served_empty)
+    waiting = set()
+    for method, path in served_operations(served_empty):
+        headers = served_empty.key_headers
+        response = await served_empty.client.request(method, path, headers=headers)
+        if response.status_code == 503:
+            waiting.add(path)
+            assert is_canonical(response, 503, "unavailable", served_empty.base_url)
+        document.holds(method, documented(path), response)
+    assert waiting == PURCHASES | (OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json"})
+
+
+@pytest.mark.parametrize("path", sorted(PURCHASES))
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b" " * 100_000])
+async def test_purchases_say_that_they_are_not_open_whatever_is_sent(served, path, body):
+    response = await served.client.post(path, content=body, headers=served.key_headers)
+    assert is_canonical(response, 503, "unavailable", served.base_url)
+    assert response.headers["retry-after"] == "86400"
+    assert "signals keys create" in response.json()["message"]
+
+
+class UnreadableStore(SqliteMarketStore):
+    """A store whose file cannot be read at the moment."""
+
+    async def version(self):
+        raise StoreError("disk I/O error in /secret/place")
+
+
+async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_reads_it(
+    served, tmp_path
+):
+    document = await served_document(served)
+    market = await UnreadableStore.open(tmp_path / "market.db")
+    try:
+        app = create_app(market, served.keys, base_url=served.base_url, clock=served.clock)
+        for path in OF_THE_MARKET:
+            response = await failing(served, app, "GET", path)
+            assert is_canonical(response, 503, "unavailable", served.base_url)
+            assert response.headers["retry-after"] == "60"
+            assert "secret" not in response.text
+            document.holds("GET", path, response)
+    finally:
+        await market.close()
+
+
+async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys):
+    document = await served_document(served)
+    await served.market.close()
+    failed = set()
+    for method, path in served_operations(served):
+        response = await served.client.request(method, path, headers=served.key_headers)
+        if response.status_code == 500:
+            failed.add(documented(path))
+            assert is_canonical(response, 500, "unavailable", served.base_url)
+            assert response.headers["retry-after"] == "60"
+        document.holds(method, documented(path), response)
+    assert failed == OF_THE_MARKET
+    assert served.api_key not in capsys.readouterr().out
+
+
+async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
+    async def boom(request):
+        raise RuntimeError("secret")
+
+    calls = Calls(
+        served.keys,
+        Context(Boards(served.market), served.base_url, f"{served.base_url}/api/v1", served.clock),
+    )
+    app = Starlette(
+        routes=[Route("/boom", boom)],
+        middleware=[Middleware(NoStore)],
+        exception_handlers=failure_handlers(calls),
+    )
+    response = await failing(served, app, "GET", "/boom")
+    assert is_canonical(response, 500, "unavailable", served.base_url)
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"accept": "text/html"}, b"{}", 406),
+        ({"content-type": "text/plain"}, b"{}", 415),
+        ({}, b" " * ((1 << 20) + 1), 413),
+    ],
+)
+async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, body, status):
+    document = await served_document(served)
+    response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
+    assert is_canonical(response, status, "invalid_parameter", served.base_url)
+    document.holds("POST", "/api/v1/mcp", response)
+
+
+async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
+    document = await served_document(served)
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    version = await served.post(ping, mcp_protocol_version="1999-01-01")
+    assert (version.status_code, version.headers["cache-control"]) == (400, "no-store")
+    notification = await served.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert notification.status_code == 202
+    unknown = await served.post({**ping, "method": "nothing"})
+    assert "error" in unknown.json()
+    for response in (version, notification, unknown, await served.post(ping)):
+        document.holds("POST", "/api/v1/mcp", response)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/", None),
+        ("/api/v1/state/", "/api/v1/state"),
+        ("/api/v1/signal", "/api/v1/signals"),
+        ("/api/v2/state", "/api/v1/state"),
+        ("/.well-known/oauth-protected-resource", None),
+        ("/.well-known/oauth-protected-resource/api/v1/mcp", None),
+        ("/.well-known/oauth-authorization-server", None),
+        ("/.well-known/openid-configuration", None),
+        ("/%e2%80%ae" + "x" * 500, None),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_unknown_path_is_told_what_is_served(served, method, path, meant):
+    response = await served.client.request(method, path)
+    assert is_canonical(response, 404, "invalid_parameter", served.base_url)
+    assert "www-authenticate" not in response.headers
+    message = response.json()["message"]
+    for right, known in served_operations(served):
+        assert f"{right} {documented(known)}" in message
+    assert meant is None or f"did you mean {meant}?" in message
+    assert len(message) < 800

@@ -1,0 +1,177 @@
+import json
+import re
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from access.keys import how_to_get_access
+from mcp_server.tools.registry import TOOLS
+from rest_shim.manifest import manifest
+from schemas.manifest import Manifest
+from tests.rest_shim.document import served_document
+from tests.serving import coverage
+
+HEADINGS = [
+    "What the readings are",
+    "Terms of use",
+    "Redistribution",
+    "Service level",
+    "Privacy",
+    "Licence of the software",
+]
+
+
+async def served_manifest(service):
+    response = await service.client.get("/api/v1")
+    assert response.status_code == 200
+    return response.json()
+
+
+def texts(value):
+    """Return every text inside a JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for part in value for text in texts(part)]
+    return [value] if isinstance(value, str) else []
+
+
+async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
+    shown = (await served_manifest(served))["endpoints"]
+    document = await served_document(served)
+    assert [(e["method"], e["path"], e["summary"]) for e in shown] == [
+        (method, path, operation["summary"]) for method, path, operation in document.operations()
+    ]
+    for endpoint in shown:
+        security = document.operation(endpoint["method"], endpoint["path"])["security"]
+        assert endpoint["auth"] == ("api_key" if {"bearer": []} in security else "none")
+        assert endpoint["url"] == served.base_url + endpoint["path"]
+
+
+async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(served):
+    shown = await served_manifest(served)
+    tools = {tool.name: "api_key" if tool.keyed else "none" for tool in TOOLS}
+    assert {e["tool"]: e["auth"] for e in shown["endpoints"] if e["tool"]} == tools
+    assert {tool["name"]: tool["auth"] for tool in shown["mcp"]["tools"]} == tools
+
+
+async def test_every_address_begins_with_the_base_url_and_resolves(served):
+    shown = await served_manifest(served)
+    found = {
+        address.rstrip(":.,")
+        for text in texts(shown)
+        for address in re.findall(r"https?://[^\s\"?]+", text)
+    }
+    served_at = {endpoint["url"]: endpoint["method"] for endpoint in shown["endpoints"]}
+    assert found == set(served_at)
+    for address in found:
+        response = await served.client.request(served_at[address], address)
+        assert response.status_code in {200, 401, 503}
+
+
+async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served):
+    shown = (await served_manifest(served))["coverage"]
+    assert shown["assets"] == {"total": 5, "crypto": 3, "stock": 1, "metal": 1}
+    assert shown["timeframes"] == ["1h", "4h", "1d"]
+    assert len(shown["indicators"]) == 7
+    universe, alerts = shown["tiers"]["universe"], shown["tiers"]["alerts"]
+    assert (universe["assets"], alerts["assets"]) == (4, 0)
+    assert set(shown["indicators"]) - set(universe["indicators"]) == {"perpkit"}
+
+
+async def test_it_agrees_with_the_catalog(served):
+    shown = (await served_manifest(served))["coverage"]
+    catalog = (await served.client.get(shown["catalog"])).json()
+    tiers = catalog["tiers"]
+    assert shown["assets"]["total"] == catalog["assets"]["total"]
+    assert shown["indicators"] == [indicator["id"] for indicator in catalog["indicators"]]
+    for name in ("universe", "alerts"):
+        assert shown["tiers"][name]["timeframes"] == tiers[name]["timeframes"]
+        assert shown["tiers"][name]["indicators"] == tiers[name]["indicators"]
+    assert shown["tiers"]["universe"]["assets"] == tiers["universe"]["assets"]
+    assert shown["tiers"]["alerts"]["assets"] == len(tiers["alerts"]["tickers"])
+
+
+def test_an_asset_with_alerts_is_counted_in_their_tier():
+    published = coverage()
+    followed = published.assets[1].model_copy(update={"alerts": ("4h", "1d")})
+    made = manifest("http://h", published.model_copy(update={"assets": (followed,)}))
+    assert made.coverage.tiers.alerts.model_dump() == {
+        "assets": 1,
+        "timeframes": ["4h", "1d"],
+        "indicators": [indicator.id for indicator in published.indicators],
+    }
+
+
+async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(served_empty):
+    shown = await served_manifest(served_empty)
+    assert list(shown) == list(Manifest.model_fields)
+    assert (shown["source"], shown["simulated"]) == (None, False)
+    numbers = dict(shown["coverage"])
+    assert numbers.pop("catalog") == f"{served_empty.base_url}/api/v1/catalog"
+    assert len(numbers) == 4
+    assert set(numbers.values()) == {None}
+
+
+async def test_it_follows_what_is_published(served):
+    shown = await served_manifest(served)
+    assert (shown["source"], shown["simulated"]) == ("simulated", True)
+    await served.market.publish_coverage(coverage("live"))
+    shown = await served_manifest(served)
+    assert (shown["source"], shown["simulated"]) == ("live", False)
+
+
+async def test_it_says_how_to_buy_as_a_refused_key_does(served):
+    shown = await served_manifest(served)
+    refused = (await served.client.get("/api/v1/state")).json()
+    assert (
+        shown["how_to_buy"]
+        == refused["how_to_get_access"]
+        == how_to_get_access(served.base_url).model_dump()
+    )
+
+
+def test_its_registration_is_that_of_the_repository():
+    made = manifest("http://127.0.0.1:8000", None).mcp
+    assert made.config == json.loads(Path("mcp.json").read_text())
+    assert made.registration in Path("README.md").read_text()
+
+
+def test_the_limits_are_those_of_the_specification():
+    limits = manifest("http://h", None).limits.model_dump()
+    assert limits.pop("note")
+    assert limits == {
+        "daily_quota": 10_000,
+        "quota_resets": "00:00 UTC",
+        "page_size": {"default": 50, "max": 200},
+        "retention_days": {"universe": 365, "alerts": 90},
+    }
+    assert manifest("http://h", None).polling.recommended_interval_s == 900
+
+
+def test_what_a_key_can_meet_is_told_by_status():
+    statuses = manifest("http://h", None).auth.statuses
+    assert list(statuses) == ["401", "403", "429"]
+    for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "quota")):
+        assert word in statuses[status]
+
+
+def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins():
+    entries = manifest("http://h", None).changelog
+    days = [entry.date for entry in entries]
+    assert days == sorted(days, reverse=True)
+    assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
+    words = {date(2026, 9, 27): ["asset", "/state"], date(2026, 9, 25): ["flips", "change_type"]}
+    for entry in entries:
+        told = " ".join(entry.changes)
+        assert not [word for word in words.get(entry.date, ["meta", "/legal"]) if word not in told]
+
+
+@pytest.mark.parametrize("part", ["terms", "privacy"])
+async def test_the_terms_are_a_page_that_is_served(served, part):
+    response = await served.client.get((await served_manifest(served))["legal"][part])
+    assert response.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert re.findall(r"(?m)^## (.*)$", response.text) == HEADINGS
+    for said in ("not investment advice", "no formal uptime SLA", "written agreement", "SHA-256"):
+        assert said in " ".join(response.text.split())

@@ -1,0 +1,276 @@
+import json
+from collections import Counter
+
+import jsonschema
+import pytest
+
+from rest_shim.openapi import openapi, openapi_text
+from rest_shim.refusals import QUOTA_HEADERS
+from schemas.vocabulary import INDICATOR_IDS
+from tests.bad_inputs import KEYED_PATHS
+from tests.rest_shim.document import Document, documented, served_document, served_operations
+from tests.serving import coverage
+
+DOCUMENT = Document(openapi("http://h", coverage()))
+KEYED = [f"/api/v1{path}" for path in KEYED_PATHS.values()]
+OPEN = [path for method, path, _ in DOCUMENT.operations() if method == "GET" and path not in KEYED]
+SPECIFIED = {
+    ("GET", "/api/v1"): {200},
+    ("GET", "/api/v1/catalog"): {200},
+    ("GET", "/api/v1/openapi.json"): {200},
+    ("GET", "/api/v1/stats"): {200, 503},
+    ("GET", "/api/v1/signals/sample"): {200},
+    ("GET", "/api/v1/state"): {200, 400, 401, 403, 429, 503},
+    ("GET", "/api/v1/signals"): {200, 400, 401, 403, 429},
+    ("GET", "/api/v1/confluence"): {200, 400, 401, 429},
+    ("GET", "/api/v1/flips"): {200, 400, 401, 403, 429},
+    ("GET", "/api/v1/usage"): {200, 401},
+    ("POST", "/api/v1/access/checkout"): {201, 400, 429, 503},
+    ("POST", "/api/v1/access/claim"): {200, 400, 404, 409},
+    ("POST", "/api/v1/access-request"): {200, 201, 400, 429},
+    ("POST", "/api/v1/mcp"): {200, 202},
+}
+
+
+def parts(value, path=()):
+    """Yield every object inside a JSON value with the keys that lead to it."""
+    if isinstance(value, dict):
+        yield path, value
+        for key, part in value.items():
+            yield from parts(part, (*path, key))
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from parts(part, (*path, number))
+
+
+def schemas(document):
+    """Return every schema of a document by where it stands."""
+    components = document.content["components"]
+    found = {("components", name): schema for name, schema in components["schemas"].items()}
+    for place in (document.content["paths"], components["responses"], components["headers"]):
+        found |= {path: part["schema"] for path, part in parts(place) if "schema" in part}
+    return found
+
+
+def parameters(document, path):
+    return {p["name"]: p for p in document.operation("GET", path).get("parameters", [])}
+
+
+def test_it_declares_its_format_and_version():
+    content = DOCUMENT.content
+    assert (content["openapi"], content["info"]["version"]) == ("3.1.0", "1.0.0")
+    assert set(content) == {"openapi", "info", "servers", "tags", "paths", "components"}
+    assert content["servers"] == [{"url": "http://h"}]
+    assert set(content["info"]) <= {
+        "title",
+        "summary",
+        "description",
+        "termsOfService",
+        "contact",
+        "license",
+        "version",
+    }
+    assert "not investment advice" in content["info"]["description"]
+
+
+async def test_it_is_minified_and_the_same_bytes_every_time(served):
+    first, second = [await served.client.get("/api/v1/openapi.json") for _ in range(2)]
+    assert first.content == second.content
+    assert first.text == json.dumps(first.json(), ensure_ascii=False, separators=(",", ":"))
+    assert first.json()["servers"] == [{"url": served.base_url}]
+    assert len(first.content) < 100_000
+
+
+async def test_it_holds_exactly_the_routes_of_the_app(served):
+    document = await served_document(served)
+    assert {(method, path) for method, path, _ in document.operations()} == {
+        (method, documented(path)) for method, path in served_operations(served)
+    }
+
+
+def test_every_reference_resolves_and_every_component_is_used():
+    used = set()
+    for _, part in parts(DOCUMENT.content):
+        if isinstance(part.get("$ref"), str):
+            assert DOCUMENT.at(part["$ref"])
+            used.add(part["$ref"])
+        mapping = part.get("discriminator", {}).get("mapping", {})
+        assert [DOCUMENT.at(reference) for reference in mapping.values()] == [
+            DOCUMENT.at(reference["$ref"]) for reference in part.get("oneOf", [])
+        ]
+    held = {
+        f"#/components/{kind}/{name}"
+        for kind, components in DOCUMENT.content["components"].items()
+        if kind != "securitySchemes"
+        for name in components
+    }
+    assert used == held
+
+
+def test_every_schema_is_one_of_draft_2020_12():
+    found = schemas(DOCUMENT)
+    assert len(found) > 100
+    for where, schema in found.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema, where
+
+
+def test_every_default_is_a_value_that_its_schema_takes():
+    defaults = [
+        part
+        for schema in schemas(DOCUMENT).values()
+        for path, part in parts(schema)
+        if "default" in part and path[-1:] != ("properties",)
+    ]
+    assert len(defaults) >= 8
+    for schema in defaults:
+        DOCUMENT.validator(schema).validate(schema["default"])
+
+
+def test_component_names_are_of_the_allowed_letters():
+    for components in DOCUMENT.content["components"].values():
+        assert not [name for name in components if not name.replace("-", "").isalnum()]
+
+
+def test_operations_are_named_once_tagged_and_described():
+    operations = list(DOCUMENT.operations())
+    names = Counter(operation["operationId"] for _, _, operation in operations)
+    assert set(names.values()) == {1}
+    tags = {tag["name"] for tag in DOCUMENT.content["tags"]}
+    assert {tag for _, _, operation in operations for tag in operation["tags"]} == tags
+    for _, path, operation in operations:
+        assert operation["summary"]
+        assert operation["description"]
+        assert "{" not in path
+
+
+def test_every_object_has_only_the_fields_of_its_kind():
+    operation_fields = {
+        "operationId",
+        "tags",
+        "summary",
+        "description",
+        "security",
+        "parameters",
+        "requestBody",
+        "responses",
+    }
+    for _, _, operation in DOCUMENT.operations():
+        assert set(operation) <= operation_fields
+        for parameter in operation.get("parameters", []):
+            assert set(parameter) <= {"name", "in", "required", "description", "schema"}
+            assert parameter["in"] in {"query", "header"}
+        for response in map(DOCUMENT.followed, operation["responses"].values()):
+            assert response["description"]
+            assert set(response) <= {"description", "headers", "content"}
+
+
+@pytest.mark.parametrize(("operation", "statuses"), SPECIFIED.items(), ids=lambda part: str(part))
+def test_every_status_of_the_specification_is_listed(operation, statuses):
+    listed = DOCUMENT.operation(*operation)["responses"]
+    assert statuses <= {int(status) for status in listed}
+
+
+def test_every_failure_is_the_error_object_but_for_the_protocols():
+    for method, path, operation in DOCUMENT.operations():
+        for status in operation["responses"]:
+            if int(status) >= 400:
+                response = DOCUMENT.response(method, path, int(status))
+                schema = response["content"]["application/json"]["schema"]
+                name = "RpcFailure" if (path, status) == ("/api/v1/mcp", "400") else "ErrorBody"
+                assert f"#/components/schemas/{name}" in json.dumps(schema)
+
+
+def test_a_missing_key_is_documented_with_how_to_get_one():
+    response = DOCUMENT.response("GET", "/api/v1/state", 401)
+    validator = DOCUMENT.validator(response["content"]["application/json"]["schema"])
+    body = {"error": "missing_key", "message": "m", "docs": "http://h"}
+    access = {"steps": ["s"], "plan": "premium", "price_usd": {"monthly": 1, "yearly": 2}}
+    assert validator.is_valid({**body, "how_to_get_access": access})
+    assert not validator.is_valid(body)
+    assert not validator.is_valid({**body, "how_to_get_access": {}})
+    assert not validator.is_valid({**body, "how_to_get_access": access, "more": 1})
+
+
+@pytest.mark.parametrize("path", KEYED)
+def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
+    assert DOCUMENT.operation("GET", path)["security"] == [{"bearer": []}, {"apiKey": []}]
+    for status in (200, 400, 403, 429, 503):
+        assert set(QUOTA_HEADERS) <= set(DOCUMENT.response("GET", path, status)["headers"])
+    assert set(DOCUMENT.response("GET", path, 401)["headers"]) == {"WWW-Authenticate"}
+    for status in (429, 503):
+        assert "Retry-After" in DOCUMENT.response("GET", path, status)["headers"]
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
+    operation = DOCUMENT.operation("GET", path)
+    assert operation["security"] == []
+    assert "parameters" not in operation
+    for status in operation["responses"]:
+        held = DOCUMENT.response("GET", path, int(status)).get("headers", {})
+        assert not set(held) & set(QUOTA_HEADERS)
+
+
+def test_the_schemes_are_those_of_the_specification():
+    schemes = DOCUMENT.content["components"]["securitySchemes"]
+    assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
+    key = schemes["apiKey"]
+    assert (key["type"], key["in"], key["name"]) == ("apiKey", "header", "X-Api-Key")
+    assert {} in DOCUMENT.operation("POST", "/api/v1/mcp")["security"]
+
+
+def test_parameters_have_the_bounds_and_defaults_of_the_specification():
+    taken = parameters(DOCUMENT, "/api/v1/signals")
+    assert list(taken) == [
+        "tier",
+        "ticker",
+        "indicator",
+        "timeframe",
+        "direction",
+        "since",
+        "limit",
+        "offset",
+    ]
+    assert taken["limit"]["schema"] == {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 200,
+        "default": 50,
+    }
+    assert taken["since"]["schema"]["format"] == "date-time"
+    assert taken["tier"]["schema"]["default"] == "universe"
+    assert all(parameter["description"] for parameter in taken.values())
+    hours = parameters(DOCUMENT, "/api/v1/flips")["hours"]["schema"]
+    assert (hours["minimum"], hours["maximum"]) == (1, 72)
+    agree = parameters(DOCUMENT, "/api/v1/confluence")["min_agree"]["schema"]
+    assert (agree["minimum"], agree["maximum"], agree["default"]) == (1, 6, 3)
+    assert parameters(DOCUMENT, "/api/v1/usage") == {}
+
+
+async def test_enums_follow_the_published_coverage(served):
+    whole = parameters(await served_document(served), "/api/v1/state")
+    assert whole["indicator"]["schema"]["enum"] == list(INDICATOR_IDS)
+    assert whole["asset_class"]["schema"]["enum"] == ["crypto", "stock", "metal"]
+    published = coverage()
+    kept = [asset for asset in published.assets if asset.asset_class != "metal"]
+    cut = {"assets": tuple(kept), "indicators": published.indicators[:2]}
+    await served.market.publish_coverage(published.model_copy(update=cut))
+    narrowed = parameters(await served_document(served), "/api/v1/state")
+    assert narrowed["indicator"]["schema"]["enum"] == ["trend_oracle", "bayesian_trend"]
+    assert narrowed["asset_class"]["schema"]["enum"] == ["crypto", "stock"]
+
+
+def test_it_exists_before_coverage_is_published():
+    assert json.loads(openapi_text("http://h", None))["paths"].keys() == set(
+        DOCUMENT.content["paths"]
+    )
+
+
+async def test_the_answer_of_every_get_route_is_what_the_document_says(served):
+    document = await served_document(served)
+    reads = [path for method, path in served_operations(served) if method == "GET"]
+    for path in reads:
+        response = await served.client.get(path, headers=served.key_headers)
+        assert response.status_code == 200
+        document.holds("GET", documented(path), response)

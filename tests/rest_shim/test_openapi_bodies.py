@@ -1,0 +1,117 @@
+import pytest
+
+from rest_shim.openapi import openapi
+from tests.rest_shim.document import Document
+from tests.serving import coverage
+
+DOCUMENT = Document(openapi("http://h", coverage()))
+
+
+def body_validator(path):
+    schema = DOCUMENT.operation("POST", path)["requestBody"]["content"]["application/json"]
+    return DOCUMENT.validator(schema["schema"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "is_valid"),
+    [
+        ("checkout", {"contact_email": "a@example.org"}, True),
+        ("checkout", {"contact_email": "a@example.org", "billing": "yearly"}, True),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 120}, True),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": "x" * 121}, False),
+        ("checkout", {"contact_email": "a@example.org", "billing": "weekly"}, False),
+        ("checkout", {"contact_email": "a@example.org", "bilinng": "yearly"}, False),
+        ("checkout", {"contact_email": "not an address"}, False),
+        ("checkout", {"contact_email": "a@example.org", "agent_name": None}, False),
+        ("checkout", {}, False),
+        ("claim", {"claim_token": "a-B_9" * 40}, True),
+        ("claim", {"claim_token": "a" * 201}, False),
+        ("claim", {"claim_token": ""}, False),
+        ("claim", {"claim_token": "a b"}, False),
+        ("claim", {}, False),
+        ("request", {"contact_email": "a@example.org"}, True),
+        (
+            "request",
+            {
+                "contact_email": "a@example.org",
+                "agent_name": "x" * 120,
+                "operator": "x" * 120,
+                "use_case": "x" * 1000,
+                "expected_volume": "x" * 120,
+            },
+            True,
+        ),
+        ("request", {"contact_email": "a@example.org", "operator": "x" * 121}, False),
+        ("request", {"contact_email": "a@example.org", "use_case": "x" * 1001}, False),
+        ("request", {"contact_email": "a@example.org", "expected_volume": "x" * 121}, False),
+        ("request", {"operator": "x"}, False),
+    ],
+)
+def test_bodies_have_the_bounds_of_the_specification(path, body, is_valid):
+    paths = {
+        "checkout": "/api/v1/access/checkout",
+        "claim": "/api/v1/access/claim",
+        "request": "/api/v1/access-request",
+    }
+    assert body_validator(paths[path]).is_valid(body) is is_valid
+
+
+def test_billing_is_monthly_unless_said():
+    billing = DOCUMENT.at("#/components/schemas/CheckoutBody")["properties"]["billing"]
+    assert (billing["enum"], billing["default"]) == (["monthly", "yearly"], "monthly")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_valid"),
+    [
+        ({"status": "pending", "mode": None, "message": "m", "retry_after_seconds": 10}, True),
+        ({"status": "pending", "mode": "test", "message": "m"}, False),
+        ({"status": "active", "mode": "live", "api_key": "ek_" + "a" * 43}, False),
+        (
+            {
+                "status": "active",
+                "mode": "live",
+                "api_key": "ek_" + "a" * 43,
+                "usage": {
+                    "header": "h",
+                    "daily_limit": 10_000,
+                    "quota_resets": "00:00 UTC",
+                    "start_here": "s",
+                },
+            },
+            True,
+        ),
+        ({"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10}, False),
+    ],
+)
+def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
+    response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
+    validator = DOCUMENT.validator(response["content"]["application/json"]["schema"])
+    assert validator.is_valid(answer) is is_valid
+
+
+@pytest.mark.parametrize(
+    ("message", "is_valid"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, True),
+        ({"jsonrpc": "2.0", "id": None, "method": "ping", "params": {}}, True),
+        ({"jsonrpc": "2.0", "method": "notifications/initialized"}, True),
+        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, False),
+        ({"jsonrpc": "2.0", "id": 1}, False),
+        ({"jsonrpc": "2.0", "id": 1.5, "method": "ping"}, False),
+        ([], False),
+    ],
+)
+async def test_the_envelope_is_valid_exactly_where_the_endpoint_takes_it(served, message, is_valid):
+    assert body_validator("/api/v1/mcp").is_valid(message) is is_valid
+    response = await served.post(message)
+    refused = response.status_code == 200 and response.json().get("error", {}).get("code")
+    assert (refused == -32600) is not is_valid
+
+
+def test_the_example_of_a_page_is_what_its_schema_says():
+    content = DOCUMENT.response("GET", "/api/v1/signals/sample", 200)["content"]
+    example = DOCUMENT.followed(content["application/json"]["examples"]["sample"])["value"]
+    DOCUMENT.validator(content["application/json"]["schema"]).validate(example)
+    call = DOCUMENT.operation("POST", "/api/v1/mcp")["requestBody"]["content"]["application/json"]
+    DOCUMENT.validator(call["schema"]).validate(call["example"])

@@ -1,0 +1,56 @@
+"""Answers of a real service, changed in one place, and what an audit then finds."""
+
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from service.public_audit.answers import Answers, Asked
+from service.public_audit.audit import audited
+
+ROW = r'signals: "universe\.\S+"'
+
+
+def findings_of(answers: Answers, tamper: Callable[[Answers], None]) -> list[str]:
+    """Return what an audit finds in a tampered copy of the answers."""
+    tampered = pickle.loads(pickle.dumps(replace(answers)))
+    tamper(tampered)
+    return audited(tampered).findings
+
+
+def assert_exactly(findings: list[str], expected: list[str]) -> None:
+    """Assert that each finding is expected, and that each expected one is there."""
+    assert findings
+    for finding in findings:
+        assert any(re.match(pattern, finding) for pattern in expected), finding
+    for pattern in expected:
+        assert any(re.match(pattern, finding) for finding in findings), pattern
+
+
+def richest(asked: list[Asked]) -> Asked:
+    """Return the answer that ranks the most assets."""
+    return max(asked, key=lambda a: len(a.answer.get("results", a.answer.get("groups"))))
+
+
+def place(answers: Answers, path: str) -> tuple[Any, Any]:
+    """Return what a dotted path leads to, and its last step there."""
+    view, *steps, last = path.split(".")
+    here = getattr(answers, view)
+    if view in ("confluence", "flips"):
+        here = richest(here).answer
+    for step in steps:
+        here = here[key(here, step)]
+    return here, key(here, last)
+
+
+def key(here: Any, step: str) -> Any:
+    """Return a step of a path as a name, or as an index: a number, or where a ticker stands."""
+    if isinstance(here, dict):
+        return step
+    numbers = {asset["ticker"]: at for at, asset in enumerate(here) if "ticker" in asset}
+    return numbers[step] if step.isalpha() else int(step)
+
+
+def other(reading: str) -> str:
+    return "bearish" if reading == "bullish" else "bullish"

@@ -1,0 +1,92 @@
+"""Counts of the feed against a plain-Python model, and the plans that make them."""
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.vocabulary import TIMEFRAMES
+from store.protocol import ChangeRow, Statistics
+from store.sqlite import SqliteMarketStore
+from store.sqlite_reads import COUNTS, OLDEST
+from tests.store.rows import NOW, change, work
+
+OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
+
+CELLS = st.tuples(
+    st.sampled_from(["BTC", "ETH"]),
+    st.sampled_from(["enzo", "perpkit", "dexter"]),
+    st.sampled_from(TIMEFRAMES),
+    st.sampled_from([1, -1, 0]),
+    st.sampled_from([True, True, False]),
+    st.integers(1, 3),
+)
+BOUNDS = st.tuples(st.integers(0, 30), st.integers(0, 60), st.integers(0, 30))
+
+
+def modelled(rows: list[ChangeRow], after: int, until: int, kept_after: int) -> Statistics:
+    shown = [row for row in rows if row.published and row.created_at <= until]
+    return Statistics(
+        Counter(
+            (row.indicator, row.timeframe, row.after) for row in shown if row.created_at > after
+        ),
+        min((row.created_at for row in shown if row.created_at > kept_after), default=None),
+    )
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    cells=st.lists(CELLS, min_size=0, max_size=30),
+    asked=st.lists(BOUNDS, min_size=20, max_size=20),
+)
+async def test_counts_are_those_of_a_plain_walk_over_all_rows(
+    open_market: OpenMarket,
+    tmp_path: Path,
+    cells: list[tuple[str, str, str, int, bool, int]],
+    asked: list[tuple[int, int, int]],
+) -> None:
+    rows: list[ChangeRow] = []
+    for ticker, indicator, timeframe, after, published, gap in cells:
+        created_at = (rows[-1].created_at if rows else 0) + gap
+        row = change(created_at, ticker, indicator, timeframe, after=after, published=published)
+        rows.append(row)
+    store = await open_market(Path(tempfile.mkdtemp(dir=tmp_path)) / "market.db")
+    await store.commit(work(changes=rows))
+    for bounds in asked:
+        assert await store.statistics(*bounds) == modelled(rows, *bounds)
+    await store.close()
+
+
+async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
+    market: SqliteMarketStore,
+) -> None:
+    await market.commit(work(changes=[change(NOW + at) for at in range(5)]))
+    found = await market.statistics(after=NOW + 1, until=NOW + 3, kept_after=NOW)
+    assert found == Statistics({("enzo", "1h", 1): 2}, NOW + 1)
+
+
+async def test_rows_that_are_not_published_count_nowhere(market: SqliteMarketStore) -> None:
+    await market.commit(work(changes=[change(NOW, published=False)]))
+    assert await market.statistics(0, NOW, 0) == Statistics({}, None)
+
+
+async def test_an_empty_store_counts_nothing(market: SqliteMarketStore) -> None:
+    assert await market.statistics(0, NOW, 0) == Statistics({}, None)
+
+
+@pytest.mark.parametrize("statement", [COUNTS, OLDEST], ids=["counts", "oldest"])
+async def test_statistics_search_the_feeds_index_between_two_times(
+    market: SqliteMarketStore, path: Path, statement: str
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", (0, NOW))]
+    assert plan[0] == "SEARCH changes USING INDEX feed_all (created_at>? AND created_at<?)"
+    assert [step for step in plan[1:] if step != "USE TEMP B-TREE FOR GROUP BY"] == []
