@@ -69,18 +69,18 @@ def cut(columns: Columns, assets: int, start: int, stop: int) -> Columns:
 
 
 def warmed(market: Bar, bars: int) -> Engine:
-    engine, everyone = Engine(INDICATORS, ASSETS), np.arange(ASSETS)
+    engine, everyone, once = Engine(INDICATORS, ASSETS), np.arange(ASSETS), np.ones(ASSETS, int)
     for bar in bars_of(market, 0, bars):
-        engine.step(everyone, bar)
+        engine.step(everyone, once, bar)
     return engine
 
 
 def stepped(market: Bar, bars: int) -> Readings:
     """Return the engine's readings of the first bars, shape (bars, assets, indicators)."""
-    engine, everyone = Engine(INDICATORS, ASSETS), np.arange(ASSETS)
+    engine, everyone, once = Engine(INDICATORS, ASSETS), np.arange(ASSETS), np.ones(ASSETS, int)
     readings = np.empty((bars, ASSETS, len(IDS)), dtype=np.int8)
     for t, bar in enumerate(bars_of(market, 0, bars)):
-        readings[t] = engine.step(everyone, bar)
+        readings[t] = engine.step(everyone, once, bar)
     return readings
 
 
@@ -138,9 +138,9 @@ def print_row(what: str, spent: float, ours: float, peak: float) -> None:
 
 
 def print_live_step(market: Bar, columns: Columns) -> None:
-    everyone, engine = np.arange(ASSETS), warmed(market, WINDOW)
+    everyone, once, engine = np.arange(ASSETS), np.ones(ASSETS, int), warmed(market, WINDOW)
     ours = median(
-        seconds(lambda bar=bar: engine.step(everyone, bar))
+        seconds(lambda bar=bar: engine.step(everyone, once, bar))
         for bar in bars_of(market, WINDOW, WINDOW + STEPS)
     )
     kept = sum(field[:, :WINDOW].nbytes for field in columns)

@@ -15,11 +15,20 @@ from compute.engine import layout
 from compute.indicators.contract import NO_READING, Indicator
 from compute.restore import funding_of, series_of
 from compute.runs import last_run
-from compute.stepper import Cell, Change, Intake, Stepper
+from compute.stepper import Cell, Changes, Intake, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import TIMEFRAMES, UNIVERSE_RETENTION_MS, Timeframe
+from schemas.vocabulary import UNIVERSE_RETENTION_MS, Timeframe
 from store.digest import GENESIS, bars_digest, chain_digest
-from store.protocol import BarRow, ChangeRow, FundingRow, MarketStore, PassRow, Progress
+from store.protocol import (
+    BarBlock,
+    ChangeRow,
+    DamagedError,
+    FundingRow,
+    MarketStore,
+    PassContent,
+    PassRow,
+    Progress,
+)
 
 Progressed = Callable[[int, int], None]
 
@@ -56,13 +65,19 @@ class Audit:
         self._epochs = Epochs(await self._store.epochs(), self._indicators)
         progress = await self._store.progress()
         rows = RowAudit(
+            self._stepper.cells,
             self._epochs,
             await self._store.publish_from(),
             progress.pruned_before,
             is_nominal=coverage is not None and coverage.source == "recorded",
         )
         self._check_clock(progress, await self._store.passes())
-        await self._walk(rows, progressed)
+        try:
+            await self._walk(rows, progressed)
+        except DamagedError as error:
+            rows.findings.append(f"bars: {error}: nothing from there on was checked")
+            self._report.findings += rows.findings
+            return self._report
         self._report.findings += rows.findings
         await self._compare_readings()
         await self._compare_carries()
@@ -92,10 +107,10 @@ class Audit:
             while waiting is not None and waiting.created_at <= (row.last_created_at or -1):
                 changes.append(waiting)
                 waiting = await anext(stored, None)
-            bars, funding, _ = await self._store.pass_content(row.number)
-            self._check_chain(previous, row, bars, funding)
+            held = await self._store.pass_content(row.number)
+            self._check_chain(previous, row, held)
             before, run = run, last_run(row.market_time)
-            rows.compare(row, self._recompute(bars, funding, before, run), changes)
+            rows.compare(row, self._recompute(held, before, run), changes)
             self._report.checked["changes"] += len(changes)
             self._keep_foreign(changes)
             previous = row.digest
@@ -103,49 +118,42 @@ class Audit:
         ownerless = [] if waiting is None else [waiting]
         rows.finish([*ownerless, *[row async for row in stored]])
 
-    def _check_chain(
-        self,
-        previous: bytes,
-        row: PassRow,
-        bars: Sequence[BarRow],
-        funding: Sequence[FundingRow],
-    ) -> None:
-        self._report.checked.update(passes=1, bars=len(bars), settlements=len(funding))
-        if bars_digest(bars, funding) != row.bars_digest:
+    def _check_chain(self, previous: bytes, row: PassRow, held: PassContent) -> None:
+        bars = sum(map(len, held.bars))
+        self._report.checked.update(passes=1, bars=bars, settlements=len(held.funding))
+        if bars_digest(held.bars, held.funding, held.watermarks) != row.bars_digest:
             self._find(f"bars: pass {row.number} does not hold the bars it was committed with")
         link = chain_digest(previous, row.market_time, row.bars_digest, row.changes_digest)
         if link != row.digest:
             self._find(f"chain: pass {row.number} does not follow from its predecessor")
 
-    def _recompute(
-        self, bars: Sequence[BarRow], funding: Sequence[FundingRow], before: int, run: int
-    ) -> list[Change]:
+    def _recompute(self, held: PassContent, before: int, run: int) -> Changes:
         """Step a pass's bars; return the changes that follow from them, in their order."""
-        own: dict[str, tuple[list[BarRow], list[FundingRow]]] = {}
-        for bar in bars:
-            own.setdefault(bar.ticker, ([], []))[0].append(bar)
-        for settlement in funding:
+        own: dict[str, tuple[list[BarBlock], list[FundingRow]]] = {}
+        for block in held.bars:
+            own.setdefault(block.ticker, ([], []))[0].append(block)
+        for settlement in held.funding:
             own.setdefault(settlement.ticker, ([], []))[1].append(settlement)
         for ticker, (its_bars, its_funding) in own.items():
             self._take_in(ticker, its_bars, its_funding)
-        changes: list[Change] = []
         start = run if run == before else before + HOUR_S
-        for hour, due in self._intake.take(self._stepper.row, start, run):
-            for timeframe, ready in due.items():
-                self._report.checked["readings"] += len(ready.row) * len(self._indicators)
-                for row, close in zip(ready.row.tolist(), ready.close_time.tolist(), strict=True):
-                    self._stepped_to[self._stepper.tickers[row], timeframe] = close
-            changes += self._stepper.run(hour, due)
-        return changes
+        behind = {row.ticker: row.watermark for row in held.watermarks}
+        due = self._intake.take(self._stepper.row, start, run, behind)
+        self._report.checked["readings"] += len(due.run) * len(self._indicators)
+        closes = due.close_time[due.last].tolist()
+        self._stepped_to.update(
+            zip((self._stepper.places[row] for row in due.row.tolist()), closes, strict=True)
+        )
+        return self._stepper.run(due)
 
-    def _take_in(self, ticker: str, bars: list[BarRow], funding: list[FundingRow]) -> None:
-        if ticker not in self._stepper.row:
-            self._report.not_verifiable[f"{ticker}: not in the universe"] += len(bars)
+    def _take_in(self, ticker: str, bars: list[BarBlock], funding: list[FundingRow]) -> None:
+        if ticker not in self._stepper.tickers:
+            self._report.not_verifiable[f"{ticker}: not in the universe"] += sum(map(len, bars))
             return
         if bars:
             self._intake.native[ticker] = bars[0].timeframe
         if ticker in self._intake.native:
-            series = series_of(bars, self._intake, ticker)
+            series = series_of(bars, self._intake.native[ticker])
             self._intake.add(ticker, series, funding_of(funding))
 
     def _keep_foreign(self, stored: Sequence[ChangeRow]) -> None:
@@ -166,16 +174,16 @@ class Audit:
             Cell(row.ticker, row.timeframe, row.indicator): row.reading
             for row in await self._store.readings()
         }
-        computed: dict[Cell, int] = {}
-        for timeframe in TIMEFRAMES:
-            board = self._stepper.board[timeframe]
-            for row, ticker in enumerate(self._stepper.tickers):
-                for key, reading in zip(self._stepper.keys, board[row].tolist(), strict=True):
-                    if reading != NO_READING:
-                        computed[Cell(ticker, timeframe, key)] = reading
+        computed = {
+            cell: reading
+            for cell, reading in zip(
+                self._stepper.cells, self._stepper.board.ravel().tolist(), strict=True
+            )
+            if reading != NO_READING
+        }
         for cell in sorted(stored.keys() | computed.keys()):
             given, wanted = stored.get(cell), computed.get(cell)
-            if given != wanted and cell.ticker in self._stepper.row:
+            if given != wanted and cell.ticker in self._stepper.tickers:
                 where = ".".join(cell)
                 self._find(f"readings: {where} is {given} where the bars give {wanted}")
 
@@ -186,7 +194,7 @@ class Audit:
         }
         self._report.checked["carries"] += len(stored)
         for (ticker, timeframe), close in self._stepped_to.items():
-            row = self._stepper.row[ticker]
+            row = self._stepper.row[ticker, timeframe]
             for column, indicator in enumerate(self._indicators):
                 cell = Cell(ticker, timeframe, indicator.id)
                 carry = stored.pop(cell, None)
@@ -197,9 +205,9 @@ class Audit:
                     self._report.not_verifiable[f"carry of {cell.key}: v{carry.version}"] += 1
                 elif (carry.close_time, carry.data) != (
                     close,
-                    self._stepper.engines[timeframe].carry(column, row),
+                    self._stepper.engine.carry(column, row),
                 ):
                     self._find(f"carries: {where} does not follow from the bars")
         for cell in stored:
-            if cell.ticker in self._stepper.row:
+            if cell.ticker in self._stepper.tickers:
                 self._find(f"carries: {'.'.join(cell)} belongs to no bar")

@@ -1,12 +1,11 @@
 """Compares the stored changes with those that follow from the bars, both ways. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from compute.indicators.contract import Indicator
-from compute.runs import is_published, market_ms
-from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Change
+from compute.rows import change_rows, market_ms
+from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from store.digest import changes_digest
 from store.protocol import ChangeRow, EpochRow, PassRow
 
@@ -50,6 +49,7 @@ class RowAudit:
 
     def __init__(
         self,
+        cells: Sequence[Cell],
         epochs: Epochs,
         publish_from: Mapping[str, int],
         pruned_before: int,
@@ -58,6 +58,7 @@ class RowAudit:
     ) -> None:
         """Say from when rows must be there, and whether `created_at` is a function of the bars."""
         self.findings: Final[list[str]] = []
+        self._cells = cells
         self._epochs = epochs
         self._publish_from = publish_from
         self._pruned_before = pruned_before
@@ -67,7 +68,7 @@ class RowAudit:
         self._surplus: dict[str, ChangeRow] = {}
         self._pruned: dict[Cell, ChangeRow] = {}
 
-    def compare(self, row: PassRow, changes: Sequence[Change], stored: Sequence[ChangeRow]) -> None:
+    def compare(self, row: PassRow, changes: Changes, stored: Sequence[ChangeRow]) -> None:
         """Compare one pass: what follows from its bars, and what is stored of it."""
         expected = self._expected(changes, stored)
         self._check_digest(row, expected, stored)
@@ -101,30 +102,19 @@ class RowAudit:
         ]
         self.findings.extend(f"changes: {row.id} {fault}" for fault, rows in left for row in rows)
 
-    def _expected(
-        self, changes: Sequence[Change], stored: Sequence[ChangeRow]
-    ) -> dict[str, ChangeRow]:
+    def _expected(self, changes: Changes, stored: Sequence[ChangeRow]) -> dict[str, ChangeRow]:
         """Give the changes their rows; what another version read keeps its places between them."""
         rows: dict[str, ChangeRow] = {}
         taken = {row.created_at for row in stored if self._is_foreign(row)}
-        for change in changes:
-            if self._epochs.foreign_version(change.cell, change.close_time) is None:
-                self._last_created_at = max(market_ms(change.run), self._last_created_at + 1)
+        times = market_ms(changes.run)
+        for row in change_rows(changes, self._cells, times, lambda cell: 0, self._publish_from):
+            if not self._is_foreign(row):
+                self._last_created_at = max(row.created_at, self._last_created_at + 1)
                 while self._last_created_at in taken:
                     self._last_created_at += 1
-                row = ChangeRow(
-                    self._last_created_at,
-                    change.cell.ticker,
-                    change.cell.key,
-                    change.cell.timeframe,
-                    change.close_time,
-                    self._epochs.number(change.cell, change.close_time),
-                    change.before,
-                    change.after,
-                    change.price,
-                    is_published(change, self._publish_from.get(change.cell.ticker, 0)),
-                )
-                rows[row.id] = row
+                epoch = self._epochs.number(_cell(row), row.close_time)
+                own = row._replace(created_at=self._last_created_at, epoch=epoch)
+                rows[own.id] = own
         return rows
 
     def _is_foreign(self, row: ChangeRow) -> bool:
@@ -133,7 +123,7 @@ class RowAudit:
     def _match(self, given: ChangeRow, wanted: ChangeRow) -> None:
         has_aged = given.created_at < self._pruned_before
         if not self._is_nominal or (has_aged and self._epochs.has_foreign):
-            wanted = replace(wanted, created_at=given.created_at)
+            wanted = wanted._replace(created_at=given.created_at)
         fields = ("created_at", "before", "after", "price", "published")
         wrong = [
             f"{name} is {getattr(given, name)} where the bars give {getattr(wanted, name)}"

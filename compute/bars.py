@@ -49,6 +49,11 @@ class Series:
         """Build a series from accepted bars of one native period, oldest first."""
         table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), 5)
         open_time = np.array([row.open_time for row in rows], dtype=np.int64)
+        return cls.at(open_time, table, period_s)
+
+    @classmethod
+    def at(cls, open_time: Times, table: Prices, period_s: int) -> Self:
+        """Build a series from open times and a (bars, 5) table: open, high, low, close, volume."""
         columns = (np.ascontiguousarray(table[:, column]) for column in range(5))
         return cls(open_time, closing_time(open_time, period_s), *columns)
 
@@ -92,11 +97,15 @@ class Funding:
 
         The sums are exactly rounded, so they do not depend on where a window was cut.
         """
-        first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right").tolist()
-        last = np.searchsorted(self.settled_at, close_time, side="right").tolist()
+        first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right")
+        last = np.searchsorted(self.settled_at, close_time, side="right")
+        differs = (np.diff(first, prepend=-1) != 0) | (np.diff(last, prepend=-1) != 0)
+        place = np.flatnonzero(differs)
         rates = self.rate.tolist()
-        sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in zip(first, last, strict=True)]
-        return FUNDING_DAYS * np.array(sums, dtype=np.float64)
+        windows = zip(first[place].tolist(), last[place].tolist(), strict=True)
+        sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in windows]
+        repeats = np.diff(place, append=len(close_time))
+        return FUNDING_DAYS * np.repeat(np.array(sums, dtype=np.float64), repeats)
 
 
 def closing_time(open_time: Times, period_s: int) -> Times:

@@ -1,7 +1,8 @@
-"""Steps all indicators over any subset of assets and keeps their carries. Pure NumPy."""
+"""Steps all indicators over any subset of sequences and keeps their carries. Pure NumPy."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -13,40 +14,39 @@ Rows = NDArray[np.int64]
 
 
 class Engine:
-    """The carries of one timeframe: every indicator, every asset.
+    """The carries of every indicator and every sequence: one asset's bars of one timeframe.
 
-    Assets are numbered 0 to `assets` - 1 by the caller; `step` takes the numbers of those that
-    have a new bar, each at most once.
+    Sequences are numbered 0 to `rows` - 1 by the caller. They do not depend on each other, so that
+    the k-th bars of all of them step together, whenever they closed.
     """
 
-    def __init__(self, indicators: Sequence[Indicator], assets: int) -> None:
+    def __init__(self, indicators: Sequence[Indicator], rows: int) -> None:
         self.indicators: Final = tuple(indicators)
-        self.assets: Final = assets
-        self._carries: list[Carry] = [i.start(assets) for i in self.indicators]
+        self._carries: list[Carry] = [i.start(rows) for i in self.indicators]
 
-    def step(self, rows: Rows, bar: Bar) -> Readings:
-        """Step the assets `rows` on one bar each; return readings, shape (rows, indicators)."""
-        readings = np.empty((len(rows), len(self.indicators)), dtype=np.int8)
-        everyone = len(rows) == self.assets and bool((rows == np.arange(self.assets)).all())
+    def step(self, rows: Rows, count: Rows, bar: Bar) -> Readings:
+        """Step the sequences `rows`, each named once, on `count` bars each.
+
+        The bars of a sequence lie together in the columns of `bar`, in order of close. Returns
+        their readings, shape (bars, indicators).
+        """
+        order = np.argsort(-count, kind="stable")
+        place, sizes = _turns(count, order)
+        bars = _split(bar, place, sizes)
+        chosen = _stretch(rows[order])
+        readings = np.empty((len(place), len(self.indicators)), dtype=np.int8)
         for column, indicator in enumerate(self.indicators):
-            if everyone:
-                self._carries[column], readings[:, column] = indicator.step(
-                    self._carries[column], bar
-                )
-            else:
-                readings[:, column] = self._step_some(column, rows, bar)
-        return readings
-
-    def _step_some(self, column: int, rows: Rows, bar: Bar) -> Readings:
-        whole = self._carries[column]
-        part: Carry = {name: array[rows] for name, array in whole.items()}
-        part, readings = self.indicators[column].step(part, bar)
-        for name, array in part.items():
-            whole[name][rows] = array
+            whole = self._carries[column]
+            part = {name: array[chosen] for name, array in whole.items()}
+            if bars:
+                readings[:, column] = np.concatenate(_step_turns(indicator, part, bars))[place]
+            if isinstance(chosen, np.ndarray):
+                for name, array in part.items():
+                    whole[name][chosen] = array
         return readings
 
     def carry(self, column: int, row: int) -> bytes:
-        """Return one asset's carry of one indicator as bytes, to be stored."""
+        """Return one sequence's carry of one indicator as bytes, to be stored."""
         whole = self._carries[column]
         return b"".join(whole[name][row].tobytes() for name in sorted(whole))
 
@@ -59,6 +59,54 @@ class Engine:
             stored = np.frombuffer(data, cell.dtype, cell.size, place)
             cell[...] = stored.reshape(cell.shape)
             place += cell.nbytes
+
+
+def _stretch(rows: Rows) -> Rows | slice:
+    """Return neighbouring rows as a slice, which gathers views: nothing to copy or put back."""
+    if len(rows) and bool((np.diff(rows) == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _turns(count: Rows, order: Rows) -> tuple[Rows, Rows]:
+    """Return each bar's place when turn k holds all k-th bars in an order of the sequences.
+
+    And how many bars each turn has. In an order that has the longest sequences first, those which
+    have a bar are the first ones in every turn.
+    """
+    turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    sizes = np.bincount(turn)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return (np.cumsum(sizes) - sizes)[turn] + np.repeat(rank, count), sizes
+
+
+def _split(bar: Bar, place: Rows, sizes: Rows) -> list[Bar]:
+    """Return the bars turn by turn."""
+    columns = []
+    for column in bar:
+        moved = np.empty_like(column)
+        moved[place] = column
+        columns.append(np.split(moved, np.cumsum(sizes[:-1])))
+    return list(map(Bar, *columns)) if len(place) else []
+
+
+def _step_turns(indicator: Indicator, carry: Carry, bars: Iterable[Bar]) -> list[Readings]:
+    """Step the first rows of a carry on each turn's bars, in place; return the turns' readings.
+
+    As long as no sequence ends, an indicator goes on with the arrays that it returned.
+    """
+    readings = []
+    for length, turns in groupby(bars, key=lambda bar: len(bar.close)):
+        part: Carry = {name: array[:length] for name, array in carry.items()}
+        moved = dict(part)
+        for bar in turns:
+            moved, reading = indicator.step(moved, bar)
+            readings.append(reading)
+        for name, array in moved.items():
+            if array is not part[name]:
+                part[name][...] = array
+    return readings
 
 
 def layout(indicator: Indicator) -> str:

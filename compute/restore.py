@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from compute.bars import DAY_S, HOUR_S, Funding, RawBar, Series, built
+from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, built
 from compute.engine import Engine, layout
 from compute.indicators.contract import Bar, Indicator
 from compute.stepper import Cell, Intake, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import PERIOD_S, Timeframe
-from store.protocol import BarRow, CarryRow, EpochRow, FundingRow, MarketStore
+from store.protocol import BarBlock, CarryRow, EpochRow, FundingRow, MarketStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Restorer:
 
     def carry_row(self, desk: Desk, cell: Cell, close_time: int, epoch: int) -> CarryRow:
         """Return the carry that an engine holds for a cell, to be stored."""
-        column = [i.id for i in self._indicators].index(cell.key)
-        data = desk.stepper.engines[cell.timeframe].carry(column, desk.stepper.row[cell.ticker])
+        column = desk.stepper.keys.index(cell.key)
+        data = desk.stepper.engine.carry(column, desk.stepper.row[cell[:2]])
         version = self._indicators[column].version
         return CarryRow(*cell, version, self._layouts[cell.key], epoch, close_time, data)
 
@@ -79,7 +79,8 @@ class Restorer:
             for i in self._indicators
         )
         since = -1 if whole else min(stepped_to.values())
-        bars = series_of(await self._store.bars(ticker, since - 2 * HOUR_S), desk.intake, ticker)
+        stored = await self._store.bars(ticker, since - 2 * HOUR_S)
+        bars = series_of(stored, desk.intake.native[ticker])
         funding = funding_of(await self._store.funding(ticker, since - DAY_S))
         for timeframe, to in stepped_to.items():
             waiting = bars.where(bars.close_time > to)
@@ -96,7 +97,7 @@ class Restorer:
         bars: Series,
         funding: Funding,
     ) -> None:
-        engine, row = desk.stepper.engines[timeframe], desk.stepper.row[ticker]
+        engine, row = desk.stepper.engine, desk.stepper.row[ticker, timeframe]
         own = desk.intake.native[ticker] == timeframe
         for column, indicator in enumerate(self._indicators):
             cell = Cell(ticker, timeframe, indicator.id)
@@ -123,18 +124,18 @@ class Restorer:
 def rebuilt(indicator: Indicator, bars: Series, funding: Funding) -> bytes:
     """Step one asset's bars of one timeframe from the first on; return the carry."""
     engine = Engine((indicator,), 1)
-    row = np.zeros(1, dtype=np.int64)
     f = funding.annualised(bars.close_time)
-    columns = (bars.open, bars.high, bars.low, bars.close, bars.volume, f)
-    for place in range(len(bars)):
-        engine.step(row, Bar(*(column[place : place + 1] for column in columns)))
+    bar = Bar(bars.open, bars.high, bars.low, bars.close, bars.volume, f)
+    engine.step(np.array([0]), np.array([len(bars)]), bar)
     return engine.carry(0, 0)
 
 
-def series_of(rows: Sequence[BarRow], intake: Intake, ticker: str) -> Series:
-    """Return one asset's stored bars as columns."""
-    raw = [RawBar(r.open_time, r.open, r.high, r.low, r.close, r.volume) for r in rows]
-    return Series.of(raw, PERIOD_S[intake.native[ticker]])
+def series_of(blocks: Sequence[BarBlock], native: Timeframe) -> Series:
+    """Return one asset's stored bars of its native timeframe as columns."""
+    for block in blocks:
+        if block.timeframe == native:
+            return Series.at(block.open_time, block.values, PERIOD_S[native])
+    return NO_BARS
 
 
 def funding_of(rows: Sequence[FundingRow]) -> Funding:

@@ -3,28 +3,41 @@
 Replay, catch-up and live runs are this one code; they differ in how many hours a pass holds.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from compute.bars import HOUR_S, Funding, Series
+import numpy as np
+
+from compute.bars import DAY_S, HOUR_S, Funding, Series, closing_time
 from compute.coverage import coverage, with_dropped
 from compute.indicators.contract import Indicator
-from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.restore import Restorer
-from compute.sources.source import Source
-from compute.stepper import ITS_INDICATOR, LEGACY_KEY, RUN_DELAY_S, Cell, Change
+from compute.rows import (
+    bar_block,
+    carry_rows,
+    change_rows,
+    funding_rows,
+    market_ms,
+    sequence_of_times,
+)
+from compute.sources.source import Fetched, Source
+from compute.stepper import ITS_INDICATOR, LEGACY_KEY, RUN_DELAY_S, Cell, Changes
 from compute.universe import Universe
-from schemas.vocabulary import Timeframe, midnight_s
-from store.protocol import BarRow, CarryRow, ChangeRow, EpochRow, FundingRow, MarketStore, Pass
+from schemas.vocabulary import DAY_MS, PERIOD_S, Timeframe, midnight_s
+from store.protocol import (
+    BarBlock,
+    ChangeRow,
+    FundingRow,
+    MarketStore,
+    Pass,
+    WatermarkRow,
+)
 
-PASS_S = 10 * 86_400
+PASS_S = 60 * DAY_S
+FIRST_FEED_MS = 30 * DAY_MS
 Progressed = Callable[[int, int], None]
-
-
-def market_ms(run: int) -> int:
-    """Return the nominal market time (epoch ms) of the run at an hour."""
-    return (run + RUN_DELAY_S) * 1000
 
 
 def last_run(now_ms: int) -> int:
@@ -33,7 +46,10 @@ def last_run(now_ms: int) -> int:
 
 
 class Runs:
-    """Brings a store up to an hour; `prepare` once, then `catch_up` as often as wished."""
+    """Brings a store up to an hour; `prepare` once, then `catch_up` as often as wished.
+
+    After an error it must be prepared anew: what it holds may be ahead of the store.
+    """
 
     def __init__(
         self,
@@ -41,18 +57,44 @@ class Runs:
         source: Source,
         universe: Universe,
         indicators: Sequence[Indicator],
+        clock: Callable[[], int],
     ) -> None:
+        """`clock` tells the wall clock (epoch ms), which the market clock of a source follows."""
         self._store: Final = store
         self._source: Final = source
         self._universe: Final = universe
         self._indicators: Final = tuple(indicators)
         self._restorer: Final = Restorer(store, universe, self._indicators)
+        self._wall_clock: Final = clock
 
-    async def prepare(self, now_ms: int) -> None:
+    @property
+    def done(self) -> int:
+        """The hour of the last run, one before the epoch where there was none."""
+        return self._done
+
+    @property
+    def due(self) -> int:
+        """The hour of the newest run whose market time has come."""
+        return last_run(self._now())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a recording has been played to its end, so that no run will follow."""
+        return self._source.ends_at is not None and self._done >= self._source.ends_at
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """The assets whose bars were due at the last pass and had not come."""
+        return tuple(row.ticker for row in self._behind if row.is_late)
+
+    async def prepare(self) -> None:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
         self._store.lock()
-        await self._store.adopt_source(self._source.name)
-        await self._publish_coverage(now_ms)
+        started_at = await self._store.adopt_source(self._source.name, self._now())
+        is_recorded = self._source.ends_at is not None
+        self._first_feed = 0 if is_recorded else max(0, started_at - FIRST_FEED_MS)
+        self._backfilled = self._source.ends_at if is_recorded else last_run(started_at)
+        covered_before = await self._publish_coverage()
         native = {
             asset.ticker: timeframe
             for asset in self._universe.assets
@@ -64,75 +106,169 @@ class Runs:
         done = -HOUR_S if progress.market_time is None else last_run(progress.market_time)
         self._done = done
         self._publish_from = await self._store.publish_from()
+        self._behind = await self._store.watermarks()
         self._seen = {t: done if t in self._publish_from else -1 for t in native}
+        self._seen |= {row.ticker: row.watermark for row in self._behind if row.ticker in native}
+        for ticker in self._publish_from.keys() & native.keys() - covered_before:
+            self._seen[ticker] = await self._last_close(ticker, native[ticker])
 
-    async def _publish_coverage(self, now_ms: int) -> None:
+    def _now(self) -> int:
+        """Return the market clock (epoch ms): that of a recording ends with it."""
+        end = self._source.ends_at
+        return self._wall_clock() if end is None else min(self._wall_clock(), market_ms(end))
+
+    def _written_at(self, run: int) -> int | None:
+        """Return the market clock, None where rows of a run are written at their nominal time."""
+        is_nominal = self._backfilled is not None and run <= self._backfilled
+        return None if is_nominal else self._now()
+
+    async def _last_close(self, ticker: str, native: Timeframe) -> int:
+        """Return where the stored bars of an asset end that was not covered for a while."""
+        stored = await self._store.bars(ticker)
+        opens = np.array([max((block.open_time[-1] for block in stored), default=-1)])
+        return int(closing_time(opens, PERIOD_S[native])[0])
+
+    async def _publish_coverage(self) -> set[str]:
+        """Publish what is covered from now on; return the assets that were covered before."""
         end = self._source.ends_at
         until = None if end is None else market_ms(end)
-        published_at = now_ms if until is None else min(now_ms, until)
-        new = coverage(self._universe, self._source, self._indicators, published_at, until)
+        new = coverage(self._universe, self._source, self._indicators, self._now(), until)
         snapshot = await self._store.snapshot()
+        old = None if snapshot.market_time is None else snapshot.coverage
         today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()
-        await self._store.publish_coverage(with_dropped(new, snapshot.coverage, today))
+        await self._store.publish_coverage(with_dropped(new, old, today))
+        return {asset.ticker for asset in (old.assets if old else ()) if asset.timeframes}
 
     async def catch_up(self, until: int, progressed: Progressed = lambda done, end: None) -> None:
-        """Run every hour up to `until` at which something is due, in passes of ten days.
+        """Run every hour up to `until` at which something is due, in passes of sixty days.
 
         The passes lie on a fixed grid, so that a run killed between two of them and started again
-        writes what an uninterrupted one would have written. It ends where the source ends.
+        writes what an uninterrupted one would have written. It ends where the source ends. One
+        pass is committed while the next one steps.
         """
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
+        work: Pass | None = None
+        progressed(self._begun(), end)
         while (first := self._next_hour()) is not None and first <= end:
-            await self._pass(min((first // PASS_S + 1) * PASS_S - HOUR_S, end))
+            pass_end = min((first // PASS_S + 1) * PASS_S - HOUR_S, end)
+            stepping = self._stepped(self._done + HOUR_S, pass_end, self._live())
+            work = await self._committed(work, stepping)
             progressed(self._done, end)
+        if work is not None:
+            await self._store.commit(work)
         if self._done < end:
-            await self._store.commit(Pass(market_ms(end), (), (), (), ()))
+            empty = Pass(market_ms(end), watermarks=self._behind, written_at=self._written_at(end))
+            await self._store.commit(empty)
             self._done = end
+
+    def _begun(self) -> int:
+        """Return the hour from which a catch-up is measured."""
+        first = self._next_hour()
+        return self._done if first is None else max(self._done, first - HOUR_S)
+
+    async def catch_up_late(self) -> None:
+        """Run the last hour once more for the assets that were behind, if anything came."""
+        tickers = [row.ticker for row in self._behind]
+        work = await self._stepped(self._done, self._done, tickers)
+        if work.bars or work.funding or work.carries:
+            await self._store.commit(work)
+
+    def _live(self) -> list[str]:
+        """Return the assets that still step, the removed ones up to their end."""
+        ends = self._universe.ends
+        return [t for t, seen in self._seen.items() if t not in ends or seen < ends[t]]
 
     def _next_hour(self) -> int | None:
         """Return the first hour not yet run at which a new bar or a waiting one is due."""
-        closes = [self._source.next_close(ticker, seen) for ticker, seen in self._seen.items()]
+        closes = [self._source.next_close(ticker, self._seen[ticker]) for ticker in self._live()]
         hours = [close for close in closes if close is not None]
         hours += self._desk.intake.waiting_for()
         return max(min(hours), self._done + HOUR_S) if hours else None
 
-    async def _pass(self, until: int) -> None:
-        """Fetch, step and commit everything due up to an hour, in one transaction."""
-        start = self._done + HOUR_S
-        bars, funding, publish_from = await self._take_in(start, until)
-        self._publish_from.update(publish_from)
-        changes: list[ChangeRow] = []
-        stepped: dict[tuple[str, Timeframe], tuple[int, int]] = {}
-        stepper = self._desk.stepper
-        for run, due in self._desk.intake.take(stepper.row, start, until):
-            changes += [self._row(change) for change in stepper.run(run, due)]
-            for timeframe, ready in due.items():
-                for row, close in zip(ready.row.tolist(), ready.close_time.tolist(), strict=True):
-                    place = (stepper.tickers[row], timeframe)
-                    stepped[place] = (stepped.get(place, (close, close))[0], close)
-        carries, epochs = self._carries(stepped)
-        work = Pass(market_ms(until), bars, funding, changes, carries, epochs, publish_from)
-        await self._store.commit(work)
-        self._done = until
+    async def _committed(self, work: Pass | None, stepping: Awaitable[Pass]) -> Pass:
+        """Commit a pass while the next one steps; both have ended when either fails."""
+        if work is None:
+            return await stepping
+        committing = asyncio.ensure_future(self._store.commit(work))
+        try:
+            return await stepping
+        finally:
+            await committing
 
-    async def _take_in(
-        self, start: int, until: int
-    ) -> tuple[list[BarRow], list[FundingRow], dict[str, int]]:
-        """Fetch what is new of every asset; an asset's backlog from before warms up in silence."""
-        bars: list[BarRow] = []
+    async def _stepped(self, start: int, until: int, tickers: Sequence[str]) -> Pass:
+        """Fetch from some assets and step all that is due from `start` to `until`."""
+        fetched = await self._fetched(tickers, until)
+        work = await asyncio.to_thread(self._work, start, until, fetched)
+        self._done = until
+        return work
+
+    async def _fetched(self, tickers: Sequence[str], until: int) -> dict[str, Fetched]:
+        """Fetch from some assets at once; all have ended when one fails."""
+        fetching = [
+            asyncio.ensure_future(self._source.fetch(ticker, self._seen[ticker], until))
+            for ticker in tickers
+        ]
+        try:
+            return dict(zip(tickers, await asyncio.gather(*fetching), strict=True))
+        except Exception:
+            for fetch in fetching:
+                fetch.cancel()
+            await asyncio.gather(*fetching, return_exceptions=True)
+            raise
+
+    def _work(self, start: int, until: int, fetched: Mapping[str, Fetched]) -> Pass:
+        """Take in what was fetched and step what is due from `start` to `until`."""
+        bars, funding, publish_from = self._take_in(start, fetched)
+        self._publish_from.update(publish_from)
+        self._behind = self._lagging(until)
+        stepper = self._desk.stepper
+        behind = {row.ticker: row.watermark for row in self._behind}
+        due = self._desk.intake.take(stepper.row, start, until, behind)
+        changes = self._change_rows(stepper.run(due))
+        carries, epochs = carry_rows(self._desk, self._restorer, due)
+        return Pass(
+            market_time=market_ms(until),
+            bars=bars,
+            funding=funding,
+            changes=changes,
+            carries=carries,
+            epochs=epochs,
+            publish_from=publish_from,
+            watermarks=self._behind,
+            written_at=self._written_at(until),
+        )
+
+    def _take_in(
+        self, start: int, fetched: Mapping[str, Fetched]
+    ) -> tuple[list[BarBlock], list[FundingRow], dict[str, int]]:
+        """Take in what is new of some assets; a backlog from before warms up in silence."""
+        bars: list[BarBlock] = []
         funding: list[FundingRow] = []
         publish_from: dict[str, int] = {}
-        for ticker, native in self._desk.intake.native.items():
-            new = await self._source.fetch(ticker, self._seen[ticker], until)
+        for ticker, new in fetched.items():
             self._seen[ticker] = new.watermark
             series, settled = self._until_removed(ticker, new.bars, new.funding)
             self._desk.intake.add(ticker, series, settled)
-            bars += bar_rows(ticker, native, series)
+            if len(series):
+                bars.append(bar_block(ticker, self._desk.intake.native[ticker], series))
             funding += funding_rows(ticker, settled)
             if ticker not in self._publish_from and (len(series) or len(settled.rate)):
                 backlog = len(series) and series.close_time[0] < start and start > 0
-                publish_from[ticker] = market_ms(start) + 1 if backlog else 0
+                publish_from[ticker] = market_ms(start) + 1 if backlog else self._first_feed
         return bars, funding, publish_from
+
+    def _lagging(self, until: int) -> list[WatermarkRow]:
+        """Return the assets known to the store whose watermark has not reached an hour."""
+        now_s = (self._written_at(until) or market_ms(until)) // 1000
+        due = now_s - self._source.delay_s
+        return [
+            WatermarkRow(ticker, self._seen[ticker], self._is_late(ticker, due))
+            for ticker in sorted(self._live())
+            if self._seen[ticker] < until and ticker in self._publish_from
+        ]
+
+    def _is_late(self, ticker: str, due: int) -> bool:
+        return self._seen[ticker] < self._source.last_close(ticker, due)
 
     def _until_removed(
         self, ticker: str, series: Series, funding: Funding
@@ -143,62 +279,21 @@ class Runs:
         end = midnight_s(removed_on) - 1
         return series.where(series.close_time <= end), funding.between(-1, end)
 
-    def _row(self, change: Change) -> ChangeRow:
-        """Give a change its place in the one sequence of rows."""
-        cell, now = change.cell, market_ms(change.run)
-        self._last_created_at = max(now, self._last_created_at + 1)
-        source = ITS_INDICATOR if cell.key == LEGACY_KEY else cell.key
-        carry = self._desk.carries.get(Cell(cell.ticker, cell.timeframe, source))
-        return ChangeRow(
-            created_at=self._last_created_at,
-            ticker=cell.ticker,
-            indicator=cell.key,
-            timeframe=cell.timeframe,
-            close_time=change.close_time,
-            epoch=0 if carry is None else carry.epoch,
-            before=change.before,
-            after=change.after,
-            price=change.price,
-            published=is_published(change, self._publish_from[cell.ticker]),
+    def _change_rows(self, changes: Changes) -> list[ChangeRow]:
+        """Give the changes their places in the one sequence of rows."""
+        hours, which = np.unique(changes.run, return_inverse=True)
+        earliest = [self._written_at(run) or market_ms(run) for run in hours.tolist()]
+        created_at = sequence_of_times(
+            np.array(earliest, dtype=np.int64)[which], self._last_created_at
+        )
+        if len(created_at):
+            self._last_created_at = int(created_at[-1])
+        return change_rows(
+            changes, self._desk.stepper.cells, created_at, self._epoch, self._publish_from
         )
 
-    def _carries(
-        self, stepped: dict[tuple[str, Timeframe], tuple[int, int]]
-    ) -> tuple[list[CarryRow], list[EpochRow]]:
-        """Return the carries to store, and the epochs that begin with this pass."""
-        desk, epochs = self._desk, list(self._desk.epochs)
-        rows: dict[Cell, CarryRow] = {cell: desk.carries[cell] for cell in desk.unsaved}
-        for (ticker, timeframe), (first, last) in stepped.items():
-            for indicator in self._indicators:
-                cell = Cell(ticker, timeframe, indicator.id)
-                known = desk.carries.get(cell)
-                if known is None:
-                    epochs.append(EpochRow(*cell, 0, indicator.version, 0, first, "first bar"))
-                epoch = 0 if known is None else known.epoch
-                rows[cell] = self._restorer.carry_row(desk, cell, last, epoch)
-        desk.carries.update(rows)
-        desk.unsaved.clear()
-        desk.epochs.clear()
-        return list(rows.values()), epochs
-
-
-def is_published(change: Change, publish_from: int) -> bool:
-    """Say whether the universe feed shows a change: no first readings, no unlogged keys.
-
-    What counts is when its bar closed: a newcomer's backlog steps in runs that may be published.
-    """
-    logged = change.cell.key in UNIVERSE_LOGGED
-    return logged and change.before is not None and market_ms(change.close_time) >= publish_from
-
-
-def bar_rows(ticker: str, native: Timeframe, series: Series) -> list[BarRow]:
-    """Return one asset's bars as rows to store."""
-    columns = (series.open_time, series.open, series.high, series.low, series.close, series.volume)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [BarRow(ticker, native, *row) for row in rows]
-
-
-def funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:
-    """Return one asset's settlements as rows to store."""
-    pairs = zip(funding.settled_at.tolist(), funding.rate.tolist(), strict=True)
-    return [FundingRow(ticker, settled_at, rate) for settled_at, rate in pairs]
+    def _epoch(self, cell: Cell) -> int:
+        if cell.key == LEGACY_KEY:
+            cell = cell._replace(key=ITS_INDICATOR)
+        carry = self._desk.carries.get(cell)
+        return 0 if carry is None else carry.epoch

@@ -112,7 +112,7 @@ def _next(session: Session, after: int) -> tuple[int, int]:
     return int(coming.open_time[0]), int(coming.close_time[0])
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _opens(plan: _Plan, day: int) -> int | None:
     """Return when the first bar of a local date opens, None where it is no trading day.
 

@@ -1,26 +1,24 @@
-"""From due bars to changes: what replay, live runs and audit share. Pure.
+"""From due bars to changes: what backfill, live runs and audit share. Pure.
 
 A change is the difference between an indicator's new reading and the reading on the board, which
-is the reading in the store. Order in a run: bar close, timeframe, ticker, indicator.
+is the reading in the store. Order: run, bar close, timeframe, ticker, indicator.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compute.bars import DAY_S, NO_BARS, NO_FUNDING, Funding, Series, Times, built
+from compute.bars import DAY_S, NO_BARS, NO_FUNDING, Funding, Prices, Series, Times, built
 from compute.coverage import served
 from compute.engine import Engine
-from compute.indicators.contract import NO_READING, Bar, Indicator
+from compute.indicators.contract import NO_READING, Bar, Indicator, Readings
 from compute.universe import Universe
 from schemas.vocabulary import LEGACY_KEYS, PERIOD_S, TIMEFRAMES, Timeframe, midnight_s
 
 ((LEGACY_KEY, ITS_INDICATOR),) = LEGACY_KEYS.items()
 RUN_DELAY_S = 180
+Place = tuple[str, Timeframe]
 
 
 class Cell(NamedTuple):
@@ -31,95 +29,98 @@ class Cell(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A reading that moved on a bar; `before` is None for a first reading."""
+class Due(NamedTuple):
+    """Bars that are due at some runs: sequence by sequence, each in order of close.
 
-    cell: Cell
-    run: int
-    close_time: int
-    before: int | None
-    after: int
-    price: float
+    `row` and `length`, the engine's row of each sequence (ascending) and how many bars it has,
+    have shape (sequences,), all other columns shape (bars,).
+    """
 
-
-class DueBars(NamedTuple):
-    """Bars of one timeframe in the order they step; every column has shape (bars,)."""
-
-    due: Times
-    close_time: Times
     row: Times
+    length: Times
+    run: Times
+    close_time: Times
     bar: Bar
 
-    def between(self, first: int, last: int) -> "DueBars":
-        """Return the bars from one place to before another."""
-        part = slice(first, last)
-        bar = Bar(*(column[part] for column in self.bar))
-        return DueBars(self.due[part], self.close_time[part], self.row[part], bar)
+    @property
+    def first(self) -> Times:
+        """The place of each sequence's first bar."""
+        return np.cumsum(self.length) - self.length
+
+    @property
+    def last(self) -> Times:
+        """The place of each sequence's last bar."""
+        return np.cumsum(self.length) - 1
+
+
+class Changes(NamedTuple):
+    """Readings that moved, in their order; every column has shape (changes,).
+
+    `cell` is a number in `Stepper.cells`; `before` is NO_READING for a first reading.
+    """
+
+    run: Times
+    close_time: Times
+    cell: Times
+    before: Readings
+    after: Readings
+    price: Prices
 
 
 class Stepper:
-    """Three engines and the board of current readings, over the assets given (in that order)."""
+    """The engine and the board of current readings, a row for every timeframe of every asset."""
 
     def __init__(
         self, tickers: Sequence[str], universe: Universe, indicators: Sequence[Indicator]
     ) -> None:
         self.tickers: Final = tuple(sorted(tickers))
-        self.row: Final = {ticker: row for row, ticker in enumerate(self.tickers)}
-        self.engines: Final = {t: Engine(indicators, len(self.tickers)) for t in TIMEFRAMES}
+        places: list[Place] = [(t, timeframe) for timeframe in TIMEFRAMES for t in self.tickers]
+        self.places: Final = tuple(places)
+        self.row: Final = {place: row for row, place in enumerate(places)}
         self.keys: Final = (*(i.id for i in indicators), LEGACY_KEY)
+        self.cells: Final = tuple(Cell(*place, key) for place in places for key in self.keys)
+        self.engine: Final = Engine(indicators, len(places))
+        self.board: Final = np.full((len(places), len(self.keys)), NO_READING, dtype=np.int8)
         self._legacy = [i.id for i in indicators].index(ITS_INDICATOR)
-        shape = (len(self.tickers), len(self.keys))
-        self.board: Final = {t: np.full(shape, NO_READING, dtype=np.int8) for t in TIMEFRAMES}
-        self._renamed_at = midnight_s(universe.renamed_on)
-        added = [universe.by_ticker[ticker].added_on for ticker in self.tickers]
-        self._has_legacy = np.array([day < universe.renamed_on for day in added], dtype=bool)
+        renamed_at = midnight_s(universe.renamed_on)
+        added = [universe.by_ticker[ticker].added_on for ticker, _ in places]
+        until = [renamed_at if day < universe.renamed_on else -1 for day in added]
+        self._legacy_until = np.array(until, dtype=np.int64)
 
     def place(self, cell: Cell, reading: int) -> None:
         """Put a stored reading on the board."""
-        self.board[cell.timeframe][self.row[cell.ticker], self.keys.index(cell.key)] = reading
+        self.board[self.row[cell[:2]], self.keys.index(cell.key)] = reading
 
-    def run(self, run: int, due: Mapping[Timeframe, DueBars]) -> list[Change]:
-        """Step what is due at one nominal hour; return the changes in their order."""
-        found: list[tuple[int, int, int, int, Change]] = []
-        for order, (timeframe, bars) in enumerate(due.items()):
-            for first, last in _stretches(bars.close_time):
-                rows = bars.row[first:last]
-                bar = Bar(*(column[first:last] for column in bars.bar))
-                close_time = int(bars.close_time[first])
-                for row, key, before, after in self._moves(timeframe, rows, bar, run):
-                    cell = Cell(self.tickers[row], timeframe, self.keys[key])
-                    price = float(bar.close[np.searchsorted(rows, row)])
-                    change = Change(cell, run, close_time, before, after, price)
-                    found.append((close_time, order, row, key, change))
-        return [entry[-1] for entry in sorted(found, key=lambda entry: entry[:-1])]
+    def run(self, due: Due) -> Changes:
+        """Step what is due at some runs and move the board; return the changes."""
+        row = np.repeat(due.row, due.length)
+        readings = self._readings(due, row)
+        # Only a sequence's first bars (the warm-up) or last ones (the renaming) read nothing, so
+        # that what they leave as it is is the board before them, or is not looked at again.
+        stays, held = readings == NO_READING, self.board[row]
+        after = np.where(stays, held, readings)
+        before = np.roll(after, 1, axis=0)
+        before[due.first] = held[due.first]
+        bar, key = np.nonzero((after != before) & ~stays)
+        moved = after[bar, key]
+        self.board[row[bar], key] = moved
+        order = np.lexsort((due.close_time[bar], due.run[bar]))
+        bar, key = bar[order], key[order]
+        return Changes(
+            run=due.run[bar],
+            close_time=due.close_time[bar],
+            cell=row[bar] * len(self.keys) + key,
+            before=before[bar, key],
+            after=moved[order],
+            price=due.bar.close[bar],
+        )
 
-    def _moves(
-        self, timeframe: Timeframe, rows: Times, bar: Bar, run: int
-    ) -> list[tuple[int, int, int | None, int]]:
-        """Step, put the new readings on the board, and return (row, key, before, after)."""
-        readings = self.engines[timeframe].step(rows, bar)
+    def _readings(self, due: Due, row: Times) -> Readings:
+        """Step; return the readings of every bar, shape (bars, keys), the legacy key's too."""
+        readings = self.engine.step(due.row, due.length, due.bar)
         legacy = readings[:, self._legacy].copy()
-        legacy[~self._has_legacy[rows] | (run >= self._renamed_at)] = NO_READING
-        after = np.column_stack([readings, legacy])
-        board = self.board[timeframe]
-        before = board[rows]
-        moved = (after != before) & (after != NO_READING)
-        board[rows] = np.where(moved, after, before)
-        return [
-            (int(rows[i]), int(k), _reading(before[i, k]), int(after[i, k]))
-            for i, k in zip(*np.nonzero(moved), strict=True)
-        ]
-
-
-def _reading(value: np.int8) -> int | None:
-    return None if value == NO_READING else int(value)
-
-
-def _stretches(values: Times) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the stretches of equal values."""
-    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
-    yield from ((a, b) for a, b in pairwise(edges) if b > a)
+        legacy[due.run >= self._legacy_until[row]] = NO_READING
+        return np.column_stack([readings, legacy])
 
 
 class Intake:
@@ -129,7 +130,7 @@ class Intake:
         """Take each asset's native timeframe, and from when (epoch seconds) it no longer steps."""
         self.native: Final = dict(native)
         self._ends: Final = dict(ends)
-        self._waiting: dict[tuple[str, Timeframe], Series] = {}
+        self._waiting: dict[Place, Series] = {}
         self._funding: dict[str, Funding] = {}
 
     def add(self, ticker: str, bars: Series, funding: Funding) -> None:
@@ -144,21 +145,21 @@ class Intake:
         return served(self.native[ticker])
 
     def take(
-        self, rows: Mapping[str, int], start: int, until: int
-    ) -> Iterator[tuple[int, dict[Timeframe, DueBars]]]:
-        """Take what is due at the runs from `start` to `until`, run by run, and forget it."""
-        parts = {t: self._ready(t, rows, start, until) for t in TIMEFRAMES}
-        for ticker, funding in self._funding.items():
-            self._funding[ticker] = funding.between(self._waits_from(ticker, until) - DAY_S, until)
-        cuts = {
-            (int(bars.due[first]), timeframe): bars.between(first, last)
-            for timeframe, bars in parts.items()
-            for first, last in _stretches(bars.due)
-        }
-        order = {timeframe: place for place, timeframe in enumerate(TIMEFRAMES)}
-        keys = sorted(cuts, key=lambda key: (key[0], order[key[1]]))
-        for run, group in groupby(keys, key=lambda key: key[0]):
-            yield run, {timeframe: cuts[run, timeframe] for _, timeframe in group}
+        self, rows: Mapping[Place, int], start: int, until: int, behind: Mapping[str, int]
+    ) -> Due:
+        """Take what is due at the runs from `start` to `until` and forget it.
+
+        `behind` holds the watermarks of the assets of which not all up to `until` has come.
+        """
+        parts: list[tuple[int, Times, Series, Prices]] = []
+        for place in sorted(self._waiting, key=rows.__getitem__):
+            due, bars = self._ready(place, start, behind.get(place[0], until), until)
+            if len(bars):
+                funding = self._funding[place[0]].annualised(bars.close_time)
+                parts.append((rows[place], due, bars, funding))
+        for ticker, held in self._funding.items():
+            self._funding[ticker] = held.between(self._waits_from(ticker, until) - DAY_S, until)
+        return _joined(parts)
 
     def resume(self, ticker: str, timeframe: Timeframe, bars: Series, funding: Funding) -> None:
         """Put back stored bars that a timeframe has not yet stepped, and the settlements held."""
@@ -178,37 +179,28 @@ class Intake:
         waiting = (self._waiting[ticker, timeframe] for timeframe in self.timeframes(ticker))
         return min([until, *(int(bars.close_time[0]) for bars in waiting if len(bars))])
 
-    def _ready(
-        self, timeframe: Timeframe, rows: Mapping[str, int], start: int, until: int
-    ) -> DueBars:
-        period_s = PERIOD_S[timeframe]
-        tables: list[NDArray[np.float64]] = []
-        times: list[NDArray[np.int64]] = []
-        for (ticker, kind), waiting in self._waiting.items():
-            if kind != timeframe or not len(waiting):
-                continue
-            own = self.native[ticker] == timeframe
-            bars = waiting if own else built(waiting, period_s)
-            due = np.maximum(bars.close_time, -(-start // period_s) * period_s)
-            ready = due <= until
-            bars, due = bars.where(ready), due[ready]
-            if not len(bars):
-                continue
-            self._waiting[ticker, kind] = waiting.where(waiting.close_time > bars.close_time[-1])
-            steps = due < self._ends.get(ticker, until + 1)
-            bars, due = bars.where(steps), due[steps]
-            funding = self._funding[ticker].annualised(bars.close_time)
-            row = np.full(len(bars), rows[ticker])
-            times.append(np.column_stack([due, bars.close_time, row]))
-            columns = (bars.open, bars.high, bars.low, bars.close, bars.volume, funding)
-            tables.append(np.column_stack(columns))
-        return _sorted(times, tables)
+    def _ready(self, place: Place, start: int, watermark: int, until: int) -> tuple[Times, Series]:
+        """Take one sequence's due bars; return the runs at which they step, and the bars."""
+        ticker, timeframe = place
+        waiting, period_s = self._waiting[place], PERIOD_S[timeframe]
+        bars = waiting if self.native[ticker] == timeframe else built(waiting, period_s)
+        due = np.maximum(bars.close_time, -(-start // period_s) * period_s)
+        ready = (due <= until) & (bars.close_time <= watermark)
+        bars, due = bars.where(ready), due[ready]
+        if len(bars):
+            self._waiting[place] = waiting.where(waiting.close_time > bars.close_time[-1])
+        steps = due < self._ends.get(ticker, until + 1)
+        return due[steps], bars.where(steps)
 
 
-def _sorted(times: list[NDArray[np.int64]], tables: list[NDArray[np.float64]]) -> DueBars:
-    when = np.concatenate([np.empty((0, 3), dtype=np.int64), *times])
-    table = np.concatenate([np.empty((0, 6)), *tables])
-    order = np.lexsort((when[:, 2], when[:, 1], when[:, 0]))
-    due, close_time, row = (np.ascontiguousarray(when[order, i]) for i in range(3))
-    bar = Bar(*(np.ascontiguousarray(table[order, i]) for i in range(6)))
-    return DueBars(due, close_time, row, bar)
+def _joined(parts: Sequence[tuple[int, Times, Series, Prices]]) -> Due:
+    """Put sequences (row, runs, bars, funding) one after another."""
+    rows, runs, series, funding = zip(*parts, strict=True) if parts else ((), (), (), ())
+    prices = ([getattr(bars, name) for bars in series] for name in Bar._fields[:-1])
+    return Due(
+        row=np.array(rows, dtype=np.int64),
+        length=np.array([len(bars) for bars in series], dtype=np.int64),
+        run=np.concatenate([NO_BARS.close_time, *runs]),
+        close_time=np.concatenate([NO_BARS.close_time, *(bars.close_time for bars in series)]),
+        bar=Bar(*(np.concatenate([NO_BARS.open, *column]) for column in (*prices, funding))),
+    )

@@ -9,7 +9,8 @@ import structlog
 
 from access.keys import Keys, how_to_get_access
 from mcp_server.arguments import validated
-from mcp_server.context import Context
+from mcp_server.context import Context, Rendered
+from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, unavailable
 from store.protocol import KeyRow, StoreError
@@ -17,6 +18,7 @@ from store.protocol import KeyRow, StoreError
 AnyTool = Tool[Any, Any]
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = 60
+MOST_RENDERED = 256
 
 log = structlog.get_logger("calls")
 
@@ -43,14 +45,28 @@ class Calls:
         StoreError where the store fails: `store_failure` says what to tell of it.
         """
         query = validated(tool.query, raw)
-        result = await tool.handler(query, replace(self.context, key=key))
-        text: str = result.model_dump_json(by_alias=True)
-        return text
+        context = replace(self.context, key=key)
+        board = await context.boards.board() if tool.rests_on_board else None
+        if board is None:
+            return await _rendered(tool, query, context)
+        place, now = (tool.name, query), context.clock()
+        held = board.rendered.get(place)
+        if held is None or not held.holds_at(now):
+            held = Rendered(await _rendered(tool, query, context), now, changes_at(board, now))
+            if len(board.rendered) < MOST_RENDERED:
+                board.rendered[place] = held
+        return held.text
 
     def refusal(self, error: ApiError) -> str:
         """Return the Error object of a refusal as minified JSON."""
         access = how_to_get_access(self.context.base_url) if error.code in ACCESS_CODES else None
         return error_text(error, self.context.docs, access)
+
+
+async def _rendered(tool: AnyTool, query: Any, context: Context) -> str:
+    result = await tool.handler(query, context)
+    text: str = result.model_dump_json(by_alias=True)
+    return text
 
 
 def store_failure(error: StoreError, where: str) -> ApiError:

@@ -1,8 +1,8 @@
 """What handlers are handed: one version of the board at a time, the caller, and the addresses."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import unavailable
@@ -14,13 +14,31 @@ STATISTICS_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
+class Rendered:
+    """An answer as JSON text, and the times (epoch ms) in which it tells the truth."""
+
+    text: str
+    begins_at: int
+    ends_at: int | None
+
+    def holds_at(self, now: int) -> bool:
+        """Tell whether the answer is true at a time; one without an end is so ever after."""
+        return self.begins_at <= now and (self.ends_at is None or now < self.ends_at)
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
-    """One computed version of everything latest; `market_time` is epoch ms of the last compute."""
+    """One computed version of everything latest; `market_time` is epoch ms of the last compute.
+
+    `rendered` keeps the answers that rest on this board alone.
+    """
 
     snapshot: Snapshot
     coverage: Coverage
     market_time: int
     assets: dict[str, CoveredAsset]
+    indicator_names: dict[str, str]
+    rendered: dict[Hashable, "Rendered"] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def newest(self) -> int:
@@ -36,13 +54,17 @@ class Board:
         return max(self.newest, now if until is None else min(now, until))
 
     def removed(self) -> list[str]:
-        """Return the tickers that are no longer covered at market time, sorted."""
+        """Return the tickers with readings that are not covered any more at market time, sorted."""
         return sorted(
-            asset.ticker
-            for asset in self.coverage.assets
-            if asset.removed_on is not None
-            and midnight_s(asset.removed_on) * 1000 <= self.market_time
+            ticker
+            for ticker in self.snapshot.readings.keys() & self.assets.keys()
+            if (removed_on := self.assets[ticker].removed_on) is not None
+            and midnight_s(removed_on) * 1000 <= self.market_time
         )
+
+    def indicator_name(self, indicator: str) -> str:
+        """Return the display name of an indicator, its id where it is not covered any more."""
+        return self.indicator_names.get(indicator, indicator)
 
 
 def computed_board(snapshot: Snapshot) -> Board | None:
@@ -50,7 +72,8 @@ def computed_board(snapshot: Snapshot) -> Board | None:
     if snapshot.coverage is None or snapshot.market_time is None:
         return None
     assets = {asset.ticker: asset for asset in snapshot.coverage.assets}
-    return Board(snapshot, snapshot.coverage, snapshot.market_time, assets)
+    names: dict[str, str] = {i.id: i.name for i in snapshot.coverage.indicators}
+    return Board(snapshot, snapshot.coverage, snapshot.market_time, assets, names)
 
 
 class Boards:

@@ -9,6 +9,7 @@ from schemas.vocabulary import LEGACY_KEYS, PERIOD_S, TIMEFRAMES, StoredKey, Tim
 
 RUN_OFFSET_MS = 180_000
 GRACE_MS = 600_000
+LATE_PASSES_MS = 180_000
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
 STALE_NOTE = "Stale: the last compute is older than the schedule allows, readings may be outdated."
@@ -31,14 +32,36 @@ def is_stale(board: Board, now: int) -> bool:
     return not is_resting(board) and now > next_run("1h", board.market_time) + GRACE_MS
 
 
+def changes_at(board: Board, now: int) -> int | None:
+    """Return when what `freshness` says of a board at `now` ends (epoch ms), None for never."""
+    following = next_run("1h", board.market_time)
+    times = (board.market_time + LATE_PASSES_MS, following, following + GRACE_MS + 1)
+    return None if is_resting(board) else min((at for at in times if at > now), default=None)
+
+
+def _nothing_new_before(board: Board, now: int, timeframe: Timeframe) -> int | None:
+    """Return the next run; None where it is due, late assets may still come, or none follows."""
+    again = next_run(timeframe, board.market_time)
+    awaits_late = bool(board.snapshot.late) and now < board.market_time + LATE_PASSES_MS
+    if is_resting(board) or is_stale(board, now) or awaits_late or again <= now:
+        return None
+    return again
+
+
 def recorded_note(until: int) -> str:
     """Say when a recording ends (epoch ms)."""
     return f"recorded until {instant(until)}."
 
 
-def freshness(board: Board, now: int, *notes: str) -> dict[str, Any]:
-    """Return the fields of `Freshness`; `notes` join the note, None where it is empty."""
+def freshness(
+    board: Board, now: int, *notes: str, timeframe: Timeframe | None = None
+) -> dict[str, Any]:
+    """Return the fields of `Freshness` for an answer that is about one timeframe or all of them.
+
+    `notes` join the note, which is None where it is empty.
+    """
     resting, stale = is_resting(board), is_stale(board, now)
+    again = _nothing_new_before(board, now, timeframe or "1h")
     return {
         "source": board.coverage.source,
         "simulated": board.coverage.source == "simulated",
@@ -49,7 +72,9 @@ def freshness(board: Board, now: int, *notes: str) -> dict[str, Any]:
                 for timeframe in TIMEFRAMES
             }
         ),
+        "nothing_new_before": None if again is None else instant(again),
         "stale": stale,
+        "late_assets": list(board.snapshot.late),
         "removed_assets": board.removed(),
         "note": " ".join([*_standing_notes(board, resting, stale), *notes]) or None,
     }

@@ -33,8 +33,12 @@ class Freshness(Origin):
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
     next_update: NextUpdate
+    nothing_new_before: Instant | None = Field(
+        description="Ask again then; null where more may come at any moment, or never."
+    )
     stale: bool = Field(description="True: a scheduled compute is overdue.")
-    removed_assets: list[str]
+    late_assets: list[str] = Field(description="Their bars were due at the last run, not there.")
+    removed_assets: list[str] = Field(description="Their last readings no longer change.")
     note: str | None = Field(description="What to tell the user, or why the answer is empty.")
 
 

@@ -17,7 +17,7 @@ from compute.universe import UniverseError
 from schemas.vocabulary import instant
 from service.commands import audit, audit_in_public, prune, replay
 from service.public_audit.reader import PublicAuditError
-from service.serve import serve
+from service.serve import compute, serve
 from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
@@ -52,7 +52,8 @@ async def _run(command: Command, given: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add(commands, "serve", _serve, "serve the store over MCP and REST")
+    _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
+    _add(commands, "compute", _compute, "compute every hour without serving")
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
     command.add_argument("--bars", type=Path, required=True, metavar="DIR")
     command.add_argument("--until", type=_time, metavar="TIME", help="ISO 8601 with a zone")
@@ -120,6 +121,10 @@ def _log_to_standard_error() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
+
+
+async def _compute(given: argparse.Namespace, settings: Settings) -> int:
+    return await compute(settings, INDICATORS, wall_clock)
 
 
 async def _serve(given: argparse.Namespace, settings: Settings) -> int:

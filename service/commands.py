@@ -42,8 +42,8 @@ async def replay(
     source = FilesSource(folder, universe)
     store = await SqliteMarketStore.open(settings.market_path)
     try:
-        runs = Runs(store, source, universe, indicators)
-        await runs.prepare(now)
+        runs = Runs(store, source, universe, indicators, lambda: now)
+        await runs.prepare()
         await catch_up(runs, last_run(now), "replaying")
         progress = await store.progress()
         at = "the beginning" if progress.market_time is None else instant(progress.market_time)

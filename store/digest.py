@@ -6,41 +6,44 @@ no sign of zero), and every row starts with a letter of its kind.
 
 import struct
 from collections.abc import Iterable
+from functools import cache
 from hashlib import sha256
+from operator import attrgetter
 
-from schemas.vocabulary import TIMEFRAMES
-from store.protocol import BarRow, ChangeRow, FundingRow
+import numpy as np
+
+from store.protocol import BarBlock, ChangeRow, FundingRow, WatermarkRow
 
 GENESIS = bytes(32)
 
-_BAR = struct.Struct(">q5d").pack
 _FUNDING = struct.Struct(">qd").pack
+_WATERMARK = struct.Struct(">q?").pack
 _CHANGE = struct.Struct(">qqbbd?").pack
-_CREATED_AT = struct.Struct(">q").pack
+_CREATED_AT = struct.Struct(">cq").pack
 _NO_READING = 127
 
 
-def bar_order(row: BarRow) -> tuple[str, int, int]:
-    """Order bars by ticker, timeframe (as in TIMEFRAMES) and open time."""
-    return row.ticker, TIMEFRAMES.index(row.timeframe), row.open_time
+def bars_digest(
+    bars: Iterable[BarBlock],
+    funding: Iterable[FundingRow],
+    watermarks: Iterable[WatermarkRow] = (),
+) -> bytes:
+    """Return the SHA-256 of what a pass took in, in whatever order it is given.
 
-
-def funding_order(row: FundingRow) -> tuple[str, int]:
-    """Order settlements by ticker and time."""
-    return row.ticker, row.settled_at
-
-
-def bars_digest(bars: Iterable[BarRow], funding: Iterable[FundingRow]) -> bytes:
-    """Return the SHA-256 of a pass's bars and settlements, in whatever order they are given."""
+    A bar counts as `b`, ticker, timeframe, open_time (int64) and its five values (float64).
+    """
     digest = sha256()
-    digest.update(b"".join(map(_bar_bytes, sorted(bars, key=bar_order))))
-    digest.update(b"".join(map(_funding_bytes, sorted(funding, key=funding_order))))
+    for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
+        digest.update(_block_bytes(block))
+    digest.update(b"".join(map(_funding_bytes, sorted(funding))))
+    lagging = sorted(watermarks, key=lambda row: row.ticker)
+    digest.update(b"".join(map(_watermark_bytes, lagging)))
     return digest.digest()
 
 
 def changes_digest(changes: Iterable[ChangeRow]) -> bytes:
     """Return the SHA-256 of a pass's changes, ordered by `created_at`."""
-    ordered = sorted(changes, key=lambda row: row.created_at)
+    ordered = sorted(changes, key=attrgetter("created_at"))
     return sha256(b"".join(map(_change_bytes, ordered))).digest()
 
 
@@ -52,27 +55,32 @@ def chain_digest(
     return sha256(previous + link + bars_digest + changes_digest).digest()
 
 
-def _bar_bytes(row: BarRow) -> bytes:
-    return f"b{row.ticker}\0{row.timeframe}\0".encode() + _BAR(
-        row.open_time,
-        row.open + 0.0,
-        row.high + 0.0,
-        row.low + 0.0,
-        row.close + 0.0,
-        row.volume + 0.0,
-    )
+def _block_bytes(block: BarBlock) -> bytes:
+    head = np.frombuffer(f"b{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
+    layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
+    rows = np.empty(len(block), dtype=layout)
+    rows["head"] = head
+    rows["open_time"] = block.open_time
+    rows["values"] = block.values + 0.0
+    return rows.tobytes()
 
 
 def _funding_bytes(row: FundingRow) -> bytes:
     return f"f{row.ticker}\0".encode() + _FUNDING(row.settled_at, row.funding_rate + 0.0)
 
 
+def _watermark_bytes(row: WatermarkRow) -> bytes:
+    return f"w{row.ticker}\0".encode() + _WATERMARK(row.watermark, row.is_late)
+
+
 def _change_bytes(row: ChangeRow) -> bytes:
-    before = _NO_READING if row.before is None else row.before
-    cell = f"{row.ticker}\0{row.indicator}\0{row.timeframe}\0".encode()
-    return (
-        b"c"
-        + _CREATED_AT(row.created_at)
-        + cell
-        + _CHANGE(row.close_time, row.epoch, before, row.after, row.price + 0.0, row.published)
-    )
+    created_at, ticker, indicator, timeframe, close_time, epoch, before, after, price, shown = row
+    if before is None:
+        before = _NO_READING
+    rest = _CHANGE(close_time, epoch, before, after, price + 0.0, shown)
+    return _CREATED_AT(b"c", created_at) + _cell_bytes(ticker, indicator, timeframe) + rest
+
+
+@cache
+def _cell_bytes(ticker: str, indicator: str, timeframe: str) -> bytes:
+    return f"{ticker}\0{indicator}\0{timeframe}\0".encode()

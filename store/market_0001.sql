@@ -14,9 +14,11 @@ CREATE TABLE clock (
   market_time INTEGER NOT NULL
 ) STRICT;
 
+-- written_at: the market clock at which a pass was written; NULL where it was the nominal one.
 CREATE TABLE passes (
   number INTEGER PRIMARY KEY,
   market_time INTEGER NOT NULL,
+  written_at INTEGER,
   first_created_at INTEGER,
   last_created_at INTEGER,
   bars_digest BLOB NOT NULL,
@@ -30,17 +32,18 @@ CREATE TABLE assets (
   publish_from INTEGER NOT NULL
 ) STRICT;
 
+-- The bars that a pass took in of one asset and native timeframe, oldest first. data: 48 bytes a
+-- bar, little-endian: open_time (int64, epoch s), open, high, low, close, volume (float64 each).
+-- Blocks of an asset and timeframe never overlap, so their order is that of last_open.
 CREATE TABLE bars (
   asset_id INTEGER NOT NULL REFERENCES assets (id),
-  timeframe INTEGER NOT NULL,
-  open_time INTEGER NOT NULL,
-  open REAL NOT NULL,
-  high REAL NOT NULL,
-  low REAL NOT NULL,
-  close REAL NOT NULL,
-  volume REAL NOT NULL,
+  timeframe INTEGER NOT NULL CHECK (timeframe IN (0, 1, 2)),
+  last_open INTEGER NOT NULL CHECK (last_open >= first_open),
+  first_open INTEGER NOT NULL,
+  count INTEGER NOT NULL CHECK (count >= 1),
   pass INTEGER NOT NULL,
-  PRIMARY KEY (asset_id, timeframe, open_time)
+  data BLOB NOT NULL CHECK (length(data) = 48 * count),
+  PRIMARY KEY (asset_id, timeframe, last_open)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX bars_of_pass ON bars (pass);
@@ -55,6 +58,16 @@ CREATE TABLE funding (
 
 CREATE INDEX funding_of_pass ON funding (pass);
 
+-- Assets for which a pass could not wait: their source had not delivered all up to its hour.
+CREATE TABLE watermarks (
+  pass INTEGER NOT NULL,
+  asset_id INTEGER NOT NULL REFERENCES assets (id),
+  watermark INTEGER NOT NULL,
+  is_late INTEGER NOT NULL CHECK (is_late IN (0, 1)),
+  PRIMARY KEY (pass, asset_id)
+) STRICT, WITHOUT ROWID;
+
+-- close_time leads the key of ids, so that new rows go to its end.
 CREATE TABLE changes (
   created_at INTEGER PRIMARY KEY,
   asset_id INTEGER NOT NULL REFERENCES assets (id),
@@ -66,7 +79,7 @@ CREATE TABLE changes (
   "after" INTEGER NOT NULL CHECK ("after" BETWEEN -1 AND 1),
   price REAL NOT NULL,
   published INTEGER NOT NULL CHECK (published IN (0, 1)),
-  UNIQUE (asset_id, indicator, timeframe, close_time, epoch)
+  UNIQUE (close_time, asset_id, indicator, timeframe, epoch)
 ) STRICT;
 
 CREATE INDEX feed_all ON changes (created_at) WHERE published = 1;
@@ -152,12 +165,13 @@ BEGIN
 END;
 
 CREATE TRIGGER bars_insert BEFORE INSERT ON bars
-WHEN EXISTS (
-  SELECT 1 FROM bars
-  WHERE asset_id = NEW.asset_id AND timeframe = NEW.timeframe AND open_time = NEW.open_time
-)
+WHEN NEW.last_open < NEW.first_open
+  OR NEW.first_open <= (
+    SELECT max(last_open) FROM bars
+    WHERE asset_id = NEW.asset_id AND timeframe = NEW.timeframe
+  )
 BEGIN
-  SELECT RAISE(ABORT, 'bars are append-only: this bar is already stored');
+  SELECT RAISE(ABORT, 'bars are append-only: a block is later than every stored one');
 END;
 
 CREATE TRIGGER bars_update BEFORE UPDATE ON bars
@@ -186,6 +200,22 @@ END;
 CREATE TRIGGER funding_delete BEFORE DELETE ON funding
 BEGIN
   SELECT RAISE(ABORT, 'funding is append-only');
+END;
+
+CREATE TRIGGER watermarks_insert BEFORE INSERT ON watermarks
+WHEN EXISTS (SELECT 1 FROM watermarks WHERE pass = NEW.pass AND asset_id = NEW.asset_id)
+BEGIN
+  SELECT RAISE(ABORT, 'watermarks are append-only');
+END;
+
+CREATE TRIGGER watermarks_update BEFORE UPDATE ON watermarks
+BEGIN
+  SELECT RAISE(ABORT, 'watermarks are append-only');
+END;
+
+CREATE TRIGGER watermarks_delete BEFORE DELETE ON watermarks
+BEGIN
+  SELECT RAISE(ABORT, 'watermarks are append-only');
 END;
 
 CREATE TRIGGER passes_insert BEFORE INSERT ON passes

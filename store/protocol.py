@@ -4,9 +4,13 @@ Times of bars are epoch seconds, times of rows epoch milliseconds, both UTC. Two
 market data and access never share a transaction.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import repeat
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import Timeframe
@@ -18,8 +22,15 @@ class StoreError(Exception):
     """An operator's mistake about the store, told in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class BarRow:
+class LockTakenError(StoreError):
+    """Another process computes on this store."""
+
+
+class DamagedError(StoreError):
+    """The store holds what no commit wrote."""
+
+
+class BarRow(NamedTuple):
     """One stepped bar as the source gave it; `timeframe` is that of the source's bar."""
 
     ticker: str
@@ -32,8 +43,29 @@ class BarRow:
     volume: float
 
 
-@dataclass(frozen=True, slots=True)
-class FundingRow:
+@dataclass(frozen=True, slots=True, eq=False)
+class BarBlock:
+    """Stepped bars of one asset and native timeframe, oldest first, at least one.
+
+    `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume.
+    """
+
+    ticker: str
+    timeframe: Timeframe
+    open_time: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.open_time)
+
+    def rows(self) -> Iterator[BarRow]:
+        """Yield the bars one by one, for people and tests."""
+        places = repeat(self.ticker), repeat(self.timeframe)
+        columns = self.open_time.tolist(), *self.values.T.tolist()
+        return map(BarRow, *places, *columns)
+
+
+class FundingRow(NamedTuple):
     """One funding settlement of a perpetual: the rate as a fraction, not annualised."""
 
     ticker: str
@@ -41,8 +73,7 @@ class FundingRow:
     funding_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRow:
+class ChangeRow(NamedTuple):
     """One change of one stored reading; `before` is None for a first reading.
 
     `indicator` may be `dexter`. `published` marks what the universe feed shows.
@@ -66,8 +97,7 @@ class ChangeRow:
         return f"universe.{cell}.{self.close_time}.{self.epoch}"
 
 
-@dataclass(frozen=True, slots=True)
-class CarryRow:
+class CarryRow(NamedTuple):
     """What an indicator remembers of one asset and timeframe, and the code it belongs to."""
 
     ticker: str
@@ -105,11 +135,27 @@ class ReadingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkRow:
+    """An asset whose source had delivered bars up to `watermark` (epoch s) alone at a pass.
+
+    `is_late` says that more was due.
+    """
+
+    ticker: str
+    watermark: int
+    is_late: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PassRow:
-    """One committed pass and its place in the digest chain; digests are 32 bytes."""
+    """One committed pass and its place in the digest chain; digests are 32 bytes.
+
+    `market_time` is nominal; `written_at` is the market clock then, None where it was nominal too.
+    """
 
     number: int
     market_time: int
+    written_at: int | None
     first_created_at: int | None
     last_created_at: int | None
     bars_digest: bytes
@@ -121,17 +167,30 @@ class PassRow:
 class Pass:
     """Everything one transaction writes: all of it or nothing.
 
+    `bars` holds at most one block per asset and timeframe, later than all that is stored of them.
     `publish_from` names every ticker new to the store and the market time (ms) from which its
-    changes are published.
+    changes are published; `watermarks` every asset that the pass could not wait for.
     """
 
     market_time: int
-    bars: Sequence[BarRow]
-    funding: Sequence[FundingRow]
-    changes: Sequence[ChangeRow]
-    carries: Sequence[CarryRow]
+    bars: Sequence[BarBlock] = ()
+    funding: Sequence[FundingRow] = ()
+    changes: Sequence[ChangeRow] = ()
+    carries: Sequence[CarryRow] = ()
     epochs: Sequence[EpochRow] = ()
     publish_from: Mapping[str, int] = field(default_factory=dict)
+    watermarks: Sequence[WatermarkRow] = ()
+    written_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassContent:
+    """What a pass wrote, in the order of its digests, as far as it is still stored."""
+
+    bars: list[BarBlock]
+    funding: list[FundingRow]
+    watermarks: list[WatermarkRow]
+    changes: list[ChangeRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +211,8 @@ class Progress:
 class Snapshot:
     """One version of everything latest, read in one transaction; never changed afterwards.
 
-    `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1.
+    `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1;
+    `late` are the tickers whose bars were due at the last pass and had not come.
     """
 
     version: int
@@ -160,6 +220,7 @@ class Snapshot:
     market_time: int | None
     last_created_at: int
     readings: dict[str, dict[str, dict[Timeframe, int]]]
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +269,16 @@ class MarketStore(Protocol):
         """Close every connection; idempotent."""
 
     def lock(self) -> None:
-        """Take the compute lock until close; StoreError naming the holder where it is taken."""
+        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
 
-    async def adopt_source(self, source: str) -> None:
-        """Remember where the bars come from; StoreError where the store knows another source."""
+    def unlock(self) -> None:
+        """Let go of the compute lock; idempotent."""
+
+    async def adopt_source(self, source: str, started_at: int) -> int:
+        """Remember where the bars come from and when that began (market clock, epoch ms).
+
+        Return when it began; StoreError where the store knows another source.
+        """
 
     async def publish_coverage(self, coverage: Coverage) -> None:
         """Replace the published coverage."""
@@ -222,8 +289,8 @@ class MarketStore(Protocol):
     async def commit(self, work: Pass) -> None:
         """Write a pass in one transaction, with its link in the digest chain."""
 
-    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarRow]:
-        """Return stored bars that open after a time, by ticker and open time."""
+    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarBlock]:
+        """Return stored bars that open after a time: a block per ticker and timeframe, sorted."""
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return stored settlements after a time, by ticker and time."""
@@ -234,6 +301,9 @@ class MarketStore(Protocol):
     async def readings(self) -> list[ReadingRow]:
         """Return the board of current readings."""
 
+    async def watermarks(self) -> list[WatermarkRow]:
+        """Return the assets for which the last pass could not wait, by ticker."""
+
     async def epochs(self) -> list[EpochRow]:
         """Return every epoch, oldest first."""
 
@@ -243,19 +313,20 @@ class MarketStore(Protocol):
     async def passes(self) -> list[PassRow]:
         """Return the digest chain, oldest first."""
 
-    async def pass_content(
-        self, number: int
-    ) -> tuple[list[BarRow], list[FundingRow], list[ChangeRow]]:
-        """Return what a pass wrote, in the order of its digests, as far as it is still stored."""
+    async def pass_content(self, number: int) -> PassContent:
+        """Return what a pass wrote; StoreError for an unknown pass, DamagedError where it can't."""
 
     async def orphans(self) -> int:
-        """Return how many bars and settlements belong to no pass."""
+        """Return how many bars, settlements and watermarks belong to no pass."""
 
     def changes(self) -> AsyncIterator[ChangeRow]:
         """Yield every stored change, published or not, oldest first."""
 
     async def prune(self) -> int:
-        """Delete rows beyond retention but each cell's newest such row; return how many."""
+        """Delete rows beyond retention but each cell's newest such row; return how many.
+
+        Many short transactions, so that nobody waits for long.
+        """
 
     async def version(self) -> int:
         """Return a number that moves whenever anything committed."""

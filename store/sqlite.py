@@ -12,19 +12,22 @@ from schemas.coverage import Coverage
 from store import sqlite_reads, sqlite_writes
 from store.migrations import MARKET_MIGRATIONS
 from store.protocol import (
-    BarRow,
+    BarBlock,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
     FundingRow,
+    LockTakenError,
     Pass,
+    PassContent,
     PassRow,
     Progress,
     ReadingRow,
     Snapshot,
     Statistics,
     StoreError,
+    WatermarkRow,
 )
 from store.sqlite_connections import Connections
 
@@ -49,22 +52,30 @@ class SqliteMarketStore:
     async def close(self) -> None:
         """Close every connection and let go of the lock; idempotent."""
         await self._connections.close()
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Let go of the compute lock; idempotent."""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
 
     def lock(self) -> None:
-        """Take the compute lock until close; StoreError naming the holder where it is taken."""
+        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
         if self._lock_file is None:
             self._lock_file = _lock(self._connections.path)
 
-    async def adopt_source(self, source: str) -> None:
-        """Remember where the bars come from; StoreError where the store knows another source."""
+    async def adopt_source(self, source: str, started_at: int) -> int:
+        """Remember where the bars come from and when that began (market clock, epoch ms).
+
+        Return when it began; StoreError where the store knows another source.
+        """
         path = self._connections.path
         async with self._connections.writing() as db:
-            known = await sqlite_writes.adopt_source(db, source)
+            known, began = await sqlite_writes.adopt_source(db, source, started_at)
         if known != source:
             raise StoreError(f"{path} holds the bars of {known}: use another database for {source}")
+        return began
 
     async def publish_coverage(self, coverage: Coverage) -> None:
         """Replace the published coverage."""
@@ -77,16 +88,27 @@ class SqliteMarketStore:
             await sqlite_writes.write_pass(db, work)
 
     async def prune(self) -> int:
-        """Delete rows beyond retention but each cell's newest such row; return how many."""
+        """Delete rows beyond retention but each cell's newest such row; return how many.
+
+        Many short transactions, so that nobody waits for long.
+        """
         async with self._connections.writing() as db:
-            return await sqlite_writes.prune(db)
+            before = await sqlite_writes.prune_horizon(db)
+        pruned = 0
+        while before is not None:
+            async with self._connections.writing() as db:
+                deleted = await sqlite_writes.prune(db, before)
+            pruned += deleted
+            if not deleted:
+                break
+        return pruned
 
     async def progress(self) -> Progress:
         """Return how far the store has come."""
         return await self._read(sqlite_reads.progress)
 
-    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarRow]:
-        """Return stored bars that open after a time, by ticker and open time."""
+    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarBlock]:
+        """Return stored bars that open after a time: a block per ticker and timeframe, sorted."""
         return await self._read(sqlite_reads.bars, ticker, after)
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
@@ -101,6 +123,10 @@ class SqliteMarketStore:
         """Return the board of current readings."""
         return await self._read(sqlite_reads.readings)
 
+    async def watermarks(self) -> list[WatermarkRow]:
+        """Return the assets for which the last pass could not wait, by ticker."""
+        return await self._read(sqlite_reads.last_watermarks)
+
     async def epochs(self) -> list[EpochRow]:
         """Return every epoch, oldest first."""
         return await self._read(sqlite_reads.epochs)
@@ -113,14 +139,12 @@ class SqliteMarketStore:
         """Return the digest chain, oldest first."""
         return await self._read(sqlite_reads.passes)
 
-    async def pass_content(
-        self, number: int
-    ) -> tuple[list[BarRow], list[FundingRow], list[ChangeRow]]:
-        """Return what a pass wrote, in the order of its digests, as far as it is still stored."""
+    async def pass_content(self, number: int) -> PassContent:
+        """Return what a pass wrote; StoreError for an unknown pass, DamagedError where it can't."""
         return await self._read(sqlite_reads.pass_content, number)
 
     async def orphans(self) -> int:
-        """Return how many bars and settlements belong to no pass."""
+        """Return how many bars, settlements and watermarks belong to no pass."""
         return await self._read(sqlite_reads.orphans)
 
     async def changes(self) -> AsyncIterator[ChangeRow]:
@@ -175,7 +199,7 @@ def _lock(path: Path) -> int:
         holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         message = f"another signals process (pid {holder}) is computing on {path}"
-        raise StoreError(message) from error
+        raise LockTakenError(message) from error
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor

@@ -8,31 +8,33 @@ from aiosqlite import Connection
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.protocol import (
-    BarRow,
+    BarBlock,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
     FundingRow,
+    PassContent,
     PassRow,
     Progress,
     ReadingRow,
     Snapshot,
     Statistics,
     StoreError,
+    WatermarkRow,
 )
+from store.sqlite_bars import blocks
 from store.sqlite_codes import INDICATOR_CODES, INDICATORS, TIMEFRAME_CODES
 
-_BAR = """
-SELECT a.ticker, b.timeframe, b.open_time, b.open, b.high, b.low, b.close, b.volume
-"""
+_BARS = "SELECT a.ticker, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data "
 _FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
 _CHANGE = """
 SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id), c.indicator, c.timeframe,
   c.close_time, c.epoch, c."before", c."after", c.price, c.published
 """
 _PASS = """
-SELECT number, market_time, first_created_at, last_created_at, bars_digest, changes_digest, digest
+SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
+  changes_digest, digest
 FROM passes
 """
 _PUBLISHED = """
@@ -86,14 +88,14 @@ async def version(db: Connection) -> int:
     return number
 
 
-async def bars(db: Connection, ticker: str | None, after: int) -> list[BarRow]:
-    """Return bars that open after a time, by ticker and open time."""
-    sql = _BAR + (
+async def bars(db: Connection, ticker: str | None, after: int) -> list[BarBlock]:
+    """Return bars that open after a time, a block per ticker and timeframe."""
+    sql = _BARS + (
         "FROM assets a CROSS JOIN bars b ON b.asset_id = a.id "
-        "WHERE (?1 IS NULL OR a.ticker = ?1) AND b.timeframe IN (0, 1, 2) AND b.open_time > ?2 "
-        "ORDER BY a.ticker, b.open_time, b.timeframe"
+        "WHERE (?1 IS NULL OR a.ticker = ?1) AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2 "
+        "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
-    return _bar_rows(await all_rows(db, sql, ticker, after))
+    return blocks(await all_rows(db, sql, ticker, after), after)
 
 
 async def funding(db: Connection, ticker: str | None, after: int) -> list[FundingRow]:
@@ -157,17 +159,15 @@ async def passes(db: Connection) -> list[PassRow]:
     return [PassRow(*row) for row in await all_rows(db, _PASS + "ORDER BY number")]
 
 
-async def pass_content(
-    db: Connection, number: int
-) -> tuple[list[BarRow], list[FundingRow], list[ChangeRow]]:
+async def pass_content(db: Connection, number: int) -> PassContent:
     """Return the rows of one pass in the order of its digests; StoreError for an unknown pass."""
     found = await all_rows(db, _PASS + "WHERE number = ?", number)
     if not found:
         raise StoreError(f"there is no pass {number}")
     row = PassRow(*found[0])
-    bars_sql = _BAR + (
+    bars_sql = _BARS + (
         "FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ? "
-        "ORDER BY a.ticker, b.timeframe, b.open_time"
+        "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
     funding_sql = _FUNDING + (
         "FROM funding f JOIN assets a ON a.id = f.asset_id WHERE f.pass = ? "
@@ -176,18 +176,36 @@ async def pass_content(
     changes_sql = _CHANGE + (
         "FROM changes c WHERE c.created_at BETWEEN ? AND ? ORDER BY c.created_at"
     )
-    return (
-        _bar_rows(await all_rows(db, bars_sql, number)),
+    return PassContent(
+        blocks(await all_rows(db, bars_sql, number)),
         [FundingRow(*row) for row in await all_rows(db, funding_sql, number)],
+        await watermarks(db, number),
         _change_rows(await all_rows(db, changes_sql, row.first_created_at, row.last_created_at)),
     )
 
 
-async def orphans(db: Connection) -> int:
-    """Return how many bars and settlements belong to no pass."""
+async def last_watermarks(db: Connection) -> list[WatermarkRow]:
+    """Return the assets for which the last pass could not wait, by ticker."""
+    return await watermarks(db, await one_value(db, "SELECT max(number) FROM passes"))
+
+
+async def watermarks(db: Connection, number: int | None) -> list[WatermarkRow]:
+    """Return the assets for which a pass could not wait, by ticker."""
     sql = """
-        SELECT (SELECT count(*) FROM bars WHERE pass NOT IN (SELECT number FROM passes))
+        SELECT a.ticker, w.watermark, w.is_late
+        FROM watermarks w JOIN assets a ON a.id = w.asset_id WHERE w.pass = ? ORDER BY a.ticker
+    """
+    rows = await all_rows(db, sql, number)
+    return [WatermarkRow(ticker, at, bool(is_late)) for ticker, at, is_late in rows]
+
+
+async def orphans(db: Connection) -> int:
+    """Return how many bars, settlements and watermarks belong to no pass."""
+    sql = """
+        SELECT
+          (SELECT coalesce(sum(count), 0) FROM bars WHERE pass NOT IN (SELECT number FROM passes))
           + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
+          + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
     """
     count: int = await one_value(db, sql)
     return count
@@ -213,6 +231,7 @@ async def snapshot(db: Connection) -> Snapshot:
         market_time=await market_time(db),
         last_created_at=await last_created_at(db),
         readings=board,
+        late=tuple(row.ticker for row in await last_watermarks(db) if row.is_late),
     )
 
 
@@ -270,10 +289,6 @@ def _feed_index(query: FeedQuery) -> str:
     if query.timeframe is not None:
         return "feed_timeframe"
     return "feed_all" if query.direction is None else "feed_direction"
-
-
-def _bar_rows(rows: Iterable[tuple[Any, ...]]) -> list[BarRow]:
-    return [BarRow(ticker, TIMEFRAMES[timeframe], *rest) for ticker, timeframe, *rest in rows]
 
 
 def _change_rows(rows: Iterable[tuple[Any, ...]]) -> list[ChangeRow]:

@@ -8,15 +8,17 @@ from aiosqlite import Connection
 from schemas.vocabulary import UNIVERSE_RETENTION_MS
 from store.digest import (
     GENESIS,
-    bar_order,
     bars_digest,
     chain_digest,
     changes_digest,
-    funding_order,
 )
 from store.protocol import Pass, StoreError
+from store.sqlite_bars import packed
 from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
-from store.sqlite_reads import all_rows, last_created_at, market_time, one_value
+from store.sqlite_reads import all_rows, last_created_at, market_time
+
+PRUNED_AT_ONCE = 5000
+ROWS_A_STATEMENT = (2000, 200, 20, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +39,19 @@ async def write_pass(db: Connection, work: Pass) -> None:
     await _write_clock(db, head, work)
     assets = await _write_assets(db, work)
     await _write_bars(db, work, assets, number)
+    await _write_watermarks(db, work, assets, number)
     await _write_changes(db, work, assets)
     await _write_carries(db, work, assets)
     await _write_epochs(db, work, assets)
     await _write_link(db, head, work)
 
 
-async def adopt_source(db: Connection, source: str) -> str:
-    """Remember the source where none is known; return the one that is known."""
-    await db.execute_fetchall(
-        "INSERT INTO facts (key, value) VALUES ('source', ?) ON CONFLICT DO NOTHING", (source,)
-    )
-    known: str = await one_value(db, "SELECT value FROM facts WHERE key = 'source'")
-    return known
+async def adopt_source(db: Connection, source: str, started_at: int) -> tuple[str, int]:
+    """Remember source and start where none are known; return those that are known."""
+    sql = "INSERT INTO facts (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING"
+    await _insert(db, sql, [("source", source), ("started_at", str(started_at))])
+    known = dict(await all_rows(db, "SELECT key, value FROM facts"))
+    return known["source"], int(known["started_at"])
 
 
 async def write_coverage(db: Connection, document: str) -> None:
@@ -61,24 +63,32 @@ async def write_coverage(db: Connection, document: str) -> None:
     )
 
 
-async def prune(db: Connection) -> int:
-    """Delete changes beyond retention but each cell's newest such row; return how many."""
+async def prune_horizon(db: Connection) -> int | None:
+    """Record from when on rows must still be there, and return it; None before the first pass."""
     now = await market_time(db)
     if now is None:
-        return 0
-    sql = """
-        DELETE FROM changes WHERE created_at < ?1 AND created_at NOT IN (
-          SELECT max(created_at) FROM changes WHERE created_at < ?1
-          GROUP BY asset_id, indicator, timeframe
-        )
-    """
+        return None
     before = now - UNIVERSE_RETENTION_MS
     await db.execute_fetchall(
         "INSERT INTO facts (key, value) VALUES ('pruned_before', ?) "
         "ON CONFLICT DO UPDATE SET value = excluded.value",
         (str(before),),
     )
-    async with db.execute(sql, (before,)) as cursor:
+    return before
+
+
+async def prune(db: Connection, before: int) -> int:
+    """Delete some of the changes before a time but each cell's newest; return how many."""
+    sql = """
+        DELETE FROM changes WHERE created_at IN (
+          SELECT created_at FROM changes WHERE created_at < ?1 AND created_at NOT IN (
+            SELECT max(created_at) FROM changes WHERE created_at < ?1
+            GROUP BY asset_id, indicator, timeframe
+          )
+          ORDER BY created_at LIMIT ?2
+        )
+    """
+    async with db.execute(sql, (before, PRUNED_AT_ONCE)) as cursor:
         return cursor.rowcount
 
 
@@ -110,7 +120,7 @@ async def _write_clock(db: Connection, head: _Head, work: Pass) -> None:
 async def _write_assets(db: Connection, work: Pass) -> dict[str, int]:
     """Create the assets that the pass mentions first; return the id of every ticker."""
     known = {ticker for (ticker,) in await all_rows(db, "SELECT ticker FROM assets")}
-    kinds = (work.bars, work.funding, work.changes, work.carries, work.epochs)
+    kinds = (work.bars, work.funding, work.changes, work.carries, work.epochs, work.watermarks)
     mentioned = {row.ticker for rows in kinds for row in rows}
     await _insert(
         db,
@@ -123,30 +133,30 @@ async def _write_assets(db: Connection, work: Pass) -> dict[str, int]:
 async def _write_bars(db: Connection, work: Pass, assets: dict[str, int], number: int) -> None:
     await _insert(
         db,
-        "INSERT INTO bars (asset_id, timeframe, open_time, open, high, low, close, volume, pass) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO bars (asset_id, timeframe, pass, first_open, last_open, count, data) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
         [
-            (
-                assets[row.ticker],
-                TIMEFRAME_CODES[row.timeframe],
-                row.open_time,
-                row.open,
-                row.high,
-                row.low,
-                row.close,
-                row.volume,
-                number,
-            )
-            for row in sorted(work.bars, key=bar_order)
+            (assets[block.ticker], TIMEFRAME_CODES[block.timeframe], number, *packed(block))
+            for block in work.bars
         ],
     )
     await _insert(
         db,
         "INSERT INTO funding (asset_id, settled_at, funding_rate, pass) VALUES (?, ?, ?, ?)",
         [
-            (assets[row.ticker], row.settled_at, row.funding_rate, number)
-            for row in sorted(work.funding, key=funding_order)
+            (assets[ticker], settled_at, rate, number)
+            for ticker, settled_at, rate in sorted(work.funding)
         ],
+    )
+
+
+async def _write_watermarks(
+    db: Connection, work: Pass, assets: dict[str, int], number: int
+) -> None:
+    await _insert(
+        db,
+        "INSERT INTO watermarks (pass, asset_id, watermark, is_late) VALUES (?, ?, ?, ?)",
+        [(number, assets[row.ticker], row.watermark, int(row.is_late)) for row in work.watermarks],
     )
 
 
@@ -157,19 +167,8 @@ async def _write_changes(db: Connection, work: Pass, assets: dict[str, int]) -> 
         "INSERT INTO changes (created_at, asset_id, indicator, timeframe, close_time, epoch, "
         '"before", "after", price, published) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
         [
-            (
-                row.created_at,
-                assets[row.ticker],
-                INDICATOR_CODES[row.indicator],
-                TIMEFRAME_CODES[row.timeframe],
-                row.close_time,
-                row.epoch,
-                row.before,
-                row.after,
-                row.price,
-                int(row.published),
-            )
-            for row in work.changes
+            (created_at, assets[ticker], INDICATOR_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
+            for created_at, ticker, key, timeframe, *rest in work.changes
         ],
     )
     newest = {(row.ticker, row.timeframe, row.indicator): row.after for row in work.changes}
@@ -230,19 +229,26 @@ async def _write_epochs(db: Connection, work: Pass, assets: dict[str, int]) -> N
 
 async def _write_link(db: Connection, head: _Head, work: Pass) -> None:
     """Append the pass to the digest chain."""
-    bars = await asyncio.to_thread(bars_digest, work.bars, work.funding)
+    bars = await asyncio.to_thread(bars_digest, work.bars, work.funding, work.watermarks)
     changes = await asyncio.to_thread(changes_digest, work.changes)
     link = chain_digest(head.digest, work.market_time, bars, changes)
     first = work.changes[0].created_at if work.changes else None
     last = work.changes[-1].created_at if work.changes else None
     await db.execute_fetchall(
-        "INSERT INTO passes (number, market_time, first_created_at, last_created_at, "
-        "bars_digest, changes_digest, digest) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (head.number + 1, work.market_time, first, last, bars, changes, link),
+        "INSERT INTO passes (number, market_time, written_at, first_created_at, last_created_at, "
+        "bars_digest, changes_digest, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (head.number + 1, work.market_time, work.written_at, first, last, bars, changes, link),
     )
 
 
 async def _insert(db: Connection, sql: str, rows: list[tuple[object, ...]]) -> None:
-    if rows:
-        async with db.executemany(sql, rows):
-            pass
+    """Insert rows, many a statement: each statement lets another thread run, which may not yield.
+
+    `sql` has the placeholders of one row.
+    """
+    one, done = f"({', '.join('?' * len(rows[0]))})" if rows else "", 0
+    for size in ROWS_A_STATEMENT:
+        many = sql.replace(one, ", ".join([one] * size))
+        while len(rows) - done >= size:
+            await db.execute_fetchall(many, [v for row in rows[done : done + size] for v in row])
+            done += size

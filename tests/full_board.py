@@ -7,11 +7,10 @@ import math
 import random
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from compute.coverage import coverage as as_served
 from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED
-from compute.sources.source import Fetched
+from compute.sources.simulated import SimulatedSource, first_origin
 from compute.universe import Asset, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import (
@@ -21,7 +20,6 @@ from schemas.vocabulary import (
     STORED_KEYS,
     TIMEFRAMES,
     AssetClass,
-    SourceKind,
     Timeframe,
     midnight_s,
 )
@@ -42,26 +40,11 @@ PRICES: dict[AssetClass, tuple[float, float]] = {
 }
 
 
-class HourlySource:
-    """Hourly bars of every asset, as far as a coverage asks; it has none to fetch."""
-
-    name = "hourly"
-    kind: SourceKind = "simulated"
-    ends_at: None = None
-
-    def native(self, ticker: str) -> Timeframe | None:
-        return "1h"
-
-    def next_close(self, ticker: str, after: int) -> int | None:
-        return None
-
-    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
-        raise NotImplementedError
-
-
 def full_coverage() -> Coverage:
     """Return the packaged universe as an hourly source serves it."""
-    return as_served(load_universe(), HourlySource(), INDICATORS, NOON, None)
+    universe = load_universe()
+    source = SimulatedSource(universe, first_origin(NOON // 1000), lambda: NOON)
+    return as_served(universe, source, INDICATORS, NOON, None)
 
 
 async def fill(market: MarketStore) -> None:
@@ -103,7 +86,7 @@ def _rows(draw: random.Random) -> Iterator[ChangeRow]:
                 for run in _runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
                     before, reading = reading, _next(draw, reading, lean)
                     row = change(run, asset.ticker, key, timeframe, reading, before)
-                    yield replace(row, price=_near(draw, price))
+                    yield row._replace(price=_near(draw, price))
 
 
 def _runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
@@ -143,7 +126,7 @@ def _in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
     spaced, newest = [], 0
     for row in ordered:
         newest = max(row.created_at, newest + 1)
-        spaced.append(replace(row, created_at=newest))
+        spaced.append(row._replace(created_at=newest))
     return spaced
 
 

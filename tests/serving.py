@@ -20,7 +20,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
-from store.protocol import ChangeRow, Pass
+from store.protocol import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
@@ -111,7 +111,7 @@ def flips(start: int, count: int) -> list[ChangeRow]:
         ticker, indicator = cells[number % 2]
         before = 1 if number % 4 < 2 else -1
         row = change(start + number, ticker, indicator, "1h", -before, before)
-        rows.append(replace(row, close_time=row.close_time - (count - number) * 3600))
+        rows.append(row._replace(close_time=row.close_time - (count - number) * 3600))
     return rows
 
 
@@ -120,7 +120,7 @@ def work(market_time: int, changes: list[ChangeRow]) -> Pass:
 
 
 async def seed(market: SqliteMarketStore, published: Coverage, flip_count: int = 6) -> None:
-    """Commit a silent history, then flips at the last market time, NOON."""
+    """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
     await market.publish_coverage(published)
     before = NOON - 400 * 24 * HOUR_MS
     await market.commit(work(before, list(first_readings(before))))
@@ -135,14 +135,15 @@ async def seed(market: SqliteMarketStore, published: Coverage, flip_count: int =
             ],
         )
     )
-    await market.commit(work(NOON, flips(NOON, flip_count)))
+    late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, is_late=True)]
+    await market.commit(replace(work(NOON, flips(NOON, flip_count)), watermarks=late))
 
 
 @dataclass
 class Clock:
-    """A wall clock that tests move; epoch ms."""
+    """A wall clock that tests move; epoch ms. At first the last run's late passes are over."""
 
-    now: int = NOON + 60_000
+    now: int = NOON + 200_000
 
     def __call__(self) -> int:
         return self.now

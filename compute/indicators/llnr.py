@@ -55,7 +55,7 @@ class Llnr:
         window = floats(carry, "log_closes")
         push(window, np.log(bar.close))
         below_newest = window[:, 1:] - window[:, -1:]
-        slope: Floats = (SLOPE_WEIGHTS * below_newest).sum(axis=1)
+        slope: Floats = np.einsum("ij,j->i", below_newest, SLOPE_WEIGHTS)
         sigma = sample_sd(window[:, 1:] - window[:, :-1])
         score = divide(slope * BANDWIDTH**0.5, sigma)
         return {"s": score, "slope": slope, "sigma": sigma}

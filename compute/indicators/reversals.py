@@ -24,8 +24,7 @@ from compute.indicators.windows import (
     divide,
     floats,
     held_readings,
-    mean,
-    population_sd,
+    mean_and_sd,
     push,
     start_carry,
     undefined,
@@ -75,7 +74,8 @@ class Reversals:
         push(floats(carry, "highs"), bar.high)
         push(floats(carry, "lows"), bar.low)
         push(floats(carry, "rsis"), rsi)
-        middle, width = mean(closes), BAND_SDS * population_sd(closes)
+        middle, sd = mean_and_sd(closes)
+        width = BAND_SDS * sd
         carry["upper"], carry["lower"] = middle + width, middle - width
         return {"rsi": rsi, "upper": floats(carry, "upper"), "lower": floats(carry, "lower")}
 
@@ -113,6 +113,6 @@ def _hold(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readin
     held[failed | (age >= MAX_AGE)] = NEUTRAL
     held[bullish], held[bearish] = BULLISH, BEARISH
     age[(held == NEUTRAL) | bullish | bearish] = 0
-    np.copyto(level, floats(carry, "lows").min(axis=1), where=bullish)
-    np.copyto(level, floats(carry, "highs").max(axis=1), where=bearish)
+    level[bullish] = floats(carry, "lows")[bullish].min(axis=1)
+    level[bearish] = floats(carry, "highs")[bearish].max(axis=1)
     return held

@@ -27,6 +27,7 @@ class FilesSource:
     """Every bar of a folder, parsed and judged as a whole before anything is used."""
 
     kind: SourceKind = "recorded"
+    delay_s = 0
 
     def __init__(self, folder: Path, universe: Universe) -> None:
         """Read the folder; SourceError names the first file and row that cannot be read."""
@@ -60,6 +61,10 @@ class FilesSource:
         times = self._bars[ticker].close_time
         place = int(np.searchsorted(times, after, side="right"))
         return int(times[place]) if place < len(times) else None
+
+    def last_close(self, ticker: str, at: int) -> int:
+        """Return -1: of a recording nothing more than what it holds is expected."""
+        return -1
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return what is recorded in (after, until]; a finished file's watermark is `until`."""

@@ -1,11 +1,9 @@
 """A made-up market as a source: bars and funding, a pure function of (seed, ticker, hour).
 
-Each path is a Brownian motion by midpoint displacement, so every hour costs the same. Only integer
-hashes and elementwise + - * / are used: the bits depend on no machine and on no range asked for.
+Prices hang on random paths at random access, so an hour costs the same however late it is.
 """
 
-import hashlib
-import math
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -14,15 +12,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Funding, Prices, Series, Times
-from compute.sessions import Hours, bars_a_day, complete_until, hours, next_close
+from compute.sessions import Hours, bars_a_day, complete_until, hours, last_close, next_close
+from compute.sources.paths import BLOCK, Bits, bits_at, exp2, key_of, normal, path, thirds
 from compute.sources.source import Fetched
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import AssetClass, SourceKind, Timeframe, midnight_s
-
-Bits = NDArray[np.uint64]
 
 SEED = 1
 HISTORY_S = 330 * DAY_S
@@ -31,19 +27,14 @@ FUNDING_EVERY_S = 8 * HOUR_S
 EMPTY_S = HOUR_S
 _NAME = re.compile(r"simulated:(\d{1,12})")
 
-# A path is made of spans, whose ends hang on the base price; what is drawn at once is a block.
-_SPAN, _BLOCK, _SHARED_BLOCKS, _CALM = 2**14, 128, 4, 4
-_ENDS, _LOUDNESS_ENDS, _LOUDNESS = 70.0, 0.4, 0.6
-_TRENDING = dict.fromkeys((64, 128, 256, 512), 1.1)
+_SHARED_BLOCKS = 4
 _WICK = 0.6
 _MOMENTUM, _PULL_RATE = 72, 0.0025
 _NEUTRAL_RATE, _MOST_RATE, _NOISE_RATE = 0.0001, 0.003, 0.00004
 _GAPS, _LATE, _LATE_TOGETHER, _TOGETHER, _SOON, _WITHIN_MINUTES = (
     int(share * 2**32) for share in (0.001, 0.0025, 0.05, 0.01, 0.80, 0.96)
 )
-_GOLDEN = 0x9E3779B97F4A7C15
-_FOR_LOUDNESS, _FOR_BAR, _FOR_ARRIVAL, _FOR_FUNDING = (
-    0xD1B54A32D192ED03,
+_FOR_BAR, _FOR_ARRIVAL, _FOR_FUNDING = (
     0xABC98388FB8FAC03,
     0x8CB92BA72F3D8DD7,
     0xC2B2AE3D27D4EB4F,
@@ -92,6 +83,7 @@ class SimulatedSource:
 
     kind: SourceKind = "simulated"
     ends_at: None = None
+    delay_s = 0
 
     def __init__(
         self, universe: Universe, origin: int, clock: Callable[[], int], seed: int = SEED
@@ -103,6 +95,7 @@ class SimulatedSource:
         self._assets: Final = universe.by_ticker
         self._origin: Final = origin
         self._clock: Final = clock
+        self._turn: Final = asyncio.Lock()
         sessions = {asset.session for asset in universe.assets}
         self._floors: Final = {s: _Floor(s, universe.assets, seed) for s in sessions}
 
@@ -114,8 +107,16 @@ class SimulatedSource:
         """Return the next close of the asset's session, which may turn out to be a gap."""
         return next_close(self._assets[ticker].session, max(after, self._origin))
 
+    def last_close(self, ticker: str, at: int) -> int:
+        """Return the last close of the asset's session by an instant."""
+        return last_close(self._assets[ticker].session, at)
+
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return what has arrived in (after, watermark]; an earlier bar still to come ends it."""
+        async with self._turn:
+            return await asyncio.to_thread(self._fetched, ticker, after, until)
+
+    def _fetched(self, ticker: str, after: int, until: int) -> Fetched:
         asset = self._assets[ticker]
         floor = self._floors[asset.session]
         now = self._clock() // 1000
@@ -147,7 +148,7 @@ class _Floor:
         self._row: Final = {asset.ticker: row for row, asset in enumerate(chosen)}
         self._traits: Final = _traits(chosen, seed)
         self._session: Final = session
-        self._together: Final = _key(seed, f"session {session}")
+        self._together: Final = key_of(seed, f"session {session}")
         self._season: Final = _season(session)
         self._shared: Final = lru_cache(maxsize=2 * _SHARED_BLOCKS)(self._everyone)
 
@@ -157,7 +158,7 @@ class _Floor:
             return np.empty((6, _MOMENTUM))
         index = self._index(due)
         first = int(index[0]) - _MOMENTUM
-        blocks = range((first - 1) // _BLOCK, (int(index[-1]) - 1) // _BLOCK + 1)
+        blocks = range((first - 1) // BLOCK, (int(index[-1]) - 1) // BLOCK + 1)
         row = self._row[ticker]
         if len(blocks) <= _SHARED_BLOCKS:
             table = np.concatenate([self._shared(block)[:, row] for block in blocks], axis=1)
@@ -165,14 +166,14 @@ class _Floor:
             rows = np.full(len(blocks), row)
             table = self._bars(rows, np.array(blocks)).reshape(6, -1)
         before = np.arange(first, int(index[0]))
-        return table[:, np.concatenate([before, index]) - blocks[0] * _BLOCK - 1]
+        return table[:, np.concatenate([before, index]) - blocks[0] * BLOCK - 1]
 
     def settled(self, ticker: str, due: Hours, closes: Prices) -> Funding:
         """Return the rates of a perpetual on an asset that trades around the clock."""
         place = np.flatnonzero(due.close_time % FUNDING_EVERY_S == 0)
         momentum = closes[place + _MOMENTUM] / closes[place] - 1.0
         key = self._traits.key[self._row[ticker]] + _FOR_FUNDING
-        noise = _NOISE_RATE * _normal(_bits(key, self._index(due)[place]))
+        noise = _NOISE_RATE * normal(bits_at(key, self._index(due)[place]))
         rate = np.clip(_NEUTRAL_RATE + _PULL_RATE * momentum + noise, -_MOST_RATE, _MOST_RATE)
         return Funding(due.close_time[place], np.rint(rate * 1e8) / 1e8)
 
@@ -188,22 +189,22 @@ class _Floor:
         return self._bars(rows, np.full(len(rows), block))
 
     def _bars(self, rows: Times, blocks: Times) -> Prices:
-        """Return open, high, low, close, volume, delay of lines: shape (6, lines, _BLOCK)."""
+        """Return open, high, low, close, volume, delay of lines: shape (6, lines, BLOCK)."""
         its = self._traits.of(rows)
-        first = blocks[:, np.newaxis] * _BLOCK
-        index = first + 1 + np.arange(_BLOCK)
-        height, loudness = _path(its.key, first)
-        market, market_loudness = _path(its.factor_key, first)
-        price = its.rounded(its.price * _exp2(its.own * height + its.pull * market))
+        first = blocks[:, np.newaxis] * BLOCK
+        index = first + 1 + np.arange(BLOCK)
+        height, loudness = path(its.key, first)
+        market, market_loudness = path(its.factor_key, first)
+        price = its.rounded(its.price * exp2(its.own * height + its.pull * market))
         move = (its.own * loudness + its.pull * market_loudness)[:, 1:]
-        up, down, busy = _thirds(_bits(its.key + _FOR_BAR, index))
+        up, down, busy = thirds(bits_at(its.key + _FOR_BAR, index))
         opened, closed = price[:, :-1], price[:, 1:]
         high = its.rounded(np.maximum(opened, closed) * (1.0 + _WICK * move * up * up))
         low = its.rounded(np.minimum(opened, closed) / (1.0 + _WICK * move * down * down))
         season = self._season[index % len(self._season)]
         volume = its.volume * season * (0.5 + busy) * (move / (its.own + its.pull))
         volume = (1.0 + np.rint(1000.0 * volume)) / 1000.0
-        delay = _delay(_bits(its.key + _FOR_ARRIVAL, index), _bits(self._together, index))
+        delay = _delay(bits_at(its.key + _FOR_ARRIVAL, index), bits_at(self._together, index))
         return np.stack([opened, high, low, closed, volume, delay])
 
 
@@ -234,18 +235,18 @@ class _Traits:
 
 def _traits(assets: Sequence[Asset], seed: int) -> _Traits:
     kinds = [_KINDS[asset.asset_class] for asset in assets]
-    key = np.concatenate([_key(seed, f"ticker {asset.ticker}") for asset in assets])
-    factor_key = np.concatenate([_key(seed, f"class {asset.asset_class}") for asset in assets])
-    draws = _thirds(_bits(key, np.array([[-1]]))) + _thirds(_bits(key, np.array([[-2]])))
+    key = np.concatenate([key_of(seed, f"ticker {asset.ticker}") for asset in assets])
+    factor_key = np.concatenate([key_of(seed, f"class {asset.asset_class}") for asset in assets])
+    draws = thirds(bits_at(key, np.array([[-1]]))) + thirds(bits_at(key, np.array([[-2]])))
 
     def between(name: str, draw: int) -> Prices:
         low, high = np.array([getattr(kind, name) for kind in kinds]).T[:, :, np.newaxis]
         drawn: Prices = low + (high - low) * draws[draw]
         return drawn
 
-    price = _exp2(between("price", 0))
+    price = exp2(between("price", 0))
     factor = np.array([[kind.factor] for kind in kinds])
-    volume = _exp2(between("volume", 3)) / price
+    volume = exp2(between("volume", 3)) / price
     exponents = [int(f"{value:.17e}".split("e")[1]) for value in price.ravel().tolist()]
     ticks = np.array([[float(10 ** (5 - exponent))] for exponent in exponents])
     pull = factor * (0.5 + draws[2])
@@ -267,49 +268,6 @@ def _season(session: Session) -> Prices:
     return np.concatenate([share * day for share in week]) if session == "24x7" else day
 
 
-def _key(seed: int, name: str) -> Bits:
-    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    return np.array([[int.from_bytes(digest[:8], "big")]], dtype=np.uint64)
-
-
-def _path(key: Bits, first: Times) -> tuple[Prices, Prices]:
-    """Return heights and loudness at a block's places: both of shape (lines, _BLOCK + 1).
-
-    A step of a path has a standard deviation of about 1 times its loudness, which clusters.
-    """
-    begin = first // _SPAN * _SPAN
-    ends = begin + np.array([0, _SPAN])
-    log = _LOUDNESS_ENDS * _normal(_bits(key + _FOR_LOUDNESS, ends))
-    field = np.stack([_ENDS * _normal(_bits(key, ends)), log, _loudness(log)])
-    step = _SPAN
-    while step > 1:
-        middle = _middle(key, begin, step, field)
-        woven = np.empty((3, len(first), 2 * field.shape[2] - 1))
-        woven[:, :, ::2], woven[:, :, 1::2] = field, middle
-        field, step = woven, step // 2
-        if step >= _BLOCK:
-            later = first >= begin + step
-            field = np.where(later, field[:, :, 1:], field[:, :, :2])
-            begin = begin + step * later
-    return field[0], field[2]
-
-
-def _middle(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
-    """Return the field (height, log of loudness, loudness) halfway between its knots."""
-    middle = 0.5 * (field[:, :, :-1] + field[:, :, 1:])
-    places = begin + step // 2 + step * np.arange(middle.shape[2])
-    if step > _CALM:
-        middle[1] += _LOUDNESS * _normal(_bits(key + _FOR_LOUDNESS, places))
-        middle[2] = _loudness(middle[1])
-    reach = 0.5 * math.sqrt(step) * _TRENDING.get(step, 1.0)
-    middle[0] += reach * middle[2] * _normal(_bits(key, places))
-    return middle
-
-
-def _loudness(log: Prices) -> Prices:
-    return _exp2(np.clip(log, -3.0, 3.0))
-
-
 def _delay(bits: Bits, together: Bits) -> Prices:
     """Return how many seconds after its close each bar arrives, EMPTY_S where there is none.
 
@@ -322,38 +280,3 @@ def _delay(bits: Bits, together: Bits) -> Prices:
     late = np.where(together >> 32 < _TOGETHER, _LATE_TOGETHER, _LATE)
     delay = np.where(chance < _GAPS + late, seconds, 0)
     return np.where(chance < _GAPS, EMPTY_S, delay).astype(np.float64)
-
-
-def _bits(key: Bits, index: Times) -> Bits:
-    """Return 64 mixed bits for every place: the finaliser of splitmix64 (Steele et al., 2014)."""
-    bits = key + index.astype(np.uint64) * _GOLDEN
-    bits ^= bits >> 30
-    bits *= 0xBF58476D1CE4E5B9
-    bits ^= bits >> 27
-    bits *= 0x94D049BB133111EB
-    bits ^= bits >> 31
-    return bits
-
-
-def _normal(bits: Bits) -> Prices:
-    """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit pieces."""
-    pairs = (bits & 0x0000FFFF0000FFFF) + ((bits >> 16) & 0x0000FFFF0000FFFF)
-    total = (pairs & 0xFFFFFFFF) + (pairs >> 32)
-    return (total.astype(np.float64) - 131_070.0) * (1.0 / 37_837.2)
-
-
-def _thirds(bits: Bits) -> tuple[Prices, Prices, Prices]:
-    """Return three uniform draws from [0, 1), of 21 bits each."""
-    parts = [(bits >> shift) & 0x1FFFFF for shift in (0, 21, 42)]
-    one, two, three = (part.astype(np.float64) / 2_097_152 for part in parts)
-    return one, two, three
-
-
-def _exp2(power: Prices) -> Prices:
-    """Return 2 to a power by Taylor's series around the nearest integer, to about 1e-8."""
-    whole = np.rint(power)
-    rest = (power - whole) * 0.6931471805599453
-    result = np.ones_like(rest)
-    for order in range(7, 0, -1):
-        result = result * rest * (1.0 / order) + 1.0
-    return np.ldexp(result, whole.astype(np.int32))

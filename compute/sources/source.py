@@ -24,10 +24,14 @@ class Fetched:
 
 
 class Source(Protocol):
-    """Closed bars of a set of assets. `name` is what a store remembers it by."""
+    """Closed bars of a set of assets. `name` is what a store remembers it by.
+
+    `delay_s` is how long after its close a bar may come without being late.
+    """
 
     name: str
     kind: SourceKind
+    delay_s: int
 
     @property
     def ends_at(self) -> int | None:
@@ -38,6 +42,9 @@ class Source(Protocol):
 
     def next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of an asset's first bar that closes after a time, if it knows one."""
+
+    def last_close(self, ticker: str, at: int) -> int:
+        """Return when the last bar expected by an instant closes, -1 where none is expected."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return the bars that close, and the rates that settle, in (after, until]."""

@@ -206,7 +206,7 @@ def _meta(coverage: Coverage, board: Board | None) -> CatalogMeta:
         source=coverage.source,
         simulated=coverage.source == "simulated",
         as_of=None if board is None else instant(board.market_time),
-        removed_assets=sorted(a.ticker for a in coverage.assets if a.removed_on is not None),
+        removed_assets=[] if board is None else board.removed(),
     )
 
 

@@ -53,7 +53,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
         query=ConfluenceEcho(**query.model_dump()),
         results=results,
         meta=ConfluenceMeta(
-            **freshness(board, context.clock(), *notes),
+            **freshness(board, context.clock(), *notes, timeframe=query.timeframe),
             legacy_keys=shown_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),

@@ -77,7 +77,7 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
         groups=groups,
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
-        meta=FlipsMeta(**freshness(board, now, *notes), rules=RULES),
+        meta=FlipsMeta(**freshness(board, now, *notes, timeframe=query.timeframe), rules=RULES),
     )
 
 
@@ -116,15 +116,12 @@ def flip_groups(newest: Iterable[ChangeRow], direction: Asked, board: Board) -> 
     for row in newest:
         if direction in ("all", READING_NAMES[row.after]):
             by_ticker.setdefault(row.ticker, []).append(row)
-    names: dict[str, str] = {
-        indicator.id: indicator.name for indicator in board.coverage.indicators
-    }
-    groups = [_group(rows, board, names) for rows in by_ticker.values()]
+    groups = [_group(rows, board) for rows in by_ticker.values()]
     groups.sort(key=lambda group: group.ticker)
     return sorted(groups, key=lambda group: (group.score, group.latest_at), reverse=True)
 
 
-def _group(rows: list[ChangeRow], board: Board, names: dict[str, str]) -> FlipGroup:
+def _group(rows: list[ChangeRow], board: Board) -> FlipGroup:
     asset = board.assets[rows[0].ticker]
     bullish = sum(row.after == 1 for row in rows)
     bearish = sum(row.after == -1 for row in rows)
@@ -137,7 +134,7 @@ def _group(rows: list[ChangeRow], board: Board, names: dict[str, str]) -> FlipGr
         bearish=bearish,
         score=max(bullish, bearish),
         latest_at=instant(rows[0].created_at),
-        flips=[_flip(row, names) for row in rows],
+        flips=[_flip(row, board) for row in rows],
     )
 
 
@@ -147,11 +144,11 @@ def _dominant(bullish: int, bearish: int) -> Literal["bullish", "bearish", "mixe
     return "bullish" if bullish > bearish else "bearish"
 
 
-def _flip(row: ChangeRow, names: dict[str, str]) -> Flip:
+def _flip(row: ChangeRow, board: Board) -> Flip:
     assert row.before is not None
     return Flip.model_construct(
         indicator=row.indicator,
-        indicator_name=names[row.indicator],
+        indicator_name=board.indicator_name(row.indicator),
         from_=READING_NAMES[row.before],
         to=READING_NAMES[row.after],
         change_type=change_type(row.before, row.after),
@@ -190,5 +187,6 @@ GET_FLIPS = Tool(
     query=FlipsQuery,
     result=FlipsResponse,
     handler=get_flips,
+    rests_on_board=False,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

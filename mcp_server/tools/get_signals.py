@@ -66,7 +66,7 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
         signals=[_signal(row, board) for row in page],
         pagination=_pagination(query, rows),
         meta=SignalsMeta(
-            **freshness(board, context.clock(), *notes),
+            **freshness(board, context.clock(), *notes, timeframe=query.timeframe),
             retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
             timing=TIMING,
         ),
@@ -117,9 +117,6 @@ def _pagination(query: SignalsQuery, rows: list[ChangeRow]) -> Pagination:
 
 
 def _signal(row: ChangeRow, board: Board) -> Signal:
-    names: dict[str, str] = {
-        indicator.id: indicator.name for indicator in board.coverage.indicators
-    }
     before = row.before
     return Signal.model_construct(
         id=row.id,
@@ -127,7 +124,7 @@ def _signal(row: ChangeRow, board: Board) -> Signal:
         ticker=row.ticker,
         asset_class=board.assets[row.ticker].asset_class,
         indicator=row.indicator,
-        indicator_name=names[row.indicator],
+        indicator_name=board.indicator_name(row.indicator),
         timeframe=row.timeframe,
         direction=READING_NAMES[row.after],
         transition=None if before is None else _transition(before, row.after),
@@ -154,7 +151,9 @@ def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
         return "since lies after the last compute (as_of); nothing can have changed yet."
     if query.offset:
         return "No matching row lies this deep; lower offset."
-    return "Nothing matching changed since; see next_update for when to ask again."
+    return (
+        "Nothing matching changed since; ask again at nothing_new_before (null: see next_update)."
+    )
 
 
 GET_SIGNALS = Tool(

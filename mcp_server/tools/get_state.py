@@ -42,7 +42,12 @@ async def get_state(query: StateQuery, context: Context) -> StateResponse:
     states = list(_states(board, query, board.assets if asked is None else asked))
     counts = StateCounts(assets=len(states), readings=sum(map(_size, states)))
     meta = StateMeta(
-        **freshness(board, context.clock(), *_notes(board, asked or {}, states)),
+        **freshness(
+            board,
+            context.clock(),
+            *_notes(board, asked or {}, states),
+            timeframe=query.timeframe,
+        ),
         not_covered=_not_covered(board, asked or {}),
         legacy_keys=shown_legacy_keys(state.signals for state in states),
     )

@@ -39,4 +39,5 @@ GET_USAGE = Tool(
     query=NoArguments,
     result=UsageResponse,
     handler=get_usage,
+    rests_on_board=False,
 )

@@ -14,7 +14,8 @@ from typing import Any
 from compute.audit import Audit, Report
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs, market_ms
+from compute.rows import market_ms
+from compute.runs import Runs
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import midnight_s
@@ -175,8 +176,8 @@ async def prepared(
     indicators: Sequence[Indicator] = INDICATORS,
 ) -> Runs:
     """Return runs over a folder that are ready to catch up."""
-    runs = Runs(store, FilesSource(folder, universe), universe, indicators)
-    await runs.prepare(market_ms(END))
+    runs = Runs(store, FilesSource(folder, universe), universe, indicators, lambda: market_ms(END))
+    await runs.prepare()
     return runs
 
 
@@ -205,10 +206,10 @@ async def content(store: SqliteMarketStore) -> Content:
     """Return everything that a store holds, in an order of its own; compare with ==."""
     progress = await store.progress()
     return Content(
-        bars=[astuple(row) for row in await store.bars()],
-        funding=[astuple(row) for row in await store.funding()],
-        changes=[astuple(row) async for row in store.changes()],
-        carries=[astuple(row) for row in await store.carries()],
+        bars=[tuple(row) for block in await store.bars() for row in block.rows()],
+        funding=[tuple(row) for row in await store.funding()],
+        changes=[tuple(row) async for row in store.changes()],
+        carries=[tuple(row) for row in await store.carries()],
         readings=[astuple(row) for row in await store.readings()],
         epochs=sorted(astuple(row) for row in await store.epochs()),
         publish_from=sorted((await store.publish_from()).items()),

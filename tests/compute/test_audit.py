@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,9 +70,17 @@ def copy(path: Path, to: Path) -> Path:
 
 
 def alter(path: Path, statement: str, *values: object) -> int:
-    """Run a statement with every trigger dropped; return how many rows it touched."""
+    """Run a statement with no trigger or check left; return how many rows it touched.
+
+    `patched(data, place, bytes, length)` puts bytes in the place of some others, `int64(number)`
+    is a number as bytes.
+    """
     db = sqlite3.connect(path, isolation_level=None)
     try:
+        db.create_function("patched", 4, lambda d, at, new, n: d[:at] + new + d[at + n :])
+        db.create_function("flipped", 2, lambda d, at: d[:at] + bytes([d[at] ^ 255]) + d[at + 1 :])
+        db.create_function("int64", 1, lambda number: struct.pack("<q", number))
+        db.execute("PRAGMA ignore_check_constraints = ON")
         triggers = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
         for (name,) in triggers:
             db.execute(f"DROP TRIGGER {name}")
@@ -97,12 +106,18 @@ ID = (
 )
 MIDDLE = f"(SELECT max(created_at) FROM changes WHERE created_at < {(LATER + DAY_S) * 1000})"
 NEWEST = "(SELECT max(created_at) FROM changes)"
-BAR = f"asset_id = {BTC} AND open_time = {LATER + 30 * HOUR_S}"
+BAR = f"asset_id = {BTC} AND {LATER + 30 * HOUR_S} BETWEEN first_open AND last_open"
+AT = f"({LATER + 30 * HOUR_S} - first_open) / {HOUR_S} * 48"  # where its 48 bytes begin
 CARRY = f"asset_id = {BTC} AND timeframe = 0 AND indicator = 5"
 ADDED = (
     "INSERT INTO changes SELECT created_at + {later}, asset_id, indicator, timeframe, "
     'close_time + 1, epoch, "after", -"after", price, 1 FROM changes '
     "WHERE created_at = {newest}"
+)
+
+EXTRA = (
+    f"INSERT INTO bars VALUES ({BTC}, 0, {{at}}, {{at}}, 1, {{number}}, "
+    f"patched(x'{struct.pack('<q5d', 0, 1, 1, 1, 1, 0).hex()}', 0, int64({{at}}), 8))"
 )
 
 # What is done to a replayed database, and what the finding starts with or names.
@@ -143,17 +158,57 @@ TAMPERED: dict[str, tuple[str, str]] = {
         ADDED.format(later=500, newest=NEWEST),
         "belongs to no pass",
     ),
-    "a bar's close": (f"UPDATE bars SET close = high WHERE {BAR}", "bars: pass"),
-    "a bar's volume": (f"UPDATE bars SET volume = volume + 1 WHERE {BAR}", "bars: pass"),
-    "a bar's open": (f"UPDATE bars SET open = open + 0.01 WHERE {BAR}", "bars: pass"),
-    "a bar's pass": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: pass"),
-    "a missing bar": (f"DELETE FROM bars WHERE {BAR}", "bars: pass"),
-    "an extra bar": (
-        f"INSERT INTO bars VALUES ({BTC}, 0, {START - HOUR_S}, 1, 1, 1, 1, 0, 1)",
-        "bars: pass 1 does not hold",
+    "a bar's close": (
+        f"UPDATE bars SET data = patched(data, {AT} + 32, substr(data, {AT} + 17, 8), 8) "
+        f"WHERE {BAR}",
+        "does not hold the bars",
     ),
+    "a bar's volume": (
+        f"UPDATE bars SET data = patched(data, {AT} + 40, zeroblob(8), 8) WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "a bar's time": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'ff', 1) WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "the order of bars": (
+        f"UPDATE bars SET data = patched(data, {AT}, zeroblob(8), 8) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a bar's price to no number": (
+        f"UPDATE bars SET data = patched(data, {AT} + 8, x'ffffffffffffffff', 8) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's pass": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: pass"),
+    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: pass"),
+    "a missing bar": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'', 48), count = count - 1 WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "a missing byte": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'', 1) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's count": (f"UPDATE bars SET count = count + 1 WHERE {BAR}", "damaged bars of BTC"),
+    "a block without bars": (
+        f"UPDATE bars SET count = 0, data = x'' WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's first time": (
+        f"UPDATE bars SET first_open = first_open + 1 WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's last time": (
+        f"UPDATE bars SET last_open = last_open + 1 WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's timeframe": (
+        f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
+        "bars of BTC of an unknown timeframe",
+    ),
+    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: pass 1 does not hold"),
     "an extra bar of no pass": (
-        f"INSERT INTO bars VALUES ({BTC}, 0, {LATER + 90 * DAY_S}, 1, 1, 1, 1, 0, 999)",
+        EXTRA.format(at=LATER + 90 * DAY_S, number=999),
         "bars: 1 bars or settlements belong to no pass",
     ),
     "a funding rate": (
@@ -250,6 +305,18 @@ def test_whatever_is_altered_is_found(
     assert ran.status == 1
     assert named.format(**place) in ran.out
     assert "findings" in ran.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("place", range(0, 48, 5))
+def test_a_flipped_byte_of_a_bar_is_found(
+    place: int, databases: Databases, tmp_path: Path, signals: Signals
+):
+    path = copy(databases.fresh, tmp_path / "copy.db")
+    flipped = f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}"
+    assert alter(path, flipped) == 1
+    ran = signals("audit", database=path)
+    assert (ran.status, ran.err) == (1, "")
+    assert "bars: pass" in ran.out
 
 
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(

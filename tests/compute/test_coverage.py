@@ -8,7 +8,8 @@ import pytest
 
 from compute.coverage import coverage, with_dropped
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs, market_ms
+from compute.rows import market_ms
+from compute.runs import Runs
 from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset
@@ -142,7 +143,10 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
 
         async def started_with(*assets: Asset) -> dict[str, date | None]:
             known = universe_of(*assets)
-            await Runs(store, FilesSource(folder, known), known, INDICATORS).prepare(market_ms(END))
+            runs = Runs(
+                store, FilesSource(folder, known), known, INDICATORS, lambda: market_ms(END)
+            )
+            await runs.prepare()
             held = (await store.snapshot()).coverage
             assert held is not None
             return {one.ticker: one.removed_on for one in held.assets}

@@ -78,7 +78,7 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
         databases += 1
         database = tmp_path / f"{databases}.db"
         for _ in range(min(5, kills - done)):
-            after = passes(database) + draw.randrange(7)
+            after = passes(database) + draw.randrange(3)
             process = started(bars_folder, database, universe_file)
             if not killed(process, database, after, draw.randrange(6)):
                 break

@@ -19,6 +19,7 @@ from compute.bars import (
     accepted,
     built,
 )
+from compute.indicators.contract import NO_READING
 from compute.indicators.registry import INDICATORS
 from compute.sessions import hours
 from compute.sources.simulated import (
@@ -410,12 +411,15 @@ def stepped(
         intake.add(ticker, bars, funding)
     changes, readings = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
     given = Counter[str]()
-    for run, due in intake.take(stepper.row, 0, FAR):
-        for change in stepper.run(run, due):
-            cell = change.cell.timeframe, change.cell.key
-            changes[cell] += change.before is not None
-            readings.setdefault(cell, set()).add(change.after)
-        given.update({timeframe: len(bars.due) for timeframe, bars in due.items()})
+    due = intake.take(stepper.row, 0, FAR, {})
+    moved = stepper.run(due)
+    columns = (moved.cell.tolist(), moved.before.tolist(), moved.after.tolist())
+    for number, before, after in zip(*columns, strict=True):
+        cell = stepper.cells[number][1:]
+        changes[cell] += before != NO_READING
+        readings.setdefault(cell, set()).add(after)
+    for row, length in zip(due.row.tolist(), due.length.tolist(), strict=True):
+        given[stepper.places[row][1]] += length
     for timeframe in given:
         given[timeframe] -= 199 * len(series)
     return changes, readings, given

@@ -15,7 +15,7 @@ from compute import runs as runs_module
 from compute.indicators.contract import NO_READING, WARMUP
 from compute.indicators.enzo import Enzo
 from compute.indicators.registry import INDICATORS
-from compute.runs import market_ms
+from compute.rows import market_ms
 from compute.universe import Universe
 from schemas.vocabulary import PERIOD_S, TIMEFRAMES, midnight_s
 from tests.compute.small_market import (

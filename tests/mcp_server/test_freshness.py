@@ -1,16 +1,24 @@
 import pytest
 
 from mcp_server.context import computed_board
-from mcp_server.freshness import freshness, next_run
+from mcp_server.freshness import changes_at, freshness, next_run
 from schemas.meta import Freshness
 from schemas.vocabulary import instant
 from store.protocol import Snapshot
 from tests.serving import HOUR_MS, NOON, coverage
 
+READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 
-def meta(market_time=NOON, now=NOON, source="simulated", recorded_until=None):
-    snapshot = Snapshot(1, coverage(source, recorded_until), market_time, market_time, {})
-    return Freshness(**freshness(computed_board(snapshot), now)).model_dump(by_alias=True)
+
+def meta(
+    market_time=NOON, now=NOON, source="simulated", recorded_until=None, late=(), timeframe=None
+):
+    snapshot = Snapshot(
+        1, coverage(source, recorded_until), market_time, market_time, READINGS, late
+    )
+    return Freshness(**freshness(computed_board(snapshot), now, timeframe=timeframe)).model_dump(
+        by_alias=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,44 @@ def test_an_asset_counts_as_removed_from_its_day_on():
     assert instant(midnight) == "2026-09-27T00:00:00.000Z"
     assert meta(market_time=midnight - 1)["removed_assets"] == []
     assert meta(market_time=midnight)["removed_assets"] == ["MATIC"]
+
+
+def test_nothing_new_comes_before_the_next_run_of_the_asked_timeframe():
+    assert meta()["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+    assert meta(timeframe="4h")["nothing_new_before"] == "2026-09-30T16:03:00.000Z"
+    assert meta(timeframe="1d")["nothing_new_before"] == "2026-10-01T00:03:00.000Z"
+
+
+def test_something_new_may_come_at_any_moment_once_the_run_is_due():
+    due = NOON + HOUR_MS
+    assert meta(now=due - 1)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+    assert meta(now=due)["nothing_new_before"] is None
+    assert meta(now=due + 700_000, timeframe="1d")["nothing_new_before"] is None
+
+
+def test_something_new_may_come_while_late_assets_are_waited_for():
+    assert meta(late=("ETH",))["late_assets"] == ["ETH"]
+    assert meta(late=("ETH",), now=NOON + 179_999)["nothing_new_before"] is None
+    assert meta(late=("ETH",), now=NOON + 180_000)["nothing_new_before"] is not None
+
+
+def test_nothing_new_is_expected_of_a_recording_at_its_end():
+    assert meta(source="recorded", recorded_until=NOON)["nothing_new_before"] is None
+
+
+@pytest.mark.parametrize("late", [(), ("ETH",)])
+@pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
+@pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
+def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time):
+    snapshot = Snapshot(1, coverage(), market_time, market_time, READINGS, late)
+    board, now = computed_board(snapshot), market_time
+    while (then := changes_at(board, now)) is not None:
+        said = meta(market_time, now, late=late, timeframe=timeframe)
+        assert meta(market_time, then - 1, late=late, timeframe=timeframe) == said
+        now = then
+    said = meta(market_time, now, late=late, timeframe=timeframe)
+    assert said["stale"] is True
+    assert meta(market_time, now + 10**9, late=late, timeframe=timeframe) == said
 
 
 def test_nothing_computed_yet_makes_no_board():

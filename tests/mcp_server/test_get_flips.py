@@ -1,7 +1,6 @@
 import json
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -33,7 +32,7 @@ def row(
 ) -> ChangeRow:
     """Return a change whose id no other instant can have."""
     made = change(created_at, ticker, indicator, timeframe, after, before)
-    return replace(made, close_time=created_at)
+    return made._replace(close_time=created_at)
 
 
 def turns(*turned: tuple[str, str, int, int]) -> list[ChangeRow]:
@@ -219,7 +218,7 @@ def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
     [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
 )
 async def test_a_flip_says_from_what_to_what_at_which_price(served, face, before, after, kind):
-    await commit(served, [replace(row(END, "XAU", "enzo", before, after), price=0.1 + 0.2)])
+    await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
     (group,) = (await served.answer(face, FLIPS))["groups"]
     (flip,) = group["flips"]
     assert (flip["from"], flip["to"]) == (READING_NAMES[before], READING_NAMES[after])
@@ -273,14 +272,14 @@ async def test_what_the_feed_does_not_show_is_no_flip(served, face):
         ("XAU", "enzo", 1, -1),
         ("ETH", "llnr", 1, -1),
     )
-    hidden[2] = replace(hidden[2], published=False)
+    hidden[2] = hidden[2]._replace(published=False)
     await commit(served, hidden)
     assert cells(await served.answer(face, FLIPS)) == {"ETH": ["llnr"]}
 
 
 async def test_a_first_reading_is_no_flip(served, face):
     first, later = turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, -1))
-    await commit(served, [replace(first, before=None), later])
+    await commit(served, [first._replace(before=None), later])
     assert cells(await served.answer(face, FLIPS)) == {"XAU": ["llnr"]}
 
 
@@ -343,7 +342,7 @@ async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_
 
 
 def seeded_board() -> Board:
-    board = computed_board(Snapshot(1, coverage(), END, END, {}))
+    board = computed_board(Snapshot(1, coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}}))
     assert board is not None
     return board
 
@@ -463,7 +462,7 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     ]
     await cover(served, *assets)
     turned = [(asset.ticker, id_, -1, 1) for asset in assets for id_ in LOGGED]
-    prices = [replace(one, price=12345.67) for one in turns(*turned)]
+    prices = [one._replace(price=12345.67) for one in turns(*turned)]
     await commit(served, prices)
     answer = await served.answer("mcp", FLIPS)
     assert (answer["counts"], answer["capped"]) == ({"groups": 251, "flips": 1506}, False)

@@ -77,7 +77,7 @@ async def published_at(served: Served, *times: int) -> None:
     await served.market.publish_coverage(coverage())
     rows = [change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
     await served.market.commit(
-        work(NOON, [replace(row, close_time=n) for n, row in enumerate(rows)])
+        work(NOON, [row._replace(close_time=n) for n, row in enumerate(rows)])
     )
 
 
@@ -118,7 +118,7 @@ async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face)
 
 async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served, face):
     later = NOON + HOUR_MS
-    row = replace(change(later, "BTC", "perpkit", "4h", 1, 0), published=True)
+    row = change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
     await served.market.commit(work(later, [row]))
     tier = (await served.answer(face, STATS))["universe_tier"]
     assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1

@@ -46,6 +46,7 @@ FREE_TEXT = (
     "cadence.*",
     "meta.rules.*",
     "meta.removed_assets",
+    "meta.late_assets",
     "meta.not_covered",
     "meta.timing",
     "meta.counted",

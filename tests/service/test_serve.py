@@ -1,8 +1,17 @@
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -11,35 +20,34 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.service.commands import COMMAND, environment, signals
+from compute.indicators.registry import INDICATORS
+from schemas.vocabulary import instant
+from service.serve import OVER, SIMULATED, compute, serve
+from service.settings import Settings
+from tests.service.commands import (
+    COMMAND,
+    Running,
+    cut_universe,
+    environment,
+    faketime,
+    free_port,
+    running,
+    signals,
+)
 from tests.service.test_cli import write_bars
+
+HOUR_MS = 3_600_000
+STOPS = [signal.SIGINT, signal.SIGTERM]
 
 
 @contextmanager
 def served_process(folder: Path, **settings: str) -> Iterator[tuple[str, list[str]]]:
     """Start `signals serve`, yield its address and what it printed until it listened."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    env = environment(folder, port=port, **settings)
-    process = subprocess.Popen(
-        [*COMMAND, "serve"], env=env, cwd=folder, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    try:
-        printed = []
-        for line in process.stderr:
-            printed.append(line)
-            if line.startswith("Listening on "):
-                break
-        yield f"http://127.0.0.1:{port}", printed
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=30)
-        finally:
-            process.kill()
-        assert process.returncode == 0
+    port = free_port()
+    with running(folder, "serve", port=port, **settings) as process:
+        process.says("Listening on ")
+        yield f"http://127.0.0.1:{port}", process.printed
+        assert process.stop() == 0, process.printed
 
 
 @pytest.fixture(scope="module")
@@ -91,15 +99,314 @@ def test_serve_steps_what_the_replay_left_out(tmp_path):
     assert state["meta"]["as_of"] == "2025-01-02T06:03:00.000Z"
 
 
-def test_an_empty_store_listens_answers_503_and_says_how_to_replay(tmp_path):
+def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
+    bars = write_bars(tmp_path / "bars", count=30)
     api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
-    with served_process(tmp_path) as (address, printed):
-        assert "  signals replay --bars DIR\n" in printed
+    with served_process(tmp_path, source=f"files:{bars}") as (address, _):
         headers = {"Authorization": f"Bearer {api_key}"}
         answer = httpx.get(f"{address}/api/v1/state", headers=headers)
         revoked = signals(tmp_path, "keys", "revoke", "1").returncode
         refused = httpx.get(f"{address}/api/v1/state", headers=headers)
-    assert answer.status_code == 503
-    assert answer.json()["error"] == "unavailable"
-    assert int(answer.headers["Retry-After"]) > 0
-    assert (revoked, refused.status_code, refused.json()["error"]) == (0, 403, "revoked_key")
+    assert (answer.status_code, revoked) == (200, 0)
+    assert (refused.status_code, refused.json()["error"]) == (403, "revoked_key")
+
+
+@pytest.fixture(scope="module")
+def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
+    """A folder with a simulated market; what its first start printed, said, and registers as."""
+    folder = tmp_path_factory.mktemp("first")
+    port, universe = free_port(), cut_universe(folder, {"BTC", "NVDA"})
+    with running(folder, "serve", port=port, universe=universe) as process:
+        process.says("--header")
+        address = f"http://127.0.0.1:{port}/api/v1"
+        api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+        state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()
+        registration = httpx.get(address).json()["mcp"]["registration"]
+        assert process.stop(signal.SIGTERM) == 0
+    return folder, process.printed, state, registration
+
+
+@pytest.fixture
+def market(first_start, tmp_path) -> Path:
+    """A copy of that folder, without its keys."""
+    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_keys))
+
+
+def _keys(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if "-access" in name]
+
+
+def stored(folder: Path) -> tuple[int, int]:
+    """Return the market time that a store has come to, and how many passes brought it there."""
+    with closing(sqlite3.connect(folder / "signals.db")) as db:
+        times = db.execute("SELECT max(market_time), max(number) FROM passes").fetchone()
+        return times[0], times[1]
+
+
+def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
+    _, printed, state, registration = first_start
+    said = "".join(printed)
+    assert printed[0].strip() == SIMULATED
+    assert [line for line in printed if line.startswith("building history: ")][-1].endswith(
+        "100%\n"
+    )
+    assert f"\n  {registration}\n" in said
+    assert "  signals keys create --label me\n" in printed
+    assert "ek_" not in said
+    assert (state["meta"]["simulated"], state["meta"]["stale"]) == (True, False)
+    assert state["counts"]["assets"] == 2
+
+
+def test_a_second_start_goes_on_from_the_store(first_start, market):
+    _, _, before, _ = first_start
+    api_key = signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    with served_process(market, universe=str(market / "universe.toml")) as (address, printed):
+        state = httpx.get(f"{address}/api/v1/state", headers={"X-Api-Key": api_key}).json()
+    assert not [line for line in printed if "building" in line]
+    assert state["meta"]["as_of"] >= before["meta"]["as_of"]
+    assert {row["ticker"] for row in state["assets"]} == {"BTC", "NVDA"}
+
+
+@contextmanager
+def on_a_terminal(folder: Path, **settings: str) -> Iterator[Running]:
+    ours, theirs = pty.openpty()
+    env = environment(folder, universe=str(folder / "universe.toml"), **settings)
+    process = subprocess.Popen([*COMMAND, "serve"], env=env, cwd=folder, stderr=theirs)
+    os.close(theirs)
+    started = Running(process, ours)
+    try:
+        started.says("--header")
+        yield started
+        assert started.stop() == 0
+    finally:
+        started.kill()
+
+
+def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
+    port = free_port()
+    with on_a_terminal(market, port=port) as first:
+        shown = re.search(r"export SIGNALS_API_KEY=(ek_[\w-]{43})\n", "".join(first.printed))
+        assert shown is not None, first.printed
+        headers = {"Authorization": f"Bearer {shown[1]}"}
+        state = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers=headers)
+        assert state.status_code == 200
+    listed = signals(market, "keys", "list").stdout
+    assert listed.strip().split("\t")[-1] == "first start"
+    assert signals(market, "keys", "revoke", listed.split("\t")[0]).returncode == 0
+    with on_a_terminal(market, port=port) as second:
+        assert "ek_" not in "".join(second.printed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_shown"),
+    [
+        ({"host": "::1"}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"base_url": "https://signals.example"}, False),
+    ],
+)
+def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):
+    with on_a_terminal(market, port=free_port(), **settings) as process:
+        assert ("ek_" in "".join(process.printed)) is is_shown
+
+
+def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
+    port = free_port()
+    with running(
+        market, "serve", port=port, host="::1", universe=str(market / "universe.toml")
+    ) as process:
+        assert process.says("Listening on ") == f"Listening on http://[::1]:{port}\n"
+        assert httpx.get(f"http://[::1]:{port}/api/v1").status_code == 200
+        assert process.stop() == 0
+
+
+def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
+    done = signals(tmp_path, "serve", host="nowhere.invalid")
+    assert done.returncode == 1
+    assert "SIGNALS_HOST" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
+)
+def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, number):
+    universe = cut_universe(tmp_path, {"BTC"})
+    with running(tmp_path, "serve", port=free_port(), universe=universe) as process:
+        process.says("building history: ")
+        assert process.stop(number) == 0
+    kept, _ = stored(tmp_path)
+    last = process.printed[-1]
+    assert last.startswith("Stopped while building history. The store keeps everything up to ")
+    assert instant(kept) in last
+    with served_process(tmp_path, universe=universe) as (_, printed):
+        pass
+    assert not [line for line in printed if "Traceback" in line]
+    assert stored(tmp_path)[0] > kept
+    done = signals(tmp_path, "audit", universe=universe)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_second_signal_while_it_stops_does_no_harm(market, number):
+    universe = str(market / "universe.toml")
+    with running(market, "serve", port=free_port(), universe=universe) as process:
+        process.says("--header")
+        process.process.send_signal(number)
+        assert process.stop(number) == 0
+    assert "Traceback" not in "".join(process.printed)
+
+
+def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
+    port = free_port()
+    with (
+        running(market, "serve", port=port, universe=str(market / "universe.toml")) as process,
+        socket.socket() as client,
+    ):
+        process.says("--header")
+        client.connect(("127.0.0.1", int(port)))
+        head = f"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
+        client.sendall(head.encode())
+        assert httpx.get(f"http://127.0.0.1:{port}/api/v1").status_code == 200
+        assert process.stop() == 0
+
+
+def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
+    bars = write_bars(tmp_path / "bars", count=30)
+    done = signals(tmp_path, "compute", source=f"files:{bars}")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, OVER)
+    with (tmp_path / "signals.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_ends(market):
+    # The clock runs faster where it can, for one that stands by looks every ten seconds.
+    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    universe, faked = str(market / "universe.toml"), faketime(now, 20)
+    api_key = signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    with running(market, "compute", faked=faked, universe=universe) as first:
+        first.says("Computing ")
+        port = free_port()
+        with running(market, "serve", faked=faked, port=port, universe=universe) as second:
+            assert str(first.process.pid) in second.says("Standing by")
+            second.says("--header")
+            state = f"http://127.0.0.1:{port}/api/v1/state"
+            assert httpx.get(state, headers={"X-Api-Key": api_key}).status_code == 200
+            first.process.kill()
+            second.says("event=computing")
+            port = free_port()
+            with running(market, "serve", faked=faked, port=port, universe=universe) as third:
+                assert str(second.process.pid) in third.says("Standing by")
+                third.says("--header")
+                assert second.stop(signal.SIGTERM) == 0
+                third.says("event=computing")
+                assert third.stop(signal.SIGTERM) == 0
+
+
+def test_a_serve_that_stands_by_refuses_another_source_than_the_stores(market):
+    bars = write_bars(market / "bars")
+    with (market / "signals.db.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = signals(market, "serve", source=f"files:{bars}", port=free_port())
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "SIGNALS_SOURCE=simulated" in done.stderr
+
+
+class MovedClock:
+    """The wall clock of a service inside the test's own process; the test moves it."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.told: Callable[[], None] = lambda: None
+
+    def __call__(self) -> int:
+        self.told()
+        return self.now_ms
+
+
+def settings_of(folder: Path) -> Settings:
+    given = environment(folder, port=free_port(), universe=str(folder / "universe.toml"))
+    return Settings.read({n: v for n, v in given.items() if n.startswith("SIGNALS_")})
+
+
+@asynccontextmanager
+async def served_here(
+    folder: Path, clock: MovedClock
+) -> AsyncIterator[tuple[str, asyncio.Task[int]]]:
+    """Serve a folder's simulated market in this process, to SIGTERM if nothing ends it before."""
+    settings = settings_of(folder)
+    serving = asyncio.create_task(serve(settings, INDICATORS, clock))
+    await asyncio.sleep(0)
+    address = f"{settings.address}/api/v1"
+    async with httpx.AsyncClient(timeout=30) as client:
+        # Who connects while it catches up waits until it serves.
+        assert (await client.get(address)).status_code == 200
+    yield address, serving
+    if not serving.done():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(serving, 30) == 0
+
+
+async def test_answers_say_stale_once_the_computing_process_missed_an_update(market):
+    computed, _ = stored(market)
+    clock = MovedClock(computed + 60_000)
+    api_key = (
+        await asyncio.to_thread(signals, market, "keys", "create", "--label", "tests")
+    ).stdout.strip()
+    with (market / "signals.db.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+            said = []
+            for minutes in (1, 60, 69, 71, 600):
+                clock.now_ms = computed + minutes * 60_000
+                answer = await client.get(f"{address}/state", headers={"X-Api-Key": api_key})
+                said.append(answer.json()["meta"]["stale"])
+    assert said == [False, False, False, True, True]
+    assert stored(market)[0] == computed
+
+
+async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, capsys):
+    computed, passes = stored(market)
+    clock, loop = MovedClock(computed + 60_000), asyncio.get_running_loop()
+    asked = []
+
+    def told() -> None:
+        """Ask for the end in the thread that steps, and step on once the loop has heard it."""
+        if threading.current_thread() is not threading.main_thread() and not asked:
+            asked.append(clock.now_ms)
+            os.kill(os.getpid(), signal.SIGTERM)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(10)
+
+    computing = asyncio.create_task(compute(settings_of(market), INDICATORS, clock))
+    async with asyncio.timeout(30):
+        while "Computing on" not in capsys.readouterr().err:  # noqa: ASYNC110 (it prints)
+            await asyncio.sleep(0.01)
+    clock.told = told
+    clock.now_ms = computed + HOUR_MS
+    assert await asyncio.wait_for(computing, 30) == 0
+    assert asked == [computed + HOUR_MS]
+    assert stored(market) == (computed, passes)
+    with (market / "signals.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    done = await asyncio.to_thread(signals, market, "audit", universe=str(market / "universe.toml"))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+class Unforeseen(BaseException):
+    """What no loop catches."""
+
+
+async def test_a_server_whose_loop_dies_ends_instead_of_pretending_to_live(market):
+    clock = MovedClock(stored(market)[0] + 60_000)
+
+    def told() -> None:
+        raise Unforeseen
+
+    async with served_here(market, clock) as (address, serving):
+        clock.told = told
+        with pytest.raises(Unforeseen):
+            await asyncio.wait_for(serving, 30)
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(address)

@@ -1,13 +1,17 @@
 """Builders of rows and passes, and a look at the file through a plain sqlite3 connection."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from schemas.vocabulary import Timeframe
 from store.protocol import (
+    BarBlock,
     BarRow,
     CarryRow,
     ChangeRow,
@@ -15,6 +19,7 @@ from store.protocol import (
     FeedQuery,
     FundingRow,
     Pass,
+    WatermarkRow,
 )
 
 NOW = 1_780_000_000_000
@@ -32,11 +37,31 @@ TABLES = (
     "funding",
     "passes",
     "readings",
+    "watermarks",
 )
 
 
 def bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") -> BarRow:
     return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
+
+
+def blocks(*rows: BarRow) -> list[BarBlock]:
+    """The rows in the order given, a block where ticker and timeframe stay the same."""
+    return [
+        BarBlock(
+            ticker,
+            timeframe,
+            np.array([row.open_time for row in own], dtype=np.int64),
+            np.array([row[3:] for row in own], dtype=np.float64),
+        )
+        for (ticker, timeframe), group in groupby(rows, key=lambda row: row[:2])
+        for own in [list(group)]
+    ]
+
+
+def rows_of(found: Iterable[BarBlock]) -> list[BarRow]:
+    """The bars of blocks, one after the other."""
+    return [row for block in found for row in block.rows()]
 
 
 def change(
@@ -74,11 +99,12 @@ def full(market_time: int = NOW, *, step: int = 0) -> Pass:
     """A pass that writes to every table; another `step` touches other rows."""
     return work(
         market_time,
-        bars=[bar("ETH", 3600 * step), bar("BTC", 3600 * step)],
+        bars=blocks(bar("ETH", 3600 * step), bar("BTC", 3600 * step)),
         funding=[FundingRow("BTC", 3600 * step, -0.0001)],
         changes=[change(NOW + 10 * step), change(NOW + 10 * step + 1, "ETH", "dexter", "1d")],
         carries=[carry()],
         epochs=[epoch(number=step)],
+        watermarks=[WatermarkRow("ETH", 3600 * step - 1, is_late=True)],
         publish_from={"BTC": 5, "ETH": 7},
     )
 

@@ -9,7 +9,7 @@ import pytest
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import DAY_MS, NOW, change, content, full, plainly, work
 
-GUARDED = ("assets", "bars", "changes", "clock", "epochs", "funding", "passes")
+GUARDED = ("assets", "bars", "changes", "clock", "epochs", "funding", "passes", "watermarks")
 ATTACKS = {
     "update": "UPDATE {table} SET {moved}",
     "update or replace": "UPDATE OR REPLACE {table} SET {moved}",
@@ -22,12 +22,13 @@ ATTACKS = {
 }
 MOVED = {
     "assets": "publish_from = publish_from + 1",
-    "bars": "close = close + 1",
+    "bars": "data = zeroblob(length(data))",
     "changes": "price = price + 1",
     "clock": "market_time = market_time - 1",
     "epochs": "reason = 'other'",
     "funding": "funding_rate = funding_rate + 1",
     "passes": "digest = x'00'",
+    "watermarks": "is_late = 0",
 }
 INSERT_CHANGE = (
     "INSERT OR REPLACE INTO changes SELECT {created_at}, asset_id, indicator, timeframe, "
@@ -83,7 +84,7 @@ async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
 
 async def test_a_pass_number_cannot_be_left_out(market: SqliteMarketStore, path: Path) -> None:
     await market.commit(full())
-    assert_refused(path, "INSERT INTO passes VALUES (3, 0, NULL, NULL, x'', x'', x'')")
+    assert_refused(path, "INSERT INTO passes VALUES (3, 0, NULL, NULL, NULL, x'', x'', x'')")
 
 
 async def test_the_clock_may_move_on(market: SqliteMarketStore, path: Path) -> None:

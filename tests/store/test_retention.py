@@ -1,13 +1,15 @@
 """What ages out, what stays as the base of past boards, and what outlives the rows."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from store import sqlite_writes
 from store.digest import bars_digest
 from store.protocol import ReadingRow
 from store.sqlite import SqliteMarketStore
-from tests.store.rows import DAY_MS, NOW, bar, change, plainly, work
+from tests.store.rows import DAY_MS, NOW, bar, blocks, change, plainly, work
 
 EDGE = NOW - 365 * DAY_MS
 
@@ -47,14 +49,28 @@ async def test_prune_follows_the_recorded_clock_alone(market: SqliteMarketStore)
 
 async def test_prune_leaves_the_board_the_bars_and_the_chain(market: SqliteMarketStore) -> None:
     rows = [change(EDGE - 9), change(EDGE - 8, after=-1)]
-    await market.commit(work(NOW, bars=[bar()], changes=rows))
+    await market.commit(work(NOW, bars=blocks(bar()), changes=rows))
     chain = await market.passes()
     assert await market.prune() == 1
     assert await market.passes() == chain
     assert await market.readings() == [ReadingRow("BTC", "1h", "enzo", -1)]
-    bars, funding, changes = await market.pass_content(1)
-    assert bars_digest(bars, funding) == chain[0].bars_digest
-    assert changes == rows[1:]
+    held = await market.pass_content(1)
+    assert bars_digest(held.bars, held.funding) == chain[0].bars_digest
+    assert held.changes == rows[1:]
+
+
+async def test_prune_deletes_in_short_transactions(
+    market: SqliteMarketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [change(EDGE - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
+    await market.commit(work(NOW, changes=rows))
+    monkeypatch.setattr(sqlite_writes, "PRUNED_AT_ONCE", 3)
+    pruning = asyncio.ensure_future(market.prune())
+    committing = asyncio.ensure_future(market.commit(work(NOW + 1)))
+    await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
+    assert (committing.done(), pruning.done()) == (True, False)
+    assert await pruning == 8
+    assert await stored(market) == [EDGE - 1]
 
 
 async def test_created_at_goes_on_after_everything_has_aged(market: SqliteMarketStore) -> None:
@@ -68,8 +84,8 @@ async def test_created_at_goes_on_after_everything_has_aged(market: SqliteMarket
 async def test_rows_of_no_pass_are_counted(
     market: SqliteMarketStore, path: Path, wrong: int
 ) -> None:
-    await market.commit(work(NOW, bars=[bar()]))
+    await market.commit(work(NOW, bars=blocks(bar())))
     assert await market.orphans() == 0
-    plainly(path, "INSERT INTO bars VALUES (1, 1, 0, 1.0, 1.0, 1.0, 1.0, 1.0, ?)", [wrong + 1])
+    plainly(path, "INSERT INTO bars VALUES (1, 1, 3, 0, 2, ?, zeroblob(96))", [wrong + 1])
     plainly(path, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", [wrong + 1])
-    assert await market.orphans() == 2
+    assert await market.orphans() == 3

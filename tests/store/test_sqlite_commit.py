@@ -9,12 +9,32 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 
 from store import sqlite
-from store.protocol import ChangeRow, FundingRow, Pass, ReadingRow, StoreError
+from store.protocol import (
+    BarBlock,
+    ChangeRow,
+    FundingRow,
+    Pass,
+    PassContent,
+    ReadingRow,
+    StoreError,
+)
 from store.sqlite import SqliteMarketStore
-from tests.store.rows import NOW, bar, carry, change, content, epoch, full, work
+from tests.store.rows import (
+    NOW,
+    bar,
+    blocks,
+    carry,
+    change,
+    content,
+    epoch,
+    full,
+    rows_of,
+    work,
+)
 
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
@@ -42,6 +62,10 @@ asyncio.run(main())
 """
 
 
+def empty(ticker: str) -> BarBlock:
+    return BarBlock(ticker, "1h", np.empty(0, dtype=np.int64), np.empty((0, 5)))
+
+
 async def all_changes(store: SqliteMarketStore) -> list[ChangeRow]:
     return [row async for row in store.changes()]
 
@@ -49,7 +73,7 @@ async def all_changes(store: SqliteMarketStore) -> list[ChangeRow]:
 async def test_everything_in_a_pass_comes_back_as_given(market: SqliteMarketStore) -> None:
     given = full()
     await market.commit(given)
-    assert await market.bars() == [given.bars[1], given.bars[0]]
+    assert rows_of(await market.bars()) == rows_of([given.bars[1], given.bars[0]])
     assert await market.funding() == list(given.funding)
     assert await all_changes(market) == list(given.changes)
     assert await market.carries() == list(given.carries)
@@ -73,11 +97,11 @@ async def test_everything_is_there_after_reopening(
 
 
 async def test_bars_are_read_by_ticker_and_from_a_time(market: SqliteMarketStore) -> None:
-    rows = [bar("BTC", 0), bar("BTC", 3600), bar("BTC", 0, "1d"), bar("ETH", 3600)]
+    rows = [bar("BTC", 0, "1d"), bar("BTC", 0), bar("BTC", 3600), bar("ETH", 3600)]
     settlements = [FundingRow("BTC", 0, 0.1), FundingRow("BTC", 8, 0.1), FundingRow("ETH", 8, 0.1)]
-    await market.commit(work(bars=rows[::-1], funding=settlements[::-1]))
-    assert await market.bars("BTC") == [rows[0], rows[2], rows[1]]
-    assert await market.bars(after=0) == [rows[1], rows[3]]
+    await market.commit(work(bars=blocks(*rows)[::-1], funding=settlements[::-1]))
+    assert rows_of(await market.bars("BTC")) == rows[:3]
+    assert rows_of(await market.bars(after=0)) == rows[2:]
     assert await market.bars("SOL") == []
     assert await market.funding("BTC", 0) == settlements[1:2]
     assert await market.funding() == settlements
@@ -110,7 +134,7 @@ async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
         (1, None),
         (2, None),
     ]
-    assert await market.pass_content(2) == ([], [], [])
+    assert await market.pass_content(2) == PassContent([], [], [], [])
 
 
 async def test_a_pass_that_does_not_exist_is_refused(market: SqliteMarketStore) -> None:
@@ -121,17 +145,21 @@ async def test_a_pass_that_does_not_exist_is_refused(market: SqliteMarketStore) 
 @pytest.mark.parametrize(
     "bad",
     [
-        work(NOW - 1, bars=[bar("SOL")]),
+        work(NOW - 1, bars=blocks(bar("SOL"))),
         work(changes=[change(NOW + 1)]),
         work(changes=[change(NOW + 9), change(NOW + 9, "ETH")]),
         work(changes=[change(NOW + 9), change(NOW + 8, "ETH")]),
         work(changes=[change(NOW + 9, close_time=NOW)]),
-        work(bars=[bar("SOL"), bar("BTC")]),
-        work(bars=[bar("SOL"), bar("SOL")]),
+        work(bars=blocks(bar("SOL"), bar("BTC"))),
+        work(bars=blocks(bar("SOL"), bar("SOL"))),
+        work(bars=blocks(bar("SOL"), bar("BTC", 7200), bar("SOL"))),
+        work(bars=blocks(bar("SOL", 3600), bar("SOL", 0))),
+        work(bars=[blocks(bar("SOL"))[0], empty("BTC")]),
+        work(bars=blocks(bar("SOL")._replace(volume=float("nan")))),
         work(funding=[FundingRow("BTC", 0, 0.1)]),
         work(epochs=[epoch("SOL"), epoch(number=0)]),
-        work(bars=[bar("SOL")], changes=[change(NOW + 9, after=2)]),
-        work(bars=[bar("SOL")], funding=[FundingRow("BTC", 9, float("nan"))]),
+        work(bars=blocks(bar("SOL")), changes=[change(NOW + 9, after=2)]),
+        work(bars=blocks(bar("SOL")), funding=[FundingRow("BTC", 9, float("nan"))]),
     ],
     ids=[
         "the clock goes back",
@@ -141,6 +169,10 @@ async def test_a_pass_that_does_not_exist_is_refused(market: SqliteMarketStore) 
         "an id is used twice",
         "a bar is stored already",
         "a bar comes twice",
+        "a bar comes in two blocks",
+        "bars go back in time",
+        "a block is empty",
+        "a bar is no number",
         "a settlement is stored already",
         "an epoch is stored already",
         "no such reading",
@@ -189,7 +221,7 @@ async def test_a_killed_process_leaves_whole_passes(open_market: OpenMarket, pat
     assert await all_changes(store) == list(full().changes)
     assert await store.orphans() == 0
     await store.commit(full(NOW + 1, step=1))
-    assert len(await store.bars()) == 4
+    assert len(rows_of(await store.bars())) == 4
 
 
 async def test_a_cancelled_commit_leaves_a_whole_number_of_passes(
@@ -208,10 +240,10 @@ async def test_a_cancelled_commit_leaves_a_whole_number_of_passes(
 
 
 async def test_commits_at_once_follow_each_other(market: SqliteMarketStore) -> None:
-    passes = [work(NOW, bars=[bar("BTC", 3600 * step)]) for step in range(5)]
+    passes = [work(NOW, bars=blocks(bar("BTC", 3600 * step))) for step in range(5)]
     await asyncio.gather(*map(market.commit, passes))
     assert [row.number for row in await market.passes()] == [1, 2, 3, 4, 5]
-    assert len(await market.bars()) == 5
+    assert len(rows_of(await market.bars())) == 5
 
 
 async def test_another_connection_sees_only_whole_passes(

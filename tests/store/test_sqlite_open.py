@@ -189,10 +189,10 @@ async def test_the_lock_dies_with_its_process(market: SqliteMarketStore, path: P
 
 async def test_a_store_knows_one_source_for_good(market: SqliteMarketStore) -> None:
     assert (await market.progress()).source is None
-    await market.adopt_source("files:/bars")
-    await market.adopt_source("files:/bars")
+    assert await market.adopt_source("files:/bars", NOW) == NOW
+    assert await market.adopt_source("files:/bars", NOW + 1) == NOW
     with pytest.raises(StoreError, match="holds the bars of files:/bars"):
-        await market.adopt_source("simulated")
+        await market.adopt_source("simulated", NOW)
     assert (await market.progress()).source == "files:/bars"
 
 

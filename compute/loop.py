@@ -1,0 +1,108 @@
+"""The hourly loop: a run at every minute :03 UTC, passes for late assets, a daily prune.
+
+It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
+does harm. What fails is logged and begun again from what the store holds.
+"""
+
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from compute.bars import DAY_S
+from compute.rows import market_ms
+from compute.runs import Runs
+from schemas.vocabulary import instant
+from store.protocol import LockTakenError, MarketStore
+
+LATE_PASSES_S = (30, 60, 120)
+STEP_S = 1.0
+RETRY_S = 10.0
+
+log = structlog.get_logger("compute")
+
+
+class Loop:
+    """Runs every hour that is due, one after another, until it is cancelled."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        store: MarketStore,
+        clock: Callable[[], int],
+        sleep: Callable[[float], Awaitable[object]],
+        *,
+        is_prepared: bool,
+        stands_by: bool = False,
+    ) -> None:
+        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
+
+        Of one that already `stands_by` it has been said.
+        """
+        self._runs: Final = runs
+        self._store: Final = store
+        self._clock: Final = clock
+        self._sleep: Final = sleep
+        self._is_prepared = is_prepared
+        self._stands_by = stands_by
+        self._has_resumed = False
+        self._pruned_day = -1
+
+    async def run(self) -> None:
+        """Run until cancelled, or until a recording has been played to its end."""
+        while not (self._is_prepared and self._runs.is_over):
+            try:
+                await self._turn()
+                await self._sleep(STEP_S)
+            except LockTakenError as error:
+                self._stand_by(error)
+                await self._sleep(RETRY_S)
+            except Exception as error:
+                self._is_prepared = self._has_resumed = False
+                where = "".join(traceback.format_tb(error.__traceback__))
+                log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)
+                await self._sleep(RETRY_S)
+        self._store.unlock()
+
+    async def _turn(self) -> None:
+        if not self._is_prepared:
+            await self._runs.prepare()
+            self._is_prepared = True
+            log.info("computing", done=instant(market_ms(self._runs.done)))
+        if not self._has_resumed:
+            self._has_resumed = True
+            await self._take_late(self._runs.done, self._clock())
+        if self._runs.due > self._runs.done:
+            await self._run(self._runs.due)
+
+    async def _run(self, due: int) -> None:
+        asked_at = self._clock()
+        await self._runs.catch_up(due)
+        await self._take_late(due, asked_at)
+        log.info("run", hour=instant(due * 1000), late=list(self._runs.late))
+        if due // DAY_S != self._pruned_day:
+            log.info("pruned", rows=await self._store.prune())
+            self._pruned_day = due // DAY_S
+
+    async def _take_late(self, hour: int, asked_at: int) -> None:
+        """Make the passes for late assets whose time comes after all were last asked (ms)."""
+        for offset_s in LATE_PASSES_S:
+            at = market_ms(hour) + offset_s * 1000
+            if asked_at >= at:
+                continue
+            if not self._runs.late or not await self._comes(hour, at):
+                break
+            asked_at = self._clock()
+            await self._runs.catch_up_late()
+
+    async def _comes(self, due: int, at: int) -> bool:
+        """Wait for a time (ms); False where the next run's has come or the clock went back."""
+        while market_ms(due) <= self._clock() < at:
+            await self._sleep(STEP_S)
+        return self._clock() >= at and self._runs.due == due
+
+    def _stand_by(self, error: LockTakenError) -> None:
+        if not self._stands_by:
+            self._stands_by = True
+            log.warning("standing_by", reason=str(error))

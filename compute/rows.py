@@ -1,0 +1,100 @@
+"""Makes the rows of a pass: bars, settlements, changes, carries and the epochs they begin."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from compute.bars import Funding, Series, Times
+from compute.indicators.contract import NO_READING
+from compute.indicators.registry import UNIVERSE_LOGGED
+from compute.restore import Desk, Restorer
+from compute.stepper import RUN_DELAY_S, Cell, Changes, Due
+from schemas.vocabulary import Timeframe
+from store.protocol import BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
+
+NEVER = np.iinfo(np.int64).max
+Seconds = TypeVar("Seconds", int, Times)
+
+
+def market_ms(run: Seconds) -> Seconds:
+    """Return the nominal market time (epoch ms) of the run at an hour."""
+    return (run + RUN_DELAY_S) * 1000
+
+
+def bar_block(ticker: str, native: Timeframe, series: Series) -> BarBlock:
+    """Return one asset's bars as a block to store."""
+    columns = (series.open, series.high, series.low, series.close, series.volume)
+    return BarBlock(ticker, native, series.open_time, np.column_stack(columns))
+
+
+def funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:
+    """Return one asset's settlements as rows to store."""
+    pairs = zip(funding.settled_at.tolist(), funding.rate.tolist(), strict=True)
+    return [FundingRow(ticker, settled_at, rate) for settled_at, rate in pairs]
+
+
+def sequence_of_times(earliest: Times, last: int) -> Times:
+    """Return `created_at` of rows in order: the earliest each may have, 1 ms apart, after `last`.
+
+    So each is max(its earliest, the one before + 1).
+    """
+    place = np.arange(len(earliest))
+    return np.maximum.accumulate(np.maximum(earliest - place, last + 1)) + place
+
+
+def change_rows(
+    changes: Changes,
+    cells: Sequence[Cell],
+    created_at: Times,
+    epoch_of: Callable[[Cell], int],
+    publish_from: Mapping[str, int],
+) -> list[ChangeRow]:
+    """Return changes as rows to store, one for each, with their times.
+
+    The universe feed shows no first readings and no unlogged keys, and of the others those whose
+    bar closed late enough: a newcomer's backlog steps in runs that may be published.
+    """
+    numbers, which = np.unique(changes.cell, return_inverse=True)
+    moved = [cells[number] for number in numbers.tolist()]
+    shown_from = [
+        publish_from.get(cell.ticker, 0) if cell.key in UNIVERSE_LOGGED else NEVER for cell in moved
+    ]
+    is_first = changes.before == NO_READING
+    is_late = market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]
+    constant = [(c.ticker, c.key, c.timeframe, epoch_of(c)) for c in moved]
+    columns = (
+        created_at.tolist(),
+        [constant[number] for number in which.tolist()],
+        changes.close_time.tolist(),
+        [None if before == NO_READING else before for before in changes.before.tolist()],
+        changes.after.tolist(),
+        changes.price.tolist(),
+        (is_late & ~is_first).tolist(),
+    )
+    return [
+        ChangeRow(at, ticker, key, timeframe, close, epoch, before, after, price, published)
+        for at, (ticker, key, timeframe, epoch), close, before, after, price, published in zip(
+            *columns, strict=True
+        )
+    ]
+
+
+def carry_rows(desk: Desk, restorer: Restorer, due: Due) -> tuple[list[CarryRow], list[EpochRow]]:
+    """Return the carries to store after a pass, and the epochs that begin with it."""
+    epochs = list(desk.epochs)
+    rows: dict[Cell, CarryRow] = {cell: desk.carries[cell] for cell in desk.unsaved}
+    firsts, lasts = due.close_time[due.first].tolist(), due.close_time[due.last].tolist()
+    for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
+        ticker, timeframe = desk.stepper.places[row]
+        for indicator in desk.stepper.engine.indicators:
+            cell = Cell(ticker, timeframe, indicator.id)
+            known = desk.carries.get(cell)
+            if known is None:
+                epochs.append(EpochRow(*cell, 0, indicator.version, 0, first, "first bar"))
+            epoch = 0 if known is None else known.epoch
+            rows[cell] = restorer.carry_row(desk, cell, last, epoch)
+    desk.carries.update(rows)
+    desk.unsaved.clear()
+    desk.epochs.clear()
+    return list(rows.values()), epochs

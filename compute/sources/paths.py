@@ -1,0 +1,102 @@
+"""Random paths at random access: every place of a path costs the same, whatever came before it.
+
+A Brownian motion by midpoint displacement. Only integer hashes and elementwise + - * / are used, so
+the bits depend on no machine and on no range asked for. Pure NumPy.
+"""
+
+import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compute.bars import Prices, Times
+
+Bits = NDArray[np.uint64]
+
+# A path is made of spans, whose ends hang on the base price; what is drawn at once is a block.
+BLOCK = 128
+_SPAN, _CALM = 2**14, 4
+_ENDS, _LOUDNESS_ENDS, _LOUDNESS = 70.0, 0.4, 0.6
+_TRENDING = dict.fromkeys((64, 128, 256, 512), 1.1)
+_GOLDEN = 0x9E3779B97F4A7C15
+_FOR_LOUDNESS = 0xD1B54A32D192ED03
+
+
+def key_of(seed: int, name: str) -> Bits:
+    """Return the key of a stream of draws, shape (1, 1); keys stacked draw many streams at once."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return np.array([[int.from_bytes(digest[:8], "big")]], dtype=np.uint64)
+
+
+def path(key: Bits, first: Times) -> tuple[Prices, Prices]:
+    """Return heights and loudness at a block's places: both of shape (lines, BLOCK + 1).
+
+    A step of a path has a standard deviation of about 1 times its loudness, which clusters.
+    """
+    begin = first // _SPAN * _SPAN
+    ends = begin + np.array([0, _SPAN])
+    log = _LOUDNESS_ENDS * normal(bits_at(key + _FOR_LOUDNESS, ends))
+    field = np.stack([_ENDS * normal(bits_at(key, ends)), log, _loudness(log)])
+    step = _SPAN
+    while step > 1:
+        middle = _middle(key, begin, step, field)
+        woven = np.empty((3, len(first), 2 * field.shape[2] - 1))
+        woven[:, :, ::2], woven[:, :, 1::2] = field, middle
+        field, step = woven, step // 2
+        if step >= BLOCK:
+            later = first >= begin + step
+            field = np.where(later, field[:, :, 1:], field[:, :, :2])
+            begin = begin + step * later
+    return field[0], field[2]
+
+
+def _middle(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
+    """Return the field (height, log of loudness, loudness) halfway between its knots."""
+    middle = 0.5 * (field[:, :, :-1] + field[:, :, 1:])
+    places = begin + step // 2 + step * np.arange(middle.shape[2])
+    if step > _CALM:
+        middle[1] += _LOUDNESS * normal(bits_at(key + _FOR_LOUDNESS, places))
+        middle[2] = _loudness(middle[1])
+    reach = 0.5 * math.sqrt(step) * _TRENDING.get(step, 1.0)
+    middle[0] += reach * middle[2] * normal(bits_at(key, places))
+    return middle
+
+
+def _loudness(log: Prices) -> Prices:
+    return exp2(np.clip(log, -3.0, 3.0))
+
+
+def bits_at(key: Bits, index: Times) -> Bits:
+    """Return 64 mixed bits for every place: the finaliser of splitmix64 (Steele et al., 2014)."""
+    bits = key + index.astype(np.uint64) * _GOLDEN
+    bits ^= bits >> 30
+    bits *= 0xBF58476D1CE4E5B9
+    bits ^= bits >> 27
+    bits *= 0x94D049BB133111EB
+    bits ^= bits >> 31
+    return bits
+
+
+def normal(bits: Bits) -> Prices:
+    """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit pieces."""
+    pairs = (bits & 0x0000FFFF0000FFFF) + ((bits >> 16) & 0x0000FFFF0000FFFF)
+    total = (pairs & 0xFFFFFFFF) + (pairs >> 32)
+    return (total.astype(np.float64) - 131_070.0) * (1.0 / 37_837.2)
+
+
+def thirds(bits: Bits) -> tuple[Prices, Prices, Prices]:
+    """Return three uniform draws from [0, 1), of 21 bits each."""
+    parts = [(bits >> shift) & 0x1FFFFF for shift in (0, 21, 42)]
+    one, two, three = (part.astype(np.float64) / 2_097_152 for part in parts)
+    return one, two, three
+
+
+def exp2(power: Prices) -> Prices:
+    """Return 2 to a power by Taylor's series around the nearest integer, to about 1e-8."""
+    whole = np.rint(power)
+    rest = (power - whole) * 0.6931471805599453
+    result = np.ones_like(rest)
+    for order in range(7, 0, -1):
+        result = result * rest * (1.0 / order) + 1.0
+    return np.ldexp(result, whole.astype(np.int32))

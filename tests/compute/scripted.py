@@ -1,0 +1,284 @@
+"""A scripted market and a clock that a test moves, for the loop: a second Source, told what to do.
+
+Its indicator turns on every bar, so a bar lost, repeated or stepped at the wrong run shows as such.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from compute.audit import Audit
+from compute.bars import HOUR_S, NO_FUNDING, Series
+from compute.indicators.contract import Bar, Carry, Readings, Values
+from compute.loop import Loop
+from compute.runs import Runs
+from compute.sessions import complete_until, hours, last_close, next_close
+from compute.sources.source import Fetched, Source
+from compute.universe import Asset, Session, Universe
+from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
+from store.protocol import ChangeRow, PassRow
+from store.sqlite import SqliteMarketStore
+
+NEVER = None
+YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
+
+
+def at(time: str, day: int = DAY) -> int:
+    """Return a time of a day in March 2026 in epoch seconds: at("12:03:30")."""
+    hour, minute, *second = map(int, time.split(":"))
+    return int(datetime(YEAR, MONTH, day, hour, minute, *second, tzinfo=UTC).timestamp())
+
+
+def hourly(first: str, last: str, day: int = DAY) -> list[int]:
+    """Return the full hours from one to another, both included."""
+    return list(range(at(first, day), at(last, day) + 1, HOUR_S))
+
+
+class Metronome:
+    """Reads bullish on an asset's first bar and turns on every bar after it."""
+
+    id = "enzo"  # one of the names that a store knows
+    name = "Metronome"
+    version = 1
+    note = "Turns on every bar."
+
+    def start(self, assets: int) -> Carry:
+        return {"bars": np.zeros(assets, dtype=np.int64)}
+
+    def advance(self, carry: Carry, bar: Bar) -> Values:
+        carry["bars"] = carry["bars"] + 1
+        return {}
+
+    def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
+        self.advance(carry, bar)
+        return carry, (2 * (carry["bars"] % 2) - 1).astype(np.int8)
+
+
+BEATS = (Metronome(),)
+
+
+class Enough(BaseException):
+    """The test has seen enough: the clock has come to where the loop is stopped."""
+
+
+class Clock:
+    """A wall clock in epoch ms. A sleep moves it on to the next full step, at least as asked."""
+
+    def __init__(self, now_s: int, step_s: int = 5) -> None:
+        self.now = now_s * 1000
+        self.ends_at: int | None = None
+        self.watch: Callable[[], Awaitable[None]] | None = None
+        self._step_s = step_s
+        self._jumps: list[tuple[int, int]] = []
+
+    def __call__(self) -> int:
+        return self.now
+
+    @property
+    def now_s(self) -> int:
+        return self.now // 1000
+
+    def jump(self, when: int, to: int) -> None:
+        """Set the clock once it has come to a time; both in epoch seconds."""
+        self._jumps.append((when, to))
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+        self.now = -(-(self.now_s + int(seconds)) // self._step_s) * self._step_s * 1000
+        if self._jumps and self.now_s >= self._jumps[0][0]:
+            self.now = self._jumps.pop(0)[1] * 1000
+        if self.watch is not None:
+            await self.watch()
+        if self.ends_at is not None and self.now_s >= self.ends_at and not self._jumps:
+            raise Enough
+
+
+class ScriptedSource:
+    """A bar at every close of an asset's session, there at once unless `delays` says otherwise.
+
+    A bar that never comes is known to be none an hour after its close. `before_fetch` is awaited
+    first in every fetch: it may fail, or take its time.
+    """
+
+    delay_s = 0
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        sessions: Mapping[str, Session],
+        begins_at: int,
+        ends_at: int | None = None,
+    ) -> None:
+        self.kind: SourceKind = "live" if ends_at is None else "recorded"
+        self.name = f"scripted:{begins_at}"
+        self.ends_at = ends_at
+        self.universe = universe_of(sessions)
+        self.delays: dict[tuple[str, int], int | None] = {}
+        self.before_fetch: Callable[[str, int], Awaitable[None]] | None = None
+        self.begins_at = begins_at
+        self._clock = clock
+        self._sessions = dict(sessions)
+
+    def native(self, ticker: str) -> Timeframe | None:
+        return "1h" if ticker in self._sessions else None
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        close = next_close(self._sessions[ticker], max(after, self.begins_at))
+        return None if self.ends_at is not None and close > self.ends_at else close
+
+    def last_close(self, ticker: str, at: int) -> int:
+        return last_close(self._sessions[ticker], at) if self.ends_at is None else -1
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        if self.before_fetch is not None:
+            await self.before_fetch(ticker, until)
+        now, session = self._clock() // 1000, self._sessions[ticker]
+        closes = self.closes(ticker, after, min(until, now))
+        pending = [close for close in closes if close + self._known_after(ticker, close) > now]
+        known = complete_until(session, pending[0] - 1 if pending else now)
+        watermark = max(after, min(until, known))
+        there = [
+            c for c in closes if c <= watermark and self.delays.get((ticker, c), 0) is not None
+        ]
+        return Fetched(_bars(there), NO_FUNDING, watermark)
+
+    def closes(self, ticker: str, after: int, until: int) -> list[int]:
+        """Return the closes of an asset's session in (after, until]."""
+        first = max(after, self.begins_at)
+        last = until if self.ends_at is None else min(until, self.ends_at)
+        closes: list[int] = hours(self._sessions[ticker], first, last).close_time.tolist()
+        return closes
+
+    def _known_after(self, ticker: str, close: int) -> int:
+        delay = self.delays.get((ticker, close), 0)
+        return HOUR_S if delay is None else delay
+
+
+def _bars(closes: list[int]) -> Series:
+    close_time = np.array(closes, dtype=np.int64)
+    price = 100.0 + close_time // HOUR_S * 7919 % 100
+    return Series(close_time - HOUR_S, close_time, price, price, price, price, np.ones(len(closes)))
+
+
+def universe_of(sessions: Mapping[str, Session]) -> Universe:
+    """Return a universe of these assets, renamed long ago, so that none has `dexter`."""
+    assets = tuple(
+        Asset(
+            ticker=ticker,
+            name=ticker,
+            asset_class="crypto" if session == "24x7" else "stock",
+            session=session,
+            symbol=ticker,
+            venue="made up",
+            added_on=date(2024, 1, 1),
+        )
+        for ticker, session in sessions.items()
+    )
+    return Universe(assets=assets, renamed_on=date(2025, 1, 1))
+
+
+@asynccontextmanager
+async def looping(
+    path: Path,
+    source: Source,
+    universe: Universe,
+    clock: Clock,
+    kind: type[SqliteMarketStore] = SqliteMarketStore,
+) -> AsyncIterator[tuple[Loop, SqliteMarketStore]]:
+    """Open a store and give the loop over it, not yet prepared."""
+    store = await kind.open(path)
+    try:
+        runs = Runs(store, source, universe, BEATS, clock)
+        yield Loop(runs, store, clock, clock.sleep, is_prepared=False), store
+    finally:
+        await store.close()
+
+
+async def live(
+    path: Path,
+    source: ScriptedSource,
+    clock: Clock,
+    until: int,
+    kind: type[SqliteMarketStore] = SqliteMarketStore,
+    seen: "Seen | None" = None,
+) -> None:
+    """Run a process with the loop until the clock comes to a time, or the loop ends by itself."""
+    clock.ends_at = until
+    async with looping(path, source, source.universe, clock, kind) as (loop, store):
+        clock.watch = None if seen is None else partial(seen.look, clock, store)
+        with suppress(Enough):
+            await loop.run()
+
+
+class Seen:
+    """What a store's snapshots said was late, whenever that changed; times in epoch seconds."""
+
+    def __init__(self) -> None:
+        self.late: list[tuple[int, tuple[str, ...]]] = []
+        self._version = -1
+
+    async def look(self, clock: Clock, store: SqliteMarketStore) -> None:
+        """Look at a store between two sleeps."""
+        version = await store.version()
+        if version == self._version:
+            return
+        self._version = version
+        late = (await store.snapshot()).late
+        if not self.late or self.late[-1][1] != late:
+            self.late.append((clock.now_s, late))
+
+
+async def history(path: Path) -> list[ChangeRow]:
+    """Return every change that a store holds, oldest first."""
+    store = await SqliteMarketStore.open(path)
+    try:
+        return [row async for row in store.changes()]
+    finally:
+        await store.close()
+
+
+async def passes(path: Path) -> list[PassRow]:
+    """Return the passes of a store, oldest first."""
+    store = await SqliteMarketStore.open(path)
+    try:
+        return await store.passes()
+    finally:
+        await store.close()
+
+
+def stepped(rows: list[ChangeRow], ticker: str, timeframe: Timeframe = "1h") -> list[int]:
+    """Return the closes at which an asset was stepped."""
+    return [row.close_time for row in rows if (row.ticker, row.timeframe) == (ticker, timeframe)]
+
+
+async def check(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
+    """Hold a store against all that a script gave up to an hour; return its changes.
+
+    Every bar was stepped once, on every timeframe, in order and in one sequence of times, and an
+    audit is clean.
+    """
+    store = await SqliteMarketStore.open(path)
+    try:
+        report = await Audit(store, source.universe, BEATS).run()
+        rows = [row async for row in store.changes()]
+    finally:
+        await store.close()
+    assert report.findings == []
+    created = [row.created_at for row in rows]
+    assert created == sorted(set(created))
+    for ticker in source.universe.by_ticker:
+        closes = [
+            close
+            for close in source.closes(ticker, -1, until)
+            if source.delays.get((ticker, close), 0) is not NEVER
+        ]
+        for timeframe, period in PERIOD_S.items():
+            ends = sorted({-(-close // period) * period for close in closes})
+            expected = [end for end in ends if end <= until]
+            assert stepped(rows, ticker, timeframe) == expected, (ticker, timeframe)
+    return rows

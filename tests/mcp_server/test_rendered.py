@@ -1,0 +1,123 @@
+"""Answers kept as text: made once a version, until what they say of themselves has changed."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.keys import Keys
+from mcp_server.calls import Calls
+from mcp_server.context import Boards, Context
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from store.protocol import ChangeRow, FeedQuery
+from store.sqlite import SqliteMarketStore
+from tests.serving import HOUR_MS, NOON, Clock, change, coverage, seed, stores, work
+
+
+class CountingStore(SqliteMarketStore):
+    """Counts how often the feed is read."""
+
+    feeds = 0
+
+    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+        self.feeds += 1
+        return await super().feed(query)
+
+
+@dataclass
+class Answering:
+    """The calls of both faces over a seeded store, its clock, and two live keys."""
+
+    calls: Calls
+    store: CountingStore
+    clock: Clock
+    mine: str
+    theirs: str
+
+    async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
+        chosen = TOOLS_BY_NAME[tool]
+        headers = {"x-api-key": api_key or self.mine}
+        key = await self.calls.authorise(chosen, headers)
+        return json.loads(await self.calls.answer(chosen, arguments, key))
+
+
+@pytest.fixture
+async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
+    clock = Clock()
+    async with stores(tmp_path) as (_, access):
+        market = await CountingStore.open(tmp_path / "market.db")
+        try:
+            await seed(market, coverage())
+            keys = Keys(access, clock)
+            calls = Calls(keys, Context(Boards(market), "http://x", "http://x/api/v1", clock))
+            mine, theirs = await keys.create("mine"), await keys.create("theirs")
+            yield Answering(calls, market, clock, mine, theirs)
+        finally:
+            await market.close()
+
+
+async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering):
+    first = await answering.answer("signals_get_signals", limit=5)
+    again = await answering.answer("signals_get_signals", limit=5)
+    defaults = await answering.answer("signals_get_signals", limit=5, offset=0, tier="universe")
+    assert first == again == defaults
+    assert answering.store.feeds == 1
+    await answering.answer("signals_get_signals", limit=4)
+    assert answering.store.feeds == 2
+    later = NOON + HOUR_MS
+    row = change(later, "BTC", "enzo", "1h", 0, 1)
+    await answering.store.commit(work(later, [row]))
+    assert (await answering.answer("signals_get_signals", limit=5))["signals"][0]["id"] == row.id
+    await answering.answer("signals_get_signals", limit=5)
+    assert answering.store.feeds == 3
+
+
+async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(
+    answering: Answering,
+):
+    overdue = NOON + HOUR_MS + 600_000
+    for tool in ("signals_get_state", "signals_get_signals", "signals_get_confluence"):
+        answering.clock.now = NOON + 200_000
+        assert (await answering.answer(tool))["meta"]["stale"] is False
+        answering.clock.now = overdue
+        assert (await answering.answer(tool))["meta"]["stale"] is False
+        answering.clock.now = overdue + 1
+        assert (await answering.answer(tool))["meta"]["stale"] is True
+
+
+async def test_when_to_come_back_is_told_anew_as_the_clock_passes(answering: Answering):
+    told = []
+    for now in (NOON + 60_000, NOON + 180_000, NOON + HOUR_MS):  # ETH is late at NOON
+        answering.clock.now = now
+        told.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
+    assert told == [None, "2026-09-30T13:03:00.000Z", None]
+
+
+async def test_whose_key_it_is_shows_in_no_kept_answer(answering: Answering):
+    usages = [
+        await answering.answer("signals_get_usage", key)
+        for key in (answering.mine, answering.theirs, answering.mine)
+    ]
+    assert [usage["key"]["label"] for usage in usages] == ["mine", "theirs", "mine"]
+    for tool in ("signals_get_state", "signals_get_signals", "signals_get_flips"):
+        own = await answering.answer(tool, answering.mine)
+        other = await answering.answer(tool, answering.theirs)
+        assert own == other
+        assert "mine" not in json.dumps(own)
+
+
+async def test_a_window_that_ends_now_is_never_kept(answering: Answering):
+    first = await answering.answer("signals_get_flips", timeframe="1h")
+    answering.clock.now += 1000
+    assert (await answering.answer("signals_get_flips", timeframe="1h"))["as_of"] > first["as_of"]
+
+
+async def test_answers_asked_together_are_the_same(answering: Answering):
+    answers = await asyncio.gather(
+        *(answering.answer("signals_get_signals", limit=5) for _ in range(20))
+    )
+    assert all(answer == answers[0] for answer in answers)
