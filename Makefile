@@ -28,6 +28,7 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.step
+	$(BIN)/python -m bench.lag
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generate

@@ -113,7 +113,9 @@ class CatalogMeta(Origin):
 
 
 class UsageMeta(Result):
-    """`meta` of usage."""
+    """`meta` of usage, which is there before anything is covered."""
 
+    source: SourceKind | None
+    simulated: bool = Field(description="True: the service shows no real market.")
     counted: str = Field(description="Which calls count against the quota.")
     note: str | None

@@ -17,18 +17,25 @@ DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
     "left of the key's daily quota. "
     "Use it to check that a key works or before a long run of calls; it holds no market data. "
-    "It is about 300 characters and takes no arguments. "
+    "It is about 330 characters and takes no arguments. "
     "A null quota means that calls are not counted, a null mode that nothing is billed."
 )
 
 
 async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
     """Return what is known of the caller's key."""
+    coverage = await context.boards.coverage()
+    source = None if coverage is None else coverage.source
     return UsageResponse(
         key=UsageKey(label=None if context.key is None else context.key.label),
         mode=None,
         quota=None,
-        meta=UsageMeta(counted=COUNTED, note=NOT_COUNTED_YET),
+        meta=UsageMeta(
+            source=source,
+            simulated=source == "simulated",
+            counted=COUNTED,
+            note=NOT_COUNTED_YET,
+        ),
     )
 
 

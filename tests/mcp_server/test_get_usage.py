@@ -66,3 +66,13 @@ async def test_an_argument_is_refused(served, face):
 async def test_the_description_tells_the_size(served):
     text = json.dumps(await served.answer("mcp", USAGE), separators=(",", ":"))
     assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
+
+
+async def test_it_says_simulated_as_every_other_answer_does(served, face):
+    meta = (await served.answer(face, USAGE))["meta"]
+    assert (meta["source"], meta["simulated"]) == ("simulated", True)
+
+
+async def test_before_anything_is_covered_it_names_no_source(served_empty, face):
+    meta = (await served_empty.answer(face, USAGE))["meta"]
+    assert (meta["source"], meta["simulated"]) == (None, False)

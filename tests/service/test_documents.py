@@ -89,8 +89,8 @@ def test_the_page_says_which_answers_have_which_field_of_meta():
     table = AGENTS.split("## What `meta` says")[1].split("## ")[0]
     said: dict[str, set[str]] = {name: set() for name in SHORT_NAMES}
     for fields, where in re.findall(r"^\| (`[\w`, ]+`) \| ([\w, ]+) \|", table, re.MULTILINE):
-        named = set(where.removeprefix("all but ").split(", "))
-        for name in set(SHORT_NAMES) - named if where.startswith("all but ") else named:
+        named = set(where.removeprefix("all").removeprefix(" but ").split(", ")) - {""}
+        for name in set(SHORT_NAMES) - named if where.startswith("all") else named:
             said[name] |= set(re.findall(r"\w+", fields))
     held = {
         name: set(tool.result.model_fields["meta"].annotation.model_fields)
