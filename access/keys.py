@@ -7,7 +7,8 @@ from hashlib import sha256
 
 from schemas.errors import ApiError, HowToGetAccess
 from schemas.vocabulary import Billing
-from store.protocol import AccessStore, KeyRow
+from store.protocol import AccessStore
+from store.rows import KeyRow
 
 MAX_LABEL = 120
 PRICE_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}

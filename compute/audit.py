@@ -19,16 +19,8 @@ from compute.stepper import Cell, Changes, Intake, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, Timeframe
 from store.digest import GENESIS, bars_digest, chain_digest
-from store.protocol import (
-    BarBlock,
-    ChangeRow,
-    DamagedError,
-    FundingRow,
-    MarketStore,
-    PassContent,
-    PassRow,
-    Progress,
-)
+from store.protocol import DamagedError, MarketStore
+from store.rows import BarBlock, ChangeRow, FundingRow, PassContent, PassRow, Progress
 
 Progressed = Callable[[int, int], None]
 

@@ -7,7 +7,7 @@ from compute.indicators.contract import Indicator
 from compute.rows import change_rows, market_ms
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from store.digest import changes_digest
-from store.protocol import ChangeRow, EpochRow, PassRow
+from store.rows import ChangeRow, EpochRow, PassRow
 
 
 class Epochs:

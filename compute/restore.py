@@ -12,7 +12,8 @@ from compute.indicators.contract import Bar, Indicator
 from compute.stepper import Cell, Intake, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import PERIOD_S, Timeframe
-from store.protocol import BarBlock, CarryRow, EpochRow, FundingRow, MarketStore
+from store.protocol import MarketStore
+from store.rows import BarBlock, CarryRow, EpochRow, FundingRow
 
 
 @dataclass(frozen=True, slots=True)

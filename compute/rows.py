@@ -11,7 +11,7 @@ from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.restore import Desk, Restorer
 from compute.stepper import RUN_DELAY_S, Cell, Changes, Due
 from schemas.vocabulary import Timeframe
-from store.protocol import BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
+from store.rows import BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
 
 NEVER = np.iinfo(np.int64).max
 Seconds = TypeVar("Seconds", int, Times)

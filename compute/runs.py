@@ -26,14 +26,8 @@ from compute.sources.source import Fetched, Source
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, RUN_DELAY_S, Cell, Changes
 from compute.universe import Universe
 from schemas.vocabulary import DAY_MS, PERIOD_S, Timeframe, midnight_s
-from store.protocol import (
-    BarBlock,
-    ChangeRow,
-    FundingRow,
-    MarketStore,
-    Pass,
-    WatermarkRow,
-)
+from store.protocol import MarketStore
+from store.rows import BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
 
 PASS_S = 60 * DAY_S
 FIRST_FEED_MS = 30 * DAY_MS

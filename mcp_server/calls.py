@@ -13,7 +13,8 @@ from mcp_server.context import Context, Rendered
 from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, unavailable
-from store.protocol import KeyRow, StoreError
+from store.protocol import StoreError
+from store.rows import KeyRow
 
 AnyTool = Tool[Any, Any]
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import unavailable
 from schemas.vocabulary import DAY_MS, UNIVERSE_RETENTION_MS, midnight_s
-from store.protocol import KeyRow, MarketStore, Snapshot, Statistics
+from store.protocol import MarketStore
+from store.rows import KeyRow, Snapshot, Statistics
 
 FIRST_COMPUTE_RETRY_S = 900
 STATISTICS_DAYS = 30

@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from store.protocol import BarBlock, ChangeRow, FundingRow, WatermarkRow
+from store.rows import BarBlock, ChangeRow, FundingRow, WatermarkRow
 
 GENESIS = bytes(32)
 

@@ -11,14 +11,14 @@ from aiosqlite import Connection
 from schemas.coverage import Coverage
 from store import sqlite_reads, sqlite_writes
 from store.migrations import MARKET_MIGRATIONS
-from store.protocol import (
+from store.protocol import LockTakenError, StoreError
+from store.rows import (
     BarBlock,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
     FundingRow,
-    LockTakenError,
     Pass,
     PassContent,
     PassRow,
@@ -26,7 +26,6 @@ from store.protocol import (
     ReadingRow,
     Snapshot,
     Statistics,
-    StoreError,
     WatermarkRow,
 )
 from store.sqlite_connections import Connections

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Self
 
 from store.migrations import ACCESS_MIGRATIONS
-from store.protocol import KeyRow
+from store.rows import KeyRow
 from store.sqlite_connections import Connections
 from store.sqlite_reads import all_rows
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.vocabulary import TIMEFRAMES
-from store.protocol import BarBlock, DamagedError, StoreError
+from store.protocol import DamagedError, StoreError
+from store.rows import BarBlock
 
 _STORED = np.dtype([("open_time", "<i8"), ("values", "<f8", (5,))])
 

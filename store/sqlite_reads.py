@@ -7,7 +7,8 @@ from aiosqlite import Connection
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.protocol import (
+from store.protocol import StoreError
+from store.rows import (
     BarBlock,
     CarryRow,
     ChangeRow,
@@ -20,7 +21,6 @@ from store.protocol import (
     ReadingRow,
     Snapshot,
     Statistics,
-    StoreError,
     WatermarkRow,
 )
 from store.sqlite_bars import blocks

@@ -12,7 +12,8 @@ from store.digest import (
     chain_digest,
     changes_digest,
 )
-from store.protocol import Pass, StoreError
+from store.protocol import StoreError
+from store.rows import Pass
 from store.sqlite_bars import packed
 from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
 from store.sqlite_reads import all_rows, last_created_at, market_time

@@ -23,7 +23,8 @@ from schemas.vocabulary import (
     Timeframe,
     midnight_s,
 )
-from store.protocol import ChangeRow, MarketStore
+from store.protocol import MarketStore
+from store.rows import ChangeRow
 from tests.serving import HOUR_MS, NOON, Served, change, coverage, work
 
 SEED = 1

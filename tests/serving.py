@@ -20,7 +20,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
-from store.protocol import ChangeRow, Pass, WatermarkRow
+from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path

@@ -11,7 +11,7 @@ from schemas.meta import FlipsMeta, FlipsRules, HoursRule, WindowRules
 from schemas.queries import FlipsQuery
 from schemas.results import Flip, FlipGroup, FlipsCounts, FlipsEcho, FlipsResponse
 from schemas.vocabulary import READING_NAMES, Timeframe, change_type, instant
-from store.protocol import ChangeRow, FeedQuery
+from store.rows import ChangeRow, FeedQuery
 
 HOUR_MS = 3_600_000
 ROW_LIMIT = 2000

@@ -18,7 +18,7 @@ from schemas.vocabulary import (
     change_type,
     instant,
 )
-from store.protocol import MAX_OFFSET, ChangeRow, FeedQuery
+from store.rows import MAX_OFFSET, ChangeRow, FeedQuery
 
 ALERTS_RETRY_S = 86_400
 READING_NUMBERS: dict[str, int] = {name: number for number, name in READING_NAMES.items()}

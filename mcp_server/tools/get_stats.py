@@ -18,7 +18,7 @@ from schemas.facts import (
 from schemas.meta import StatsMeta
 from schemas.queries import NoArguments
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, TIMEFRAMES, instant
-from store.protocol import Statistics
+from store.rows import Statistics
 
 DESCRIPTION = (
     "Returns how many changes were published in the last 30 days: the total, the mean a day, and "

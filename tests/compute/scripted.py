@@ -21,7 +21,7 @@ from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.source import Fetched, Source
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
-from store.protocol import ChangeRow, PassRow
+from store.rows import ChangeRow, PassRow
 from store.sqlite import SqliteMarketStore
 
 NEVER = None

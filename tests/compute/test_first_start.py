@@ -14,7 +14,7 @@ from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, TIMEFRAMES, midnight_s
 from service.settings import Settings
 from service.sources import open_source
-from store.protocol import ChangeRow, Snapshot
+from store.rows import ChangeRow, Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import Clock, Enough
 

@@ -24,7 +24,7 @@ from mcp_server.tools.get_signals import get_signals
 from schemas.queries import SignalsQuery
 from schemas.results import Signal
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, instant
-from store.protocol import ChangeRow, Pass
+from store.rows import ChangeRow, Pass
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import BEATS, Clock, Enough
 

@@ -17,7 +17,8 @@ from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.protocol import Pass, StoreError
+from store.protocol import StoreError
+from store.rows import Pass
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import (
     NEVER,

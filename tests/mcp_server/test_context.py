@@ -1,7 +1,7 @@
 import asyncio
 
 from mcp_server.context import Boards
-from store.protocol import Snapshot
+from store.rows import Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, coverage, seed, work
 

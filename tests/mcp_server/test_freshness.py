@@ -4,7 +4,7 @@ from mcp_server.context import computed_board
 from mcp_server.freshness import changes_at, freshness, next_run
 from schemas.meta import Freshness
 from schemas.vocabulary import instant
-from store.protocol import Snapshot
+from store.rows import Snapshot
 from tests.serving import HOUR_MS, NOON, coverage
 
 READINGS = {"MATIC": {"enzo": {"1d": 1}}}

@@ -11,7 +11,7 @@ from mcp_server.context import Board, computed_board
 from mcp_server.tools.get_flips import DESCRIPTION, ROW_LIMIT, flip_groups, newest_changes
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, Timeframe, change_type, instant
-from store.protocol import ChangeRow, Snapshot
+from store.rows import ChangeRow, Snapshot
 from tests.bad_inputs import FLIPS, SIGNALS
 from tests.full_board import cover, largest_in
 from tests.serving import ASSETS, HOUR_MS, NAMES, NOON, Served, change, coverage, serving, work

@@ -15,7 +15,8 @@ from mcp_server.tools.registry import TOOLS
 from mcp_server.tools.tool import listed
 from schemas.vocabulary import DAY_MS, instant
 from service.app import create_app
-from store.protocol import Statistics, StoreError
+from store.protocol import StoreError
+from store.rows import Statistics
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import SIGNALS, STATE, STATS
 from tests.full_board import size_in

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, instant
-from store.protocol import ChangeRow
+from store.rows import ChangeRow
 from tests.serving import ASSETS, HOUR_MS, NOON, Face, Served, change, work
 
 READERS, CALLS = 6, 10

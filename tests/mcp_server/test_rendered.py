@@ -13,7 +13,7 @@ from access.keys import Keys
 from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from store.protocol import ChangeRow, FeedQuery
+from store.rows import ChangeRow, FeedQuery
 from store.sqlite import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, Clock, change, coverage, seed, stores, work
 

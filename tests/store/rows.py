@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from schemas.vocabulary import Timeframe
-from store.protocol import (
+from store.rows import (
     BarBlock,
     BarRow,
     CarryRow,

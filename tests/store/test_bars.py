@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.protocol import BarBlock, DamagedError
+from store.protocol import DamagedError
+from store.rows import BarBlock
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import NOW, bar, blocks, content, plainly, rows_of, work
 

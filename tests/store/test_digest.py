@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.protocol import BarRow, ChangeRow, FundingRow, WatermarkRow
+from store.rows import BarRow, ChangeRow, FundingRow, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import NOW, bar, blocks, change, full, work
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.protocol import MAX_OFFSET, ChangeRow, FeedQuery
+from store.rows import MAX_OFFSET, ChangeRow, FeedQuery
 from store.sqlite import SqliteMarketStore
 from store.sqlite_reads import feed_statement
 from tests.store.rows import NOW, change, query, work

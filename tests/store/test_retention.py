@@ -7,7 +7,7 @@ import pytest
 
 from store import sqlite_writes
 from store.digest import bars_digest
-from store.protocol import ReadingRow
+from store.rows import ReadingRow
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import DAY_MS, NOW, bar, blocks, change, plainly, work
 

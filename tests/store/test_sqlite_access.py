@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from store.protocol import KeyRow, StoreError
+from store.protocol import StoreError
+from store.rows import KeyRow
 from store.sqlite_access import SqliteAccessStore
 from tests.store.rows import plainly
 

@@ -13,15 +13,8 @@ import numpy as np
 import pytest
 
 from store import sqlite
-from store.protocol import (
-    BarBlock,
-    ChangeRow,
-    FundingRow,
-    Pass,
-    PassContent,
-    ReadingRow,
-    StoreError,
-)
+from store.protocol import StoreError
+from store.rows import BarBlock, ChangeRow, FundingRow, Pass, PassContent, ReadingRow
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import (
     NOW,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.protocol import ChangeRow, Statistics
+from store.rows import ChangeRow, Statistics
 from store.sqlite import SqliteMarketStore
 from store.sqlite_reads import COUNTS, OLDEST
 from tests.store.rows import NOW, change, work
