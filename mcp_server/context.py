@@ -39,7 +39,7 @@ class Board:
     market_time: int
     assets: dict[str, CoveredAsset]
     indicator_names: dict[str, str]
-    rendered: dict[Hashable, "Rendered"] = field(default_factory=dict, compare=False, repr=False)
+    rendered: dict[Hashable, Rendered] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def newest(self) -> int:

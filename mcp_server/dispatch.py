@@ -25,9 +25,9 @@ INSTRUCTIONS = (
     "advice. Start with signals_get_state (where things stand; filter by ticker or direction, the "
     "whole board is large), then poll signals_get_signals with since = the last next_cursor, at "
     "most every 900 seconds. Every answer's meta says its source (simulated, recorded or live), "
-    "as_of, next_update and whether it is stale: tell the user when data are simulated or stale. "
-    "A refusal names the accepted values and the next step. Calls need an API key in the header "
-    "Authorization: Bearer."
+    "and with readings as_of, next_update and whether they are stale: tell the user when data are "
+    "simulated or stale. A refusal names the accepted values and the next step. All but catalog "
+    "and stats need an API key in the header Authorization: Bearer."
 )
 
 log = structlog.get_logger("mcp")

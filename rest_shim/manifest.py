@@ -18,7 +18,7 @@ from rest_shim.endpoints import (
 )
 from rest_shim.purchases import NOT_OPEN
 from rest_shim.refusals import ABOUT_KEYS
-from schemas.coverage import Coverage, CoveredIndicator
+from schemas.coverage import Coverage, CoveredIndicator, together
 from schemas.manifest import (
     AssetCounts,
     Legal,
@@ -42,7 +42,6 @@ from schemas.vocabulary import (
     DAILY_LIMIT,
     DAY_MS,
     POLL_INTERVAL_S,
-    TIMEFRAMES,
     UNIVERSE_RETENTION_MS,
     Timeframe,
 )
@@ -156,10 +155,9 @@ def _tier(
     assets: list[tuple[Timeframe, ...]], indicators: tuple[CoveredIndicator, ...]
 ) -> TierCoverage:
     """Return what a tier covers, given the timeframes on which it follows each asset."""
-    held = {timeframe for timeframes in assets for timeframe in timeframes}
     return TierCoverage(
         assets=sum(map(bool, assets)),
-        timeframes=[timeframe for timeframe in TIMEFRAMES if timeframe in held],
+        timeframes=together(assets),
         indicators=[indicator.id for indicator in indicators],
     )
 

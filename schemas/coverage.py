@@ -1,10 +1,18 @@
 """What the compute job publishes of itself to the store before anything is served."""
 
+from collections.abc import Iterable, Sequence
 from datetime import date
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.vocabulary import AssetClass, IndicatorId, IndicatorStatus, SourceKind, Timeframe
+from schemas.vocabulary import (
+    TIMEFRAMES,
+    AssetClass,
+    IndicatorId,
+    IndicatorStatus,
+    SourceKind,
+    Timeframe,
+)
 
 
 class _Frozen(BaseModel):
@@ -24,6 +32,12 @@ class CoveredAsset(_Frozen):
     alerts: tuple[Timeframe, ...] = ()
     removed_on: date | None = None
     continues_as: str | None = None
+
+
+def together(lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
+    """Return the timeframes that occur in any of the lists, shortest first."""
+    held = {timeframe for timeframes in lists for timeframe in timeframes}
+    return [timeframe for timeframe in TIMEFRAMES if timeframe in held]
 
 
 class CoveredIndicator(_Frozen):

@@ -27,6 +27,7 @@ from compute.indicators.contract import Indicator
 from compute.loop import Loop
 from compute.runs import Runs
 from compute.universe import load_universe
+from mcp_server.freshness import SIMULATED_NOTE
 from rest_shim.manifest import manifest
 from schemas.vocabulary import instant
 from service.app import create_app
@@ -39,7 +40,6 @@ from store.sqlite_access import SqliteAccessStore
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 UNANSWERED_S = 3
-SIMULATED = "Simulated market data: prices and readings are not those of a real market."
 OVER = "The recording is played to its end and holds no more to compute."
 
 
@@ -143,7 +143,7 @@ async def _computing(
     universe = load_universe(settings.universe)
     source = await open_source(settings, universe, market, clock)
     if source.kind == "simulated":
-        _tell(SIMULATED)
+        _tell(SIMULATED_NOTE)
     runs = Runs(market, source, universe, indicators, clock)
     is_prepared = await _caught_up(runs, market)
     _settle()

@@ -1,11 +1,11 @@
 """What is covered, made from what the compute job says of itself; no count here is typed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from mcp_server.context import Board, Context
 from mcp_server.freshness import RUN_OFFSET_MS, SIMULATED_NOTE, recorded_note
 from mcp_server.tools.tool import Tool
-from schemas.coverage import Coverage, CoveredIndicator
+from schemas.coverage import Coverage, CoveredIndicator, together
 from schemas.facts import (
     AlertsTier,
     Cadence,
@@ -33,7 +33,6 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     IndicatorId,
     IndicatorStatus,
-    Timeframe,
     instant,
 )
 
@@ -159,7 +158,7 @@ def _universe(coverage: Coverage) -> UniverseTier:
     logged, everything = _ids(coverage.logged), _ids(coverage.indicators)
     return UniverseTier(
         assets=len(covered),
-        timeframes=_together(covered),
+        timeframes=together(covered),
         indicators=logged,
         logged_combinations=sum(map(len, covered)) * len(logged),
         state_indicators=everything,
@@ -173,7 +172,7 @@ def _alerts(coverage: Coverage) -> AlertsTier:
     indicators = _ids(coverage.indicators)
     return AlertsTier(
         tickers=list(followed),
-        timeframes=_together(followed.values()),
+        timeframes=together(followed.values()),
         indicators=indicators,
         engines=sum(map(len, followed.values())) * len(indicators),
         actions=list(CURRENT_ACTIONS),
@@ -212,12 +211,6 @@ def _meta(coverage: Coverage, board: Board | None) -> CatalogMeta:
 
 def _ids(indicators: Iterable[CoveredIndicator]) -> list[IndicatorId]:
     return [indicator.id for indicator in indicators]
-
-
-def _together(lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
-    """Return the timeframes that occur in any of the lists, shortest first."""
-    held = {timeframe for timeframes in lists for timeframe in timeframes}
-    return [timeframe for timeframe in TIMEFRAMES if timeframe in held]
 
 
 GET_CATALOG = Tool(

@@ -1,4 +1,5 @@
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -75,6 +76,23 @@ def test_an_input_schema_is_flat_and_closed(tool):
         assert len(argument["description"]) < 120
     text = json.dumps(schema)
     assert not [word for word in ("$ref", "anyOf", "oneOf", "allOf", "null") if word in text]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_no_model_provider_refuses_a_tool(tool):
+    """Names, lengths and keywords within what OpenAI, Anthropic and Gemini take of a function."""
+    shown = listed(tool, None)
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", shown.name)
+    assert 0 < len(shown.description) <= 1024
+    for name, argument in shown.input_schema["properties"].items():
+        assert re.fullmatch(r"[a-zA-Z0-9_]{1,64}", name)
+        assert argument["type"] in {"string", "integer"}
+        known = {"type", "description", "enum", "default", "format", "minimum", "maximum"}
+        assert set(argument) <= known
+        assert argument.get("format", "date-time") == "date-time"
+        assert all(isinstance(value, str) and value for value in argument.get("enum", ()))
+        assert all(abs(argument.get(bound, 0)) < 2**53 for bound in ("minimum", "maximum"))
+        assert argument.get("default", "") is not None
 
 
 @pytest.mark.parametrize(

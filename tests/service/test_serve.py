@@ -21,8 +21,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from compute.indicators.registry import INDICATORS
+from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
-from service.serve import OVER, SIMULATED, compute, serve
+from service.serve import OVER, compute, serve
 from service.settings import Settings
 from tests.service.commands import (
     COMMAND,
@@ -146,7 +147,7 @@ def stored(folder: Path) -> tuple[int, int]:
 def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
     _, printed, state, registration = first_start
     said = "".join(printed)
-    assert printed[0].strip() == SIMULATED
+    assert printed[0].strip() == SIMULATED_NOTE
     assert [line for line in printed if line.startswith("building history: ")][-1].endswith(
         "100%\n"
     )
