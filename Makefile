@@ -29,6 +29,7 @@ check: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.step
 	$(BIN)/python -m bench.lag
+	$(BIN)/python -m bench.quota
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generate

@@ -67,7 +67,7 @@ def validated(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     except ValidationError as error:
         for bad in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(bad["loc"][0])
-            problems[name] = _problem(name, schemas[name], raw[name])
+            problems[name] = not_accepted(name, schemas[name], raw[name])
     unknown = [name for name in raw if name not in schemas]
     if made is None or problems or unknown:
         raise _refusal(problems, unknown, raw, schemas)
@@ -89,9 +89,11 @@ def _early(name: str, schema: Schema, raw: Mapping[str, Any]) -> str | None:
         return None
     value = raw[name]
     if value is None:
-        return f"{name}: null is not accepted, leave it out; accepted: {_accepted(schema)}"
+        return f"{name}: null is not accepted, leave it out; accepted: {accepted_values(schema)}"
     if isinstance(value, str) and not value.strip():
-        return f"{name}: is empty, leave it out or give a value; accepted: {_accepted(schema)}"
+        return (
+            f"{name}: is empty, leave it out or give a value; accepted: {accepted_values(schema)}"
+        )
     return None
 
 
@@ -100,12 +102,14 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _problem(name: str, schema: Schema, value: Any) -> str:
+def not_accepted(name: str, schema: Schema, value: Any) -> str:
+    """Say that a value is not accepted, and what is."""
     hint = suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
-    return f"{name}: {shown(value)} is not accepted{hint}; accepted: {_accepted(schema)}"
+    return f"{name}: {shown(value)} is not accepted{hint}; accepted: {accepted_values(schema)}"
 
 
-def _accepted(schema: Schema) -> str:
+def accepted_values(schema: Schema) -> str:
+    """Say what an argument's schema accepts."""
     if "enum" in schema:
         return ", ".join(schema["enum"])
     if schema["type"] == "integer":
@@ -124,13 +128,16 @@ def _refusal(
     only_indicator = list(problems) == ["indicator"] and not unknown
     if only_indicator and isinstance(given, str) and given.strip():
         return unknown_indicator(given, schemas["indicator"]["enum"])
-    return invalid_parameter(". ".join([*problems.values(), *_unknown(unknown, schemas)]) + ".")
+    return invalid_parameter(
+        ". ".join([*problems.values(), *unknown_names(unknown, schemas, "argument")]) + "."
+    )
 
 
-def _unknown(names: list[str], schemas: Mapping[str, Schema]) -> list[str]:
+def unknown_names(names: list[str], schemas: Mapping[str, Schema], what: str) -> list[str]:
+    """Say which names are unknown, with the nearest known ones; nothing where none is."""
     if not names:
         return []
     parts = [f"{shown(name)}{suggestion(name, schemas)}" for name in names[:SHOWN_ITEMS]]
     more = f" and {len(names) - SHOWN_ITEMS} more" if len(names) > SHOWN_ITEMS else ""
     taken = f"accepted: {', '.join(schemas)}" if schemas else "this call takes no arguments"
-    return [f"unknown argument {', '.join(parts)}{more}; {taken}"]
+    return [f"unknown {what} {', '.join(parts)}{more}; {taken}"]

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
+from access.admission import Admitted
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import unavailable
-from schemas.vocabulary import DAY_MS, UNIVERSE_RETENTION_MS, midnight_s
+from schemas.vocabulary import DAY_MS, UNIVERSE_RETENTION_MS, Mode, midnight_s
 from store.protocol import MarketStore
-from store.rows import KeyRow, Snapshot, Statistics
+from store.rows import Snapshot, Statistics
 
 FIRST_COMPUTE_RETRY_S = 900
 STATISTICS_DAYS = 30
@@ -125,16 +126,18 @@ class Boards:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The boards, the addresses to name, the wall clock (epoch ms), and who calls.
+    """The boards, the addresses to name, the wall clock (epoch ms), the billing mode, who calls.
 
-    `key` is None on calls that need none.
+    `caller` is None on calls that need no key.
     """
 
     boards: Boards
     base_url: str
     docs: str
     clock: Callable[[], int]
-    key: KeyRow | None = None
+    mode: Mode | None
+    daily_limit: int
+    caller: Admitted | None = None
 
     async def board(self) -> Board:
         """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""

@@ -1,6 +1,7 @@
 """The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -8,13 +9,12 @@ import mcp_types
 import structlog
 
 from mcp_server.arguments import shown, suggestion
-from mcp_server.calls import AnyTool, Calls, failure_facts, store_failure
+from mcp_server.calls import AnyTool, Calls, Outcome, failure_facts
 from mcp_server.jsonrpc import Message, Params, RpcError, minified
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from mcp_server.tools.tool import listed
 from schemas.coverage import Coverage
-from schemas.errors import ApiError
-from store.protocol import StoreError
+from schemas.results import Quota
 
 PROTOCOL_VERSION = "2025-06-18"
 SERVER_VERSION = "0.1.0"
@@ -40,8 +40,16 @@ INITIALIZE_RESULT = mcp_types.InitializeResult(
 ).model_dump_json(by_alias=True, exclude_unset=True)
 
 
-async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls) -> str:
-    """Return the result of a request as JSON text; RpcError for what the protocol refuses."""
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The result of a request as JSON text, and what it left of a key's quota."""
+
+    result: str
+    quota: Quota | None = None
+
+
+async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls) -> Dispatched:
+    """Return what a request came to; RpcError for what the protocol refuses."""
     try:
         return await _result(message, headers, calls)
     except RpcError as error:
@@ -52,7 +60,7 @@ async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls)
         raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
 
-async def _result(message: Message, headers: Mapping[str, str], calls: Calls) -> str:
+async def _result(message: Message, headers: Mapping[str, str], calls: Calls) -> Dispatched:
     if message.method not in METHODS:
         raise RpcError(
             mcp_types.METHOD_NOT_FOUND,
@@ -66,8 +74,8 @@ async def _result(message: Message, headers: Mapping[str, str], calls: Calls) ->
     if message.method == "tools/list" and params.get("cursor") is not None:
         raise _malformed_params("cursor: all tools are on one page, leave it out")
     if message.method == "tools/list":
-        return tools_list(await calls.context.boards.coverage())
-    return {"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method]
+        return Dispatched(tools_list(await calls.context.boards.coverage()))
+    return Dispatched({"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method])
 
 
 @lru_cache(maxsize=2)
@@ -78,15 +86,10 @@ def tools_list(coverage: Coverage | None) -> str:
     return minified({"tools": shown})
 
 
-async def _called(params: Params, headers: Mapping[str, str], calls: Calls) -> str:
+async def _called(params: Params, headers: Mapping[str, str], calls: Calls) -> Dispatched:
     tool, arguments = _tool(params), _arguments(params)
-    try:
-        key = await calls.authorise(tool, headers)
-        return _success(await calls.answer(tool, arguments, key))
-    except ApiError as error:
-        return _refusal(error, calls)
-    except StoreError as error:
-        return _refusal(store_failure(error, tool.name), calls)
+    outcome = await calls.outcome(tool, headers, lambda: arguments)
+    return Dispatched(_tool_result(outcome), outcome.quota)
 
 
 def _tool(params: Params) -> AnyTool:
@@ -108,22 +111,30 @@ def _arguments(params: Params) -> dict[str, Any]:
     return arguments
 
 
-def _success(answer: str) -> str:
-    """Return a result that carries one answer twice; hosts pass on only one of the two."""
+def _tool_result(outcome: Outcome) -> str:
+    """Return a result that carries an answer twice, for hosts pass on only one of the two.
+
+    A refusal stands in the text alone.
+    """
+    text, meta = minified(outcome.text), minified(_meta(outcome))
+    if outcome.error is not None:
+        return f'{{"content":[{{"type":"text","text":{text}}}],"isError":true,"_meta":{meta}}}'
     return (
-        f'{{"content":[{{"type":"text","text":{minified(answer)}}}],'
-        f'"structuredContent":{answer},"isError":false}}'
+        f'{{"content":[{{"type":"text","text":{text}}}],'
+        f'"structuredContent":{outcome.text},"isError":false,"_meta":{meta}}}'
     )
 
 
-def _refusal(error: ApiError, calls: Calls) -> str:
-    return minified(
-        {
-            "content": [{"type": "text", "text": calls.refusal(error)}],
-            "isError": True,
-            "_meta": {"signals/error": error.code, "signals/status": error.status},
-        }
-    )
+def _meta(outcome: Outcome) -> dict[str, Any]:
+    """Return what a model cannot see of the HTTP answer: its status and headers."""
+    meta: dict[str, Any] = {}
+    if outcome.error is not None:
+        meta = {"signals/error": outcome.error.code, "signals/status": outcome.error.status}
+        if outcome.error.retry_after_s is not None:
+            meta["signals/retry_after_seconds"] = outcome.error.retry_after_s
+    if outcome.quota is not None:
+        meta["signals/quota"] = outcome.quota.model_dump()
+    return meta
 
 
 def _malformed_params(why: str) -> RpcError:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.arguments import shown
-from mcp_server.calls import Calls
+from mcp_server.calls import Calls, quota_headers
 from mcp_server.dispatch import dispatched
 from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_bytes
 from mcp_server.transport import check_headers, read_body, refused
@@ -53,10 +53,11 @@ class McpEndpoint:
             message = parsed(body)
             if message.is_notification:
                 return Response(status_code=202)
-            result = await dispatched(message, headers, self._calls)
+            answer = await dispatched(message, headers, self._calls)
         except RpcError as error:
             return _json(error_bytes(error))
-        return _json(result_bytes(message.request_id, result))
+        body = result_bytes(message.request_id, answer.result)
+        return _json(body, headers=quota_headers(answer.quota))
 
 
 def _unserved_version(headers: Headers) -> RpcError | None:

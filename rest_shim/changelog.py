@@ -16,7 +16,10 @@ CHANGELOG = (
             "Added GET /legal; /api/v1/ answers as /api/v1.",
             "created_at is unique and grows in the order of writing, so polling with since neither "
             "loses nor repeats a row.",
-            "tier=alerts, tier=all and the purchase routes answer 503 in this release.",
+            "Keys are bought over the purchase routes, and a key's calls are counted by UTC day.",
+            "_meta of MCP results tells what HTTP tells in status and headers: signals/error, "
+            "signals/status, signals/retry_after_seconds, signals/quota.",
+            "tier=alerts and tier=all answer 503 in this release.",
         ],
     ),
     ChangelogEntry(

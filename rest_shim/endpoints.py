@@ -34,6 +34,7 @@ JSON = "application/json"
 TO_THE_CALLER = "private, no-cache"
 A_MINUTE = "public, max-age=60"
 A_DAY = "public, max-age=86400"
+NOT_AT_ALL = "no-store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,12 @@ CHECKOUT = Endpoint(
     summary="Begin a purchase",
     description="Returns checkout_url and a one-time claim_token, which cannot be recovered: store "
     "it before opening checkout_url.",
+    cache=NOT_AT_ALL,
     body=CheckoutBody,
     successes=(Success(201, "A checkout", CheckoutResponse),),
     refusals=(
         refusals.INVALID_BODY,
+        refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
         *refusals.OPEN,
@@ -153,10 +156,12 @@ CLAIM = Endpoint(
     summary="Claim the API key",
     description="Returns the API key exactly once when the payment has settled. While pending, "
     "retry every 10 seconds for up to 5 minutes.",
+    cache=NOT_AT_ALL,
     body=ClaimBody,
     successes=(Success(200, "The key, or that payment has not settled", ClaimResponse),),
     refusals=(
         refusals.INVALID_BODY,
+        refusals.BODY_TOO_LARGE,
         refusals.UNKNOWN_CLAIM_TOKEN,
         refusals.CLAIM_REDEEMED,
         refusals.UNAVAILABLE,
@@ -170,6 +175,7 @@ REQUEST_ACCESS = Endpoint(
     tag="access",
     summary="Ask for redistribution, volume pricing or custom terms",
     description="Optional; a human replies by e-mail.",
+    cache=NOT_AT_ALL,
     body=AccessRequestBody,
     successes=(
         Success(201, "Request received", AccessRequestResponse),
@@ -177,6 +183,7 @@ REQUEST_ACCESS = Endpoint(
     ),
     refusals=(
         refusals.INVALID_BODY,
+        refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
         *refusals.OPEN,
@@ -189,8 +196,9 @@ CALL_MCP = Endpoint(
     tag="mcp",
     summary="MCP server",
     description="JSON-RPC 2.0 over Streamable HTTP with JSON answers, no stream. initialize, ping, "
-    "tools/list and the catalog and stats tools need no key. Refusals by a tool are results with "
-    "isError true whose text is the Error object.",
+    "tools/list and the catalog and stats tools need no key; the other tools share the quota of "
+    "the REST reads, told in headers and in the result's _meta. Refusals by a tool are results "
+    "with isError true whose text is the Error object.",
     body=RpcRequest,
     successes=(
         Success(200, "A JSON-RPC result or error", RpcAnswer),
@@ -199,7 +207,7 @@ CALL_MCP = Endpoint(
     refusals=(
         refusals.RPC_VERSION,
         refusals.RPC_ACCEPT,
-        refusals.RPC_TOO_LARGE,
+        refusals.BODY_TOO_LARGE,
         refusals.RPC_CONTENT_TYPE,
         *refusals.OPEN,
     ),

@@ -10,11 +10,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_server.arguments import shown, suggestion
-from mcp_server.calls import Calls
+from mcp_server.calls import Calls, internal_error
 from rest_shim.endpoints import ENDPOINTS, JSON
 from schemas.errors import ApiError
-
-RETRY_S = 60
 
 Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
@@ -60,16 +58,6 @@ def failed(error: ApiError, calls: Calls, headers: dict[str, str] | None = None)
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     return Response(calls.refusal(error), error.status, headers, media_type=JSON)
-
-
-def internal_error() -> ApiError:
-    """Return what a caller may know of an unexpected failure."""
-    return ApiError(
-        "unavailable",
-        f"Internal error; the operator's log says more. Retry after {RETRY_S} seconds.",
-        500,
-        retry_after_s=RETRY_S,
-    )
 
 
 def _wrong_method(request: Request, error: HTTPException, calls: Calls) -> Response:

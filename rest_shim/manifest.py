@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
-from access.keys import how_to_get_access
+from access.plan import how_to_get_access
 from mcp_server.dispatch import PROTOCOL_VERSION
-from mcp_server.tools.get_usage import COUNTED, NOT_COUNTED_YET
+from mcp_server.tools.get_usage import what_is_counted
 from mcp_server.tools.json_schema import input_schema
 from mcp_server.tools.registry import TOOLS
 from rest_shim.changelog import CHANGELOG
@@ -16,7 +16,6 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.purchases import NOT_OPEN
 from rest_shim.refusals import ABOUT_KEYS
 from schemas.coverage import Coverage, CoveredIndicator, together
 from schemas.manifest import (
@@ -43,6 +42,7 @@ from schemas.vocabulary import (
     DAY_MS,
     POLL_INTERVAL_S,
     UNIVERSE_RETENTION_MS,
+    Mode,
     Timeframe,
 )
 
@@ -55,13 +55,29 @@ DISCLAIMER = "Informational indicator readings, not investment advice."
 ADDITIVE = "Fields and endpoints may be added to v1; clients must ignore those they do not know."
 
 
+PURCHASES: dict[Mode | None, str] = {
+    None: "Purchases are not open on this deployment: its operator makes keys with "
+    "`signals keys create`.",
+    "test": "Keys are bought self-serve in test mode: nothing is charged, and a key bought so "
+    "stops working once the server bills in live mode.",
+    "live": "Keys are bought self-serve, without approval.",
+}
+
+
 @lru_cache(maxsize=2)
-def manifest_text(base_url: str, coverage: Coverage | None) -> str:
+def manifest_text(
+    base_url: str, coverage: Coverage | None, mode: Mode | None, daily_limit: int
+) -> str:
     """Return the manifest as minified JSON, the same text until another coverage is published."""
-    return manifest(base_url, coverage).model_dump_json()
+    return manifest(base_url, coverage, mode, daily_limit).model_dump_json()
 
 
-def manifest(base_url: str, coverage: Coverage | None) -> Manifest:
+def manifest(
+    base_url: str,
+    coverage: Coverage | None,
+    mode: Mode | None = None,
+    daily_limit: int = DAILY_LIMIT,
+) -> Manifest:
     """Return the manifest; `base_url` ends without a slash and begins every address."""
     return Manifest(
         name="signals",
@@ -71,12 +87,12 @@ def manifest(base_url: str, coverage: Coverage | None) -> Manifest:
         source=None if coverage is None else coverage.source,
         simulated=coverage is not None and coverage.source == "simulated",
         endpoints=[_endpoint(endpoint, base_url) for endpoint in ENDPOINTS],
-        auth=_auth(),
+        auth=_auth(mode),
         mcp=_mcp(base_url),
         how_to_buy=how_to_get_access(base_url),
         coverage=_coverage(coverage, f"{base_url}/api/v1/catalog"),
         polling=_polling(base_url),
-        limits=_limits(),
+        limits=_limits(daily_limit),
         versioning=Versioning(api_version="v1", policy=ADDITIVE),
         legal=_legal(base_url),
         changelog=list(CHANGELOG),
@@ -96,14 +112,14 @@ def _endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
     )
 
 
-def _auth() -> ManifestAuth:
+def _auth(mode: Mode | None) -> ManifestAuth:
     return ManifestAuth(
         scheme="Bearer",
         header="Authorization: Bearer <API_KEY>",
         alternative_header="X-Api-Key: <API_KEY>",
         key_prefix="ek_",
         statuses={str(refusal.status): refusal.description for refusal in ABOUT_KEYS},
-        note=NOT_OPEN,
+        note=PURCHASES[mode],
     )
 
 
@@ -178,16 +194,16 @@ def _polling(base_url: str) -> Polling:
     )
 
 
-def _limits() -> Limits:
+def _limits(daily_limit: int) -> Limits:
     page = input_schema(SignalsQuery)["properties"]["limit"]
     return Limits(
-        daily_quota=DAILY_LIMIT,
+        daily_quota=daily_limit,
         quota_resets="00:00 UTC",
         page_size=PageSize(default=page["default"], max=page["maximum"]),
         retention_days=RetentionDays(
             universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
         ),
-        note=f"{COUNTED} {NOT_COUNTED_YET}",
+        note=what_is_counted(daily_limit),
     )
 
 

@@ -16,9 +16,9 @@ from schemas.results import SignalsResponse
 Part = dict[str, Any]
 
 TAGS = {
-    "reads": "Reads that need an API key and count against its daily quota.",
+    "reads": "Reads that need an API key and count against its daily quota, refused arguments too.",
     "open": "Reads that need no key, ignore unknown parameters and are never counted.",
-    "access": "Buying access.",
+    "access": "Buying access: check out, pay, claim the key.",
     "mcp": "The same reads as MCP tools.",
 }
 KEYED: list[Part] = [{"bearer": []}, {"apiKey": []}]
@@ -105,7 +105,7 @@ def _request_body(endpoint: Endpoint, model: str) -> Part:
 
 
 def _responses(endpoint: Endpoint) -> Part:
-    quota = QUOTA_HEADERS if endpoint.tool and endpoint.tool.keyed else ()
+    quota = QUOTA_HEADERS if endpoint.auth == "api_key" else ()
     successes = {str(success.status): _success(success, quota) for success in endpoint.successes}
     return successes | {
         str(refusal.status): ref("responses", refusal.name) for refusal in endpoint.refusals
@@ -114,7 +114,7 @@ def _responses(endpoint: Endpoint) -> Part:
 
 def _success(success: Success, quota: tuple[str, ...]) -> Part:
     response: Part = {"description": success.description}
-    if quota:
+    if quota and success.model:
         response["headers"] = headers(quota)
     if success.media_type:
         response["content"] = {success.media_type: _content(success)}

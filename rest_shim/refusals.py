@@ -42,23 +42,38 @@ KEY_REFUSED = Refusal(
     QUOTA_HEADERS,
 )
 QUOTA_REACHED = Refusal(
-    "QuotaReached", 429, "Daily quota reached.", ("Retry-After", *QUOTA_HEADERS)
+    "QuotaReached",
+    429,
+    "Daily quota reached; Retry-After is the time left to 00:00 UTC.",
+    ("Retry-After", *QUOTA_HEADERS),
 )
 READ_UNAVAILABLE = Refusal(
     "ReadUnavailable",
     503,
-    "Nothing has been computed yet, or the store cannot be read; the message says when to return.",
+    "Nothing has been computed yet, or the store cannot be used: a call that cannot be counted is "
+    "never answered. The message says when to return.",
+    ("Retry-After", *QUOTA_HEADERS),
+)
+READ_FAILED = Refusal(
+    "ReadFailed",
+    500,
+    "Unexpected failure; the operator's log says more.",
     ("Retry-After", *QUOTA_HEADERS),
 )
 UNAVAILABLE = Refusal(
     "Unavailable", 503, "Not available yet or at the moment; retryable.", ("Retry-After",)
 )
 
+BODY_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body is over 1 MiB.")
 INVALID_BODY = Refusal("InvalidBody", 400, "Invalid body or field; the message names what is.")
 TOO_MANY_ATTEMPTS = Refusal(
     "TooManyAttempts", 429, "Too many submissions from this address.", ("Retry-After",)
 )
-UNKNOWN_CLAIM_TOKEN = Refusal("UnknownClaimToken", 404, "No checkout has this claim_token.")
+UNKNOWN_CLAIM_TOKEN = Refusal(
+    "UnknownClaimToken",
+    404,
+    "No checkout has this claim_token, or its checkout was cancelled or has expired.",
+)
 CLAIM_REDEEMED = Refusal(
     "ClaimRedeemed", 409, "The claim_token was already redeemed; the key is not recoverable."
 )
@@ -67,7 +82,6 @@ RPC_VERSION = Refusal(
     "UnsupportedVersion", 400, "MCP-Protocol-Version is not served.", body=RpcFailure
 )
 RPC_ACCEPT = Refusal("NotAcceptable", 406, "Accept excludes application/json.")
-RPC_TOO_LARGE = Refusal("BodyTooLarge", 413, "The body is over 1 MiB.")
 RPC_CONTENT_TYPE = Refusal("UnsupportedMediaType", 415, "The Content-Type is not JSON.")
 
 FOREIGN_ORIGIN = Refusal("ForeignOrigin", 403, "The request comes from a foreign Origin.")
@@ -77,14 +91,15 @@ INTERNAL_ERROR = Refusal(
     "InternalError", 500, "Unexpected failure; the operator's log says more.", ("Retry-After",)
 )
 
-EVERYWHERE = (WRONG_METHOD, FOREIGN_HOST, INTERNAL_ERROR)
-OPEN = (FOREIGN_ORIGIN, *EVERYWHERE)
+EVERYWHERE = (WRONG_METHOD, FOREIGN_HOST)
+OPEN = (FOREIGN_ORIGIN, *EVERYWHERE, INTERNAL_ERROR)
 KEYED = (
     INVALID_PARAMETER,
     NO_LIVE_KEY,
     KEY_REFUSED,
     QUOTA_REACHED,
     READ_UNAVAILABLE,
+    READ_FAILED,
     *EVERYWHERE,
 )
 ABOUT_KEYS = (NO_LIVE_KEY, KEY_REFUSED, QUOTA_REACHED)

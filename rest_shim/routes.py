@@ -4,28 +4,32 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.calls import AnyTool, Calls, failure_facts, store_failure
+from mcp_server.calls import (
+    AnyTool,
+    Calls,
+    failure_facts,
+    internal_error,
+    quota_headers,
+    store_failure,
+)
 from rest_shim.endpoints import (
     CALL_MCP,
-    CHECKOUT,
-    CLAIM,
     ENDPOINTS,
     GET_LEGAL,
     GET_MANIFEST,
     GET_OPENAPI,
     GET_SAMPLE,
-    REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.failures import failed, internal_error
+from rest_shim.failures import failed
 from rest_shim.legal import legal_text
 from rest_shim.manifest import manifest_text
 from rest_shim.openapi import openapi_text
-from rest_shim.purchases import not_open
+from rest_shim.purchases import Desk, submitted
 from rest_shim.query_string import raw_arguments
 from rest_shim.sample import sample_text
 from schemas.errors import ApiError
@@ -33,94 +37,108 @@ from store.protocol import StoreError
 
 log = structlog.get_logger("rest")
 
-Answer = Callable[[Request, Calls], Awaitable[str]]
+# The status that proxies log for a client that left; it reaches nobody.
+NOBODY_READS = 499
+
+Document = Callable[[Calls], Awaitable[str]]
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def routes(calls: Calls) -> list[Route]:
+def routes(calls: Calls, desk: Desk) -> list[Route]:
     """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
     return [
-        Route(path, _responder(endpoint, calls), methods=[endpoint.method])
+        Route(path, _responder(endpoint, calls, desk), methods=[endpoint.method])
         for endpoint in ENDPOINTS
         if endpoint is not CALL_MCP
         for path in endpoint.paths
     ]
 
 
-def _responder(endpoint: Endpoint, calls: Calls) -> Responder:
-    answer = _answer(endpoint)
+def _responder(endpoint: Endpoint, calls: Calls, desk: Desk) -> Responder:
+    """Return what answers an endpoint; KeyError at start for one that nothing answers."""
+    if endpoint.tool is not None:
+        return _read(endpoint, endpoint.tool, calls)
+    if endpoint.operation_id in _DOCUMENTS:
+        return _document(endpoint, _DOCUMENTS[endpoint.operation_id], calls)
+    return _submission(endpoint, desk, calls)
 
+
+def _read(endpoint: Endpoint, tool: AnyTool, calls: Calls) -> Responder:
+    """Return the read of a tool; an open one looks at neither key nor parameters."""
+
+    async def read(request: Request) -> Response:
+        def arguments() -> dict[str, str]:
+            return raw_arguments(request.scope["query_string"], tool.query) if tool.keyed else {}
+
+        outcome = await calls.outcome(tool, request.headers, arguments)
+        headers = quota_headers(outcome.quota)
+        if outcome.error is not None:
+            return failed(outcome.error, calls, headers)
+        return _succeeded(outcome.text, endpoint, headers)
+
+    return read
+
+
+def _document(endpoint: Endpoint, document: Document, calls: Calls) -> Responder:
     async def respond(request: Request) -> Response:
+        return _succeeded(await document(calls), endpoint, {})
+
+    return guarded(endpoint.path, calls, respond)
+
+
+def _submission(endpoint: Endpoint, desk: Desk, calls: Calls) -> Responder:
+    async def respond(request: Request) -> Response:
+        return await submitted(request, endpoint, desk)
+
+    return guarded(endpoint.path, calls, respond)
+
+
+def guarded(route: str, calls: Calls, respond: Responder) -> Responder:
+    """Return a responder whose failures all have the one error body."""
+
+    async def answer(request: Request) -> Response:
         try:
-            return _succeeded(await answer(request, calls), endpoint)
-        except ApiError as error:
-            return failed(error, calls)
-        except StoreError as error:
-            return failed(store_failure(error, endpoint.path), calls)
-        except Exception as error:
-            log.error("rest_request_failed", route=endpoint.path, **failure_facts(error))
+            return await respond(request)
+        except ApiError as refusal:
+            return failed(refusal, calls)
+        except StoreError as failure:
+            return failed(store_failure(failure, route), calls)
+        except ClientDisconnect:
+            return Response(status_code=NOBODY_READS)
+        except Exception as failure:
+            log.error("rest_request_failed", route=route, **failure_facts(failure))
             return failed(internal_error(), calls)
 
-    return respond
+    return answer
 
 
-def _succeeded(text: str, endpoint: Endpoint) -> Response:
-    headers = {"Cache-Control": endpoint.cache} if endpoint.cache else None
+def _succeeded(text: str, endpoint: Endpoint, headers: dict[str, str]) -> Response:
     success = endpoint.successes[0]
-    return Response(text, success.status, headers, media_type=success.media_type)
+    cached = {"Cache-Control": endpoint.cache} if endpoint.cache else {}
+    return Response(text, success.status, headers | cached, media_type=success.media_type)
 
 
-def _answer(endpoint: Endpoint) -> Answer:
-    """Return what answers an endpoint; KeyError at start for one that nothing answers."""
-    if endpoint.tool is None:
-        return _DOCUMENTS[endpoint.operation_id]
-    return _keyed_read(endpoint.tool) if endpoint.tool.keyed else _open_read(endpoint.tool)
+async def _manifest(calls: Calls) -> str:
+    context = calls.context
+    coverage = await context.boards.coverage()
+    return manifest_text(context.base_url, coverage, context.mode, context.daily_limit)
 
 
-def _keyed_read(tool: AnyTool) -> Answer:
-    async def read(request: Request, calls: Calls) -> str:
-        key = await calls.authorise(tool, request.headers)
-        raw = raw_arguments(request.scope["query_string"], tool.query)
-        return await calls.answer(tool, raw, key)
-
-    return read
-
-
-def _open_read(tool: AnyTool) -> Answer:
-    """Return a read that looks at neither key nor parameters."""
-
-    async def read(request: Request, calls: Calls) -> str:
-        return await calls.answer(tool, {}, None)
-
-    return read
-
-
-async def _manifest(request: Request, calls: Calls) -> str:
-    return manifest_text(calls.context.base_url, await calls.context.boards.coverage())
-
-
-async def _openapi(request: Request, calls: Calls) -> str:
+async def _openapi(calls: Calls) -> str:
     return openapi_text(calls.context.base_url, await calls.context.boards.coverage())
 
 
-async def _sample(request: Request, calls: Calls) -> str:
+async def _sample(calls: Calls) -> str:
     return sample_text()
 
 
-async def _legal(request: Request, calls: Calls) -> str:
+async def _legal(calls: Calls) -> str:
     return legal_text()
 
 
-async def _purchase(request: Request, calls: Calls) -> str:
-    raise not_open()
-
-
-_DOCUMENTS: dict[str, Answer] = {
+_DOCUMENTS: dict[str, Document] = {
     GET_MANIFEST.operation_id: _manifest,
     GET_OPENAPI.operation_id: _openapi,
     GET_SAMPLE.operation_id: _sample,
     GET_LEGAL.operation_id: _legal,
-    CHECKOUT.operation_id: _purchase,
-    CLAIM.operation_id: _purchase,
-    REQUEST_ACCESS.operation_id: _purchase,
 }

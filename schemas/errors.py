@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from schemas.results import Quota
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 
@@ -32,7 +33,10 @@ class ErrorBody(_Closed):
 
 
 class ApiError(Exception):
-    """A refusal that a caller should read, with the HTTP status it has on the REST face."""
+    """A refusal that a caller should read, with the HTTP status it has on the REST face.
+
+    `quota` is that of the key, where a live or once live key was sent.
+    """
 
     def __init__(
         self,
@@ -41,12 +45,14 @@ class ApiError(Exception):
         status: int,
         *,
         retry_after_s: int | None = None,
+        quota: Quota | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.status = status
         self.retry_after_s = retry_after_s
+        self.quota = quota
 
 
 def invalid_parameter(message: str) -> ApiError:

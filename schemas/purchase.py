@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from schemas.meta import Result
@@ -13,8 +13,27 @@ Email = Annotated[
     Field(max_length=254),
     WithJsonSchema({"type": "string", "format": "email", "maxLength": 254}),
 ]
-Label = Annotated[str, Field(max_length=120)]
-ClaimToken = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
+
+
+def blank_is_absent(text: str | None) -> str | None:
+    """Return a text without the spaces around it, None where nothing is left."""
+    return (text or "").strip() or None
+
+
+# Without control characters, which would forge lines in an operator's listing.
+LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
+LINES = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
+Line = Annotated[
+    Annotated[str, Field(max_length=120, pattern=LINE)] | SkipJsonSchema[None],
+    AfterValidator(blank_is_absent),
+]
+Text = Annotated[
+    Annotated[str, Field(max_length=1000, pattern=LINES)] | SkipJsonSchema[None],
+    AfterValidator(blank_is_absent),
+]
+CLAIM_EVERY_S = 10
+CLAIM_FOR_S = 300
+ClaimToken = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 
@@ -27,34 +46,38 @@ class Body(BaseModel):
 class CheckoutBody(Body):
     """What checkout needs to know."""
 
-    contact_email: Email = Field(description="Receives the receipt and billing notices.")
+    contact_email: Email = Field(
+        description="E-mail address that receives the receipt and billing notices."
+    )
     billing: Billing = Field(default="monthly", description="Billing period. Default monthly.")
-    agent_name: Label | SkipJsonSchema[None] = Field(
-        default=None, description="What to call the buyer, at most 120 characters."
+    agent_name: Line = Field(
+        default=None, description="What to call the buyer: one line, at most 120 characters."
     )
 
 
 class ClaimBody(Body):
     """What a claim presents."""
 
-    claim_token: ClaimToken = Field(description="The token that checkout returned.")
+    claim_token: ClaimToken = Field(
+        description="The token that checkout returned: 1 to 200 letters, digits, - and _."
+    )
 
 
 class AccessRequestBody(Body):
     """Who asks for redistribution, volume pricing or custom terms, and for what."""
 
-    contact_email: Email = Field(description="A human replies to this address.")
-    agent_name: Label | SkipJsonSchema[None] = Field(
-        default=None, description="Name of the agent, at most 120 characters."
+    contact_email: Email = Field(description="E-mail address that a human replies to.")
+    agent_name: Line = Field(
+        default=None, description="Name of the agent: one line, at most 120 characters."
     )
-    operator: Label | SkipJsonSchema[None] = Field(
-        default=None, description="Who runs the agent, at most 120 characters."
+    operator: Line = Field(
+        default=None, description="Who runs the agent: one line, at most 120 characters."
     )
-    use_case: Annotated[str, Field(max_length=1000)] | SkipJsonSchema[None] = Field(
-        default=None, description="What the readings are for, at most 1000 characters."
+    use_case: Text = Field(
+        default=None, description="What the readings are for: at most 1000 characters."
     )
-    expected_volume: Label | SkipJsonSchema[None] = Field(
-        default=None, description="Calls or users expected, at most 120 characters."
+    expected_volume: Line = Field(
+        default=None, description="Calls or users expected: one line, at most 120 characters."
     )
 
 

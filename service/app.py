@@ -6,29 +6,73 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from access.keys import Keys
+from access.admission import Admissions
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
+from access.purchases import Purchases
+from access.requests import AccessRequests
+from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from access.webhooks import Webhooks
 from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
+from rest_shim.client_address import ClientAddress, parse_proxies
+from rest_shim.endpoints import CHECKOUT, CLAIM, REQUEST_ACCESS
 from rest_shim.failures import NoStore, failure_handlers
+from rest_shim.purchases import Desk
 from rest_shim.routes import routes
+from rest_shim.webhooks import webhook_route
+from schemas.vocabulary import DAILY_LIMIT
+from store.access_protocol import AccessStore
 from store.protocol import MarketStore
+from web.pay_page import pay_page_routes
+from web.return_pages import return_page_routes
 
 
 def create_app(
     market: MarketStore,
-    keys: Keys,
+    access: AccessStore,
+    provider: Provider,
     *,
     base_url: str,
     clock: Callable[[], int],
+    daily_limit: int = DAILY_LIMIT,
+    checkout_limit: Limit = DEFAULT_LIMIT,
+    access_request_limit: Limit = DEFAULT_LIMIT,
+    trusted_proxies: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
 ) -> Starlette:
-    """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms."""
+    """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
+
+    `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed; ValueError names
+    one that is neither.
+    """
     base_url = base_url.rstrip("/")
     docs = f"{base_url}/api/v1"
-    calls = Calls(keys, Context(Boards(market), base_url, docs, clock))
+    admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
+    context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
+    calls = Calls(admissions, context)
+    purchases = Purchases(
+        access,
+        provider,
+        Throttle(access, clock, "checkout", checkout_limit),
+        clock,
+        base_url=base_url,
+        daily_limit=daily_limit,
+    )
+    requests = AccessRequests(
+        access,
+        Throttle(access, clock, "access-request", access_request_limit),
+        clock,
+        takes_special_use_email=provider.takes_special_use_email,
+    )
+    desk: Desk = {
+        CHECKOUT.operation_id: purchases.checkout,
+        CLAIM.operation_id: purchases.claim,
+        REQUEST_ACCESS.operation_id: requests.put,
+    }
     gate = Middleware(
         Gate,
         base_url=base_url,
@@ -36,11 +80,35 @@ def create_app(
         allowed_hosts=allowed_hosts,
         allowed_origins=allowed_origins,
     )
+    from_whom = Middleware(
+        ClientAddress, trusted=parse_proxies(trusted_proxies), store=access, clock=clock
+    )
     endpoint = McpEndpoint(calls)
     app = Starlette(
-        routes=[*(Route(path, endpoint) for path in PATHS), *routes(calls)],
-        middleware=[Middleware(NoStore), gate],
+        routes=[
+            *(Route(path, endpoint) for path in PATHS),
+            *routes(calls, desk),
+            *_pages(provider, calls),
+            *_reports(access, provider, clock, calls),
+        ],
+        middleware=[from_whom, Middleware(NoStore), gate],
         exception_handlers=failure_handlers(calls),
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _pages(provider: Provider, calls: Calls) -> list[Route]:
+    """Return the pages that buyers see here: the sandbox's own, or where Stripe sends them back."""
+    if isinstance(provider, SandboxBilling):
+        return pay_page_routes(provider, calls)
+    return return_page_routes() if provider.name == "stripe" else []
+
+
+def _reports(
+    access: AccessStore, provider: Provider, clock: Callable[[], int], calls: Calls
+) -> list[Route]:
+    """Return the address that the payment processor reports to, where it has one."""
+    if provider.name != "stripe":
+        return []
+    return [webhook_route(Webhooks(access, provider, clock), calls)]

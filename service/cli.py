@@ -8,21 +8,29 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import structlog
-
-from access.keys import Keys
+from access.billing.provider import BillingSetupError
 from compute.indicators.registry import INDICATORS
 from compute.sources.source import SourceError
 from compute.universe import UniverseError
-from schemas.vocabulary import instant
+from service.access_commands import create_key, list_access_requests, list_keys, revoke_key
+from service.backup import backup, restore
 from service.commands import audit, audit_in_public, prune, replay
+from service.computing import compute
+from service.doctor import doctor
+from service.logs import log_to_standard_error
 from service.public_audit.reader import PublicAuditError
-from service.serve import compute, serve
+from service.serve import serve
 from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
 from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
 
-MISTAKES = (PublicAuditError, SettingsError, SourceError, StoreError, UniverseError)
+MISTAKES = (
+    BillingSetupError,
+    PublicAuditError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    UniverseError,
+)
 PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 
@@ -35,7 +43,7 @@ def wall_clock() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; mistakes of the operator are one line and exit status 1."""
     given = _parser().parse_args(arguments)
-    _log_to_standard_error()
+    log_to_standard_error()
     try:
         return asyncio.run(_run(given.command, given))
     except MISTAKES as error:
@@ -71,6 +79,17 @@ def _parser() -> argparse.ArgumentParser:
         help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
     )
     _add(commands, "prune", _prune, "delete rows beyond their retention")
+    command = _add(commands, "backup", _backup, "copy the whole store while it is in use")
+    command.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        metavar="DIR",
+        help="a new or empty folder; default is one beside the store, named with the time",
+    )
+    command = _add(commands, "restore", _restore, "put a backup where no store is")
+    command.add_argument("folder", type=Path, metavar="DIR")
+    _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
     command = _add(key_commands, "create", _create_key, "print a new key, once")
@@ -78,6 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     _add(key_commands, "list", _list_keys, "list keys, without the keys themselves")
     command = _add(key_commands, "revoke", _revoke_key, "revoke a key for good")
     command.add_argument("id", type=int, metavar="ID")
+    _add(
+        commands,
+        "access-requests",
+        _access_requests,
+        "list who asks for terms of their own, one JSON object a line",
+    )
     return parser
 
 
@@ -112,17 +137,6 @@ def _days(text: str) -> int:
     return int(text)
 
 
-def _log_to_standard_error() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.LogfmtRenderer(),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-    )
-
-
 async def _compute(given: argparse.Namespace, settings: Settings) -> int:
     return await compute(settings, INDICATORS, wall_clock)
 
@@ -146,36 +160,32 @@ async def _audit(given: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _prune(given: argparse.Namespace, settings: Settings) -> int:
-    return await prune(settings)
+    return await prune(settings, wall_clock)
 
 
 async def _create_key(given: argparse.Namespace, settings: Settings) -> int:
-    store = await SqliteAccessStore.open(settings.access_path)
-    try:
-        print(await Keys(store, wall_clock).create(given.label))
-    except ValueError as error:
-        raise StoreError(str(error)) from None
-    finally:
-        await store.close()
-    return 0
+    return await create_key(settings, wall_clock, given.label)
 
 
 async def _list_keys(given: argparse.Namespace, settings: Settings) -> int:
-    store = await SqliteAccessStore.open(settings.access_path)
-    try:
-        for key in await Keys(store, wall_clock).list():
-            revoked = "active" if key.revoked_at is None else f"revoked {instant(key.revoked_at)}"
-            print(key.id, instant(key.created_at), revoked, key.label, sep="\t")
-    finally:
-        await store.close()
-    return 0
+    return await list_keys(settings)
 
 
 async def _revoke_key(given: argparse.Namespace, settings: Settings) -> int:
-    store = await SqliteAccessStore.open(settings.access_path)
-    try:
-        if not await Keys(store, wall_clock).revoke(given.id):
-            raise StoreError(f"there is no key {given.id}; see `signals keys list`")
-    finally:
-        await store.close()
-    return 0
+    return await revoke_key(settings, wall_clock, given.id)
+
+
+async def _access_requests(given: argparse.Namespace, settings: Settings) -> int:
+    return await list_access_requests(settings)
+
+
+async def _backup(given: argparse.Namespace, settings: Settings) -> int:
+    return await backup(settings, given.folder, wall_clock)
+
+
+async def _restore(given: argparse.Namespace, settings: Settings) -> int:
+    return await restore(settings, given.folder)
+
+
+async def _doctor(given: argparse.Namespace, settings: Settings) -> int:
+    return await doctor(settings, wall_clock)

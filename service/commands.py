@@ -1,12 +1,14 @@
 """The commands that do their work and end: replay, audit (of the store or in public), prune."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from access.upkeep import horizons
 from compute.audit import Audit
 from compute.indicators.contract import Indicator
 from compute.runs import Runs, last_run
@@ -18,8 +20,14 @@ from service.public_audit.reader import Reader
 from service.settings import Settings
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
 
 SHOWN_FINDINGS = 100
+
+
+def tell(text: str) -> None:
+    """Say something to the operator, whose standard output is left to what a command gives."""
+    print(text, file=sys.stderr)
 
 
 def progress_bar() -> Progress:
@@ -48,7 +56,7 @@ async def replay(
         progress = await store.progress()
         at = "the beginning" if progress.market_time is None else instant(progress.market_time)
         rejected = sum(source.rejected.values())
-        print(f"replayed {source.name} to {at}; {rejected} rows rejected", file=sys.stderr)
+        tell(f"replayed {source.name} to {at}; {rejected} rows rejected")
     finally:
         await store.close()
     return 0
@@ -120,11 +128,15 @@ def _told(checked: Mapping[str, int], notes: Iterable[str], findings: Sequence[s
     return 1 if findings else 0
 
 
-async def prune(settings: Settings) -> int:
-    """Delete rows beyond their retention; print how many."""
-    store = await existing_store(settings)
-    try:
-        print(f"pruned {await store.prune()} rows")
-    finally:
-        await store.close()
+async def prune(settings: Settings, clock: Callable[[], int]) -> int:
+    """Delete rows beyond their retention; print how many. `clock` tells epoch milliseconds."""
+    async with AsyncExitStack() as opened:
+        market = await existing_store(settings)
+        opened.push_async_callback(market.close)
+        pruned = await market.prune()
+        if settings.access_path.exists():
+            access = await SqliteAccessStore.open(settings.access_path)
+            opened.push_async_callback(access.close)
+            pruned += await access.prune(horizons(clock()))
+    print(f"pruned {pruned} rows")
     return 0

@@ -1,17 +1,32 @@
 """The one reader of the environment; every setting is a `SIGNALS_*` variable."""
 
 import difflib
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import PydanticBaseSettingsSource as Source
+
+from access.throttle import DEFAULT_LIMIT, Limit
+from rest_shim.client_address import parse_proxies
+from schemas.vocabulary import DAILY_LIMIT
 
 PREFIX: Final = "SIGNALS_"
 CLIENTS_VARIABLE: Final = "SIGNALS_API_KEY"
 SQLITE: Final = "sqlite:///"
+STRIPE: Final = "stripe_"
+
+
+def _as_limit(given: object) -> object:
+    return Limit.parse(given) if isinstance(given, str) else given
+
+
+Throttled = Annotated[Limit, BeforeValidator(_as_limit)]
 
 
 class SettingsError(Exception):
@@ -41,6 +56,45 @@ class Settings(BaseSettings):
         description="The public address, from which all absolute addresses are made; "
         "default is the host and port listened on.",
     )
+    billing: Literal["sandbox", "stripe", "off"] = Field(
+        default="sandbox",
+        description="Who takes the money: sandbox (nobody; for one machine), stripe, or off.",
+    )
+    sandbox_public: bool = Field(
+        default=False,
+        description="1 lets sandbox billing give keys away on an address that others reach.",
+    )
+    stripe_api_key: SecretStr | None = Field(
+        default=None, description="Stripe's secret or restricted key, of test or of live mode."
+    )
+    stripe_webhook_secret: SecretStr | None = Field(
+        default=None, description="The signing secret of the endpoint BASE_URL/webhooks/stripe."
+    )
+    stripe_price_monthly: str | None = Field(
+        default=None, description="Id of Stripe's price of the plan, USD 129 a month."
+    )
+    stripe_price_yearly: str | None = Field(
+        default=None, description="Id of Stripe's price of the plan, USD 1199 a year."
+    )
+    stripe_api_base: str | None = Field(
+        default=None, description="Another address of Stripe's API, for tests."
+    )
+    daily_limit: int = Field(
+        default=DAILY_LIMIT, ge=1, description="Calls that a key may make a UTC day."
+    )
+    checkout_limit: Throttled = Field(
+        default=DEFAULT_LIMIT,
+        description="Checkouts that one client address may try: ATTEMPTS/SECONDS.",
+    )
+    access_request_limit: Throttled = Field(
+        default=DEFAULT_LIMIT,
+        description="Access requests that one client address may send: ATTEMPTS/SECONDS.",
+    )
+    trusted_proxies: str = Field(
+        default="",
+        description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "
+        "believed.",
+    )
     allowed_hosts: str = Field(
         default="",
         description="Comma-separated Host names served besides the local ones and BASE_URL's.",
@@ -49,6 +103,18 @@ class Settings(BaseSettings):
         default="",
         description="Comma-separated Origin hosts let in besides those of allowed Hosts.",
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Source,
+        env_settings: Source,
+        dotenv_settings: Source,
+        file_secret_settings: Source,
+    ) -> tuple[Source, ...]:
+        """Take what `read` found and nothing else: it alone judges the environment."""
+        return (init_settings,)
 
     @field_validator("database_url")
     @classmethod
@@ -64,11 +130,37 @@ class Settings(BaseSettings):
             raise ValueError("expected simulated or files:DIR")
         return value
 
-    @field_validator("base_url")
+    @field_validator(
+        "stripe_api_key",
+        "stripe_webhook_secret",
+        "stripe_price_monthly",
+        "stripe_price_yearly",
+        "stripe_api_base",
+        mode="before",
+    )
+    @classmethod
+    def _is_unset_where_empty(cls, value: str | None) -> str | None:
+        return (value or "").strip() or None
+
+    @field_validator("stripe_webhook_secret")
+    @classmethod
+    def _is_webhook_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith("whsec_"):
+            raise ValueError("expected the endpoint's signing secret, which begins with whsec_")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        parse_proxies(comma_separated(value))
+        return value
+
+    @field_validator("base_url", "stripe_api_base")
     @classmethod
     def _is_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
             raise ValueError("expected an address such as https://signals.example.com")
+        urlsplit(value or "")
         return None if value is None else value.rstrip("/")
 
     @classmethod
@@ -83,10 +175,7 @@ class Settings(BaseSettings):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            name = PREFIX + str(first["loc"][0]).upper()
-            reason = first["msg"].removeprefix("Value error, ")
-            raise SettingsError(f"{name}={values[str(first['loc'][0])]!r}: {reason}") from None
+            raise SettingsError(_wrong(error, values)) from None
 
     @classmethod
     def clients_api_key(cls) -> str:
@@ -110,6 +199,18 @@ class Settings(BaseSettings):
         return Path(folder) if kind == "files" else None
 
     @property
+    def is_stripe_live(self) -> bool:
+        """Whether the Stripe key takes real money."""
+        key = "" if self.stripe_api_key is None else self.stripe_api_key.get_secret_value()
+        return "_live_" in key
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody but this machine is meant to reach the service."""
+        named = "" if self.base_url is None else urlsplit(self.base_url).hostname or ""
+        return is_loopback(self.host) and (self.base_url is None or is_loopback(named))
+
+    @property
     def address(self) -> str:
         """The address that users reach the service at."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -119,6 +220,22 @@ class Settings(BaseSettings):
 def comma_separated(text: str) -> tuple[str, ...]:
     """Split a setting that lists things."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host to listen on, or of an address, is this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _wrong(error: ValidationError, values: Mapping[str, str]) -> str:
+    """Return one line on the first wrong value, which is not repeated where it may be a secret."""
+    first = error.errors(include_input=False)[0]
+    field, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+    given = "" if field.startswith(STRIPE) else f"={values[field]!r}"
+    return f"{PREFIX}{field.upper()}{given}: {reason}"
 
 
 def _unknown(variable: str, known: list[str]) -> str:

@@ -10,10 +10,11 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
+from store.copies import copy, readable
 from store.protocol import StoreError
 
 MARKET_MIGRATIONS = ("market_0001",)
-ACCESS_MIGRATIONS = ("access_0001",)
+ACCESS_MIGRATIONS = ("access_0001", "access_0002")
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
@@ -26,6 +27,18 @@ def migrate(path: Path, names: Sequence[str]) -> None:
             is_new = not _applied(connection, path, names)
             while len(_applied(connection, path, names)) < len(names):
                 _apply_next(connection, path, names, is_new)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
+
+
+def applied(path: Path, names: Sequence[str]) -> list[str]:
+    """Return which of the named migrations a file has, and change nothing.
+
+    StoreError where the file is not there, is no database of ours, or is of a newer version.
+    """
+    try:
+        with closing(readable(path)) as connection:
+            return _applied(connection, path, names)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
 
@@ -46,13 +59,13 @@ def _applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -
         return []
     if "migrations" not in tables:
         raise StoreError(f"{path} is not a database of signals: name another file")
-    applied = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
-    if applied != list(names[: len(applied)]):
-        unknown = ", ".join(sorted(set(applied) - set(names))) or "gaps"
+    done = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
+    if done != list(names[: len(done)]):
+        unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
         raise StoreError(
             f"{path} was written by a newer version of signals (migrations: {unknown}): upgrade"
         )
-    return applied
+    return done
 
 
 def _apply_next(
@@ -61,9 +74,9 @@ def _apply_next(
     """Apply the first migration that is still missing once the write lock is held."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        applied = _applied(connection, path, names)
-        if len(applied) < len(names):
-            name = names[len(applied)]
+        done = _applied(connection, path, names)
+        if len(done) < len(names):
+            name = names[len(done)]
             if not is_new:
                 _back_up(path, name)
             _apply(connection, name)
@@ -87,6 +100,5 @@ def _back_up(path: Path, name: str) -> None:
     """Copy the file as it is before the migration; a copy that exists is always whole."""
     unfinished = path.with_name(f"{path.name}.before-{name}.unfinished")
     unfinished.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(unfinished)) as copy:
-        source.backup(copy)
+    copy(path, unfinished)
     os.replace(unfinished, path.with_name(f"{path.name}.before-{name}"))

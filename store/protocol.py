@@ -1,6 +1,6 @@
-"""What a store must do, verb by verb. Times as in store/rows.py.
+"""What a market store must do, verb by verb, and how stores fail. Times as in store/rows.py.
 
-Two Protocols, since market data and access never share a transaction.
+Access has a Protocol of its own (store/access_protocol.py): the two never share a transaction.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +14,6 @@ from store.rows import (
     EpochRow,
     FeedQuery,
     FundingRow,
-    KeyRow,
     Pass,
     PassContent,
     PassRow,
@@ -122,22 +121,3 @@ class MarketStore(Protocol):
 
         `oldest` is that of (`kept_after`, `until`].
         """
-
-
-class AccessStore(Protocol):
-    """Keys, stored as SHA-256 only."""
-
-    async def close(self) -> None:
-        """Close every connection; idempotent."""
-
-    async def create_key(self, key_hash: bytes, label: str, created_at: int) -> int:
-        """Store a key durably and return its id."""
-
-    async def find_key(self, key_hash: bytes) -> KeyRow | None:
-        """Return the key with this hash, revoked or not."""
-
-    async def list_keys(self) -> list[KeyRow]:
-        """Return every key, oldest first."""
-
-    async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
-        """Revoke a key for good; False where no such key exists."""

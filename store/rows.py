@@ -233,13 +233,3 @@ class Statistics:
 
     counts: Mapping[tuple[str, Timeframe, int], int]
     oldest: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRow:
-    """One API key, without the key."""
-
-    id: int
-    label: str
-    created_at: int
-    revoked_at: int | None

@@ -46,7 +46,7 @@ class SqliteMarketStore:
     @classmethod
     async def open(cls, path: Path) -> Self:
         """Migrate and open a file, creating it where it is missing; StoreError in one line."""
-        return cls(await Connections.open(path, MARKET_MIGRATIONS, "PRAGMA synchronous = NORMAL"))
+        return cls(await Connections.open(path, MARKET_MIGRATIONS))
 
     async def close(self) -> None:
         """Close every connection and let go of the lock; idempotent."""

@@ -19,6 +19,10 @@ PRAGMAS = (
     "PRAGMA recursive_triggers = ON",
 )
 
+# What commits with NORMAL survives a crash of the process; with FULL a power cut too.
+CRASH_SAFE = "PRAGMA synchronous = NORMAL"
+POWER_SAFE = "PRAGMA synchronous = FULL"
+
 
 class Connections:
     """A migrated file, open; transactions of a connection never overlap."""
@@ -33,10 +37,10 @@ class Connections:
         self._read_turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, path: Path, migrations: Sequence[str], synchronous: str) -> Self:
-        """Migrate and open a file; `synchronous` is the pragma that sets durability."""
+    async def open(cls, path: Path, migrations: Sequence[str]) -> Self:
+        """Migrate and open a file."""
         await asyncio.to_thread(migrate, path, migrations)
-        writer = await _connect(path, synchronous)
+        writer = await _connect(path, CRASH_SAFE)
         try:
             reader = await _connect(path, "PRAGMA query_only = ON")
         except BaseException:
@@ -56,6 +60,20 @@ class Connections:
             yield writer
 
     @asynccontextmanager
+    async def writing_for_good(self) -> AsyncIterator[aiosqlite.Connection]:
+        """Hold a write transaction that is on the disk once it is committed."""
+        begun = self._transaction(self._writer, "BEGIN IMMEDIATE")
+        async with self._write_turn, self._power_safe(), begun as writer:
+            yield writer
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[aiosqlite.Connection]:
+        """Hold the writer for one statement, which is a transaction by itself."""
+        async with self._write_turn:
+            with self._telling_errors():
+                yield self._writer
+
+    @asynccontextmanager
     async def reading(self) -> AsyncIterator[aiosqlite.Connection]:
         """Hold a read transaction: all that is read in it is of one version."""
         async with self._read_turn, self._transaction(self._reader, "BEGIN") as reader:
@@ -67,6 +85,15 @@ class Connections:
         async with self._read_turn:
             with self._telling_errors():
                 yield self._reader
+
+    @asynccontextmanager
+    async def _power_safe(self) -> AsyncIterator[None]:
+        with self._telling_errors():
+            try:
+                await self._writer.execute_fetchall(POWER_SAFE)
+                yield
+            finally:
+                await self._writer.execute_fetchall(CRASH_SAFE)
 
     @asynccontextmanager
     async def _transaction(

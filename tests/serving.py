@@ -3,8 +3,9 @@
 import asyncio
 import json
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -14,11 +15,13 @@ import httpx
 import jsonschema
 import uvicorn
 
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
 from access.keys import Keys
 from mcp_server.tools.json_schema import output_schema
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
+from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
 from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
@@ -157,6 +160,7 @@ class Served:
     api_key: str
     client: httpx.AsyncClient
     market: SqliteMarketStore
+    access: SqliteAccessStore
     keys: Keys
     clock: Clock
     app: Any = field(repr=False)
@@ -261,7 +265,7 @@ async def _stopped(server: uvicorn.Server) -> None:
 async def stores(folder: Path) -> AsyncIterator[tuple[SqliteMarketStore, SqliteAccessStore]]:
     market = await SqliteMarketStore.open(folder / "market.db")
     try:
-        access = await SqliteAccessStore.open(folder / "market-access.db")
+        access = await SqliteAccessStore.open(folder / "market.db-access")
         try:
             yield market, access
         finally:
@@ -270,17 +274,40 @@ async def stores(folder: Path) -> AsyncIterator[tuple[SqliteMarketStore, SqliteA
         await market.close()
 
 
+@contextmanager
+def counting_broken(access: SqliteAccessStore) -> Iterator[None]:
+    """Take away the table that calls are counted in, as an operator's slip might, for a while."""
+    with closing(sqlite3.connect(access._connections.path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE usage RENAME TO mislaid")
+        yield
+        db.execute("ALTER TABLE mislaid RENAME TO usage")
+
+
 @asynccontextmanager
-async def serving(folder: Path, published: Coverage | None = None) -> AsyncIterator[Served]:
-    """Serve a seeded store, or an empty one where no coverage is given."""
-    clock = Clock()
+async def serving(
+    folder: Path,
+    published: Coverage | None = None,
+    *,
+    provider: Provider | None = None,
+    clock: Clock | None = None,
+    daily_limit: int = DAILY_LIMIT,
+) -> AsyncIterator[Served]:
+    """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
+    clock = clock or Clock()
     async with stores(folder) as (market, access):
         if published is not None:
             await seed(market, published)
         keys = Keys(access, clock)
         with loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            app = create_app(market, keys, base_url=base_url, clock=clock)
+            app = create_app(
+                market,
+                access,
+                provider or SandboxBilling(access, clock, base_url),
+                base_url=base_url,
+                clock=clock,
+                daily_limit=daily_limit,
+            )
             async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
                 api_key = await keys.create("tests")
-                yield Served(base_url, api_key, client, market, keys, clock, app)
+                yield Served(base_url, api_key, client, market, access, keys, clock, app)

@@ -1,42 +1,53 @@
 """Whose key this is, and what its calls count for."""
 
+from access.admission import Admitted
 from mcp_server.context import Context
 from mcp_server.tools.tool import Tool
 from schemas.meta import UsageMeta
 from schemas.queries import NoArguments
 from schemas.results import UsageKey, UsageResponse
-from schemas.vocabulary import DAILY_LIMIT
-
-COUNTED = (
-    "What a quota counts: every key-protected call, over REST and MCP tools/call together, "
-    f"{DAILY_LIMIT:,} a UTC day, reset at 00:00 UTC."
-)
-NOT_COUNTED_YET = "This release counts no calls yet, so quota is null and no limit applies."
 
 DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
     "left of the key's daily quota. "
     "Use it to check that a key works or before a long run of calls; it holds no market data. "
-    "It is about 330 characters and takes no arguments. "
-    "A null quota means that calls are not counted, a null mode that nothing is billed."
+    "It is about 450 characters and takes no arguments. "
+    "It counts as a call, but answers too when the quota is used up; a null mode means that "
+    "nothing is billed."
 )
 
 
+def what_is_counted(daily_limit: int) -> str:
+    """Say which calls count against a quota."""
+    return (
+        "Every key-protected call counts, over REST and MCP tools/call together, also when its "
+        f"arguments are refused: {daily_limit:,} a UTC day, reset at 00:00 UTC. Refused keys (401, "
+        "403), calls beyond the quota (429) and JSON-RPC errors do not count."
+    )
+
+
 async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
-    """Return what is known of the caller's key."""
+    """Return whose key was sent and what is left of its quota."""
     coverage = await context.boards.coverage()
     source = None if coverage is None else coverage.source
+    caller = context.caller
     return UsageResponse(
-        key=UsageKey(label=None if context.key is None else context.key.label),
-        mode=None,
-        quota=None,
+        key=UsageKey(label=None if caller is None else caller.label),
+        mode=context.mode,
+        quota=None if caller is None else caller.quota,
         meta=UsageMeta(
             source=source,
             simulated=source == "simulated",
-            counted=COUNTED,
-            note=NOT_COUNTED_YET,
+            counted=what_is_counted(context.daily_limit),
+            note=_note(caller),
         ),
     )
+
+
+def _note(caller: Admitted | None) -> str | None:
+    if caller is None or caller.quota.remaining_today > 0:
+        return None
+    return f"The quota is used up: other keyed calls are refused until {caller.quota.resets_at}."
 
 
 GET_USAGE = Tool(
@@ -47,4 +58,5 @@ GET_USAGE = Tool(
     result=UsageResponse,
     handler=get_usage,
     rests_on_board=False,
+    even_spent=True,
 )

@@ -21,7 +21,7 @@ READ_ONLY = mcp_types.ToolAnnotations(
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
-    """One read; `keyed` says whether a call needs an API key.
+    """One read; `keyed` says whether a call needs an API key, `even_spent` one without calls left.
 
     An answer that `rests_on_board` alone is the same for all who ask before the next version.
     """
@@ -33,6 +33,7 @@ class Tool(Generic[QueryT, ResultT]):
     result: type[ResultT]
     handler: Callable[[QueryT, Context], Awaitable[ResultT]]
     keyed: bool = True
+    even_spent: bool = False
     rests_on_board: bool = True
     annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
     meta: Mapping[str, Any] = field(default_factory=dict)

@@ -105,7 +105,7 @@ class Long:
     async def _read(self, held: Sequence[ChangeRow]) -> None:
         """Read the feed as far back as it lets anybody: all that is younger than the retention."""
         boards = Boards(self.store)
-        context = Context(boards, "http://x", "http://x", self.clock)
+        context = Context(boards, "http://x", "http://x", self.clock, None, 1)
         board = await context.board()
         rows: list[Signal] = []
         since = datetime(2020, 1, 1, tzinfo=UTC)

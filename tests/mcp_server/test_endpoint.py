@@ -240,16 +240,19 @@ async def test_json_of_the_wrong_type_is_refused(served, arguments):
     assert error_of(await served.call(SIGNALS, arguments))["message"].startswith(*arguments)
 
 
-async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(served, capsys):
+async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(served, face, capsys):
     await served.market.close()
-    params = {"name": STATE, "arguments": {"ticker": "secret"}}
-    answer = await served.rpc("tools/call", params, **served.key_headers)
-    assert answer["error"] == {"code": -32603, "message": "internal error"}
-    response = await served.rest("/state")
-    assert response.status_code == 500
-    assert set(response.json()) == {"error", "message", "docs"}
+    status, error = await served.refusal(face, STATE, ticker="secret")
+    assert (status, error["error"]) == (500, "unavailable")
+    assert set(error) == {"error", "message", "docs"}
     logged = capsys.readouterr().out
-    assert "mcp_request_failed" in logged
-    assert "rest_request_failed" in logged
-    assert served.api_key not in logged
-    assert "secret" not in logged
+    assert "call_failed" in logged
+    for secret in (served.api_key, "secret"):
+        assert secret not in logged + error["message"]
+
+
+async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(served, capsys):
+    await served.market.close()
+    answer = await served.rpc("tools/list")
+    assert answer["error"] == {"code": -32603, "message": "internal error"}
+    assert "mcp_request_failed" in capsys.readouterr().out

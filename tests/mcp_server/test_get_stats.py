@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from access.billing.off import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from mcp_server.tools.tool import listed
@@ -66,7 +67,9 @@ async def served_by(
     try:
         with loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            app = create_app(market, served.keys, base_url=base_url, clock=served.clock)
+            app = create_app(
+                market, served.access, NoBilling(), base_url=base_url, clock=served.clock
+            )
             async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
                 yield replace(served, base_url=base_url, client=client, market=market, app=app)
     finally:

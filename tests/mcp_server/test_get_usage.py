@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from access.billing.off import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.bad_inputs import USAGE
 from tests.full_board import size_in
+from tests.serving import serving
 
 
 async def test_a_caller_learns_whose_key_it_sent(served, face):
@@ -19,11 +21,25 @@ async def test_every_key_has_its_own_label(served):
     assert response.json()["key"] == {"label": "the other one"}
 
 
-async def test_without_billing_and_quota_mode_and_quota_are_null(served, face):
+async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
     answer = await served.answer(face, USAGE)
     assert set(answer) == {"key", "mode", "quota", "meta"}
-    assert (answer["mode"], answer["quota"]) == (None, None)
-    assert "counts no calls yet" in answer["meta"]["note"]
+    assert answer["mode"] == "test"
+    assert answer["quota"] == {
+        "daily_limit": 10_000,
+        "used_today": 1,
+        "remaining_today": 9_999,
+        "resets_at": "2026-10-01T00:00:00.000Z",
+    }
+    assert answer["meta"]["note"] is None
+
+
+async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(tmp_path, face):
+    async with serving(tmp_path, provider=NoBilling(), daily_limit=5) as served:
+        answer = await served.answer(face, USAGE)
+    assert answer["mode"] is None
+    assert answer["quota"]["remaining_today"] == 4
+    assert "5 a UTC day" in answer["meta"]["counted"]
 
 
 async def test_what_a_quota_counts_is_said(served, face):

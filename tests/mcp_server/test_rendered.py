@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from access.admission import Admissions
 from access.keys import Keys
 from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
@@ -41,8 +42,7 @@ class Answering:
     async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
         chosen = TOOLS_BY_NAME[tool]
         headers = {"x-api-key": api_key or self.mine}
-        key = await self.calls.authorise(chosen, headers)
-        return json.loads(await self.calls.answer(chosen, arguments, key))
+        return json.loads((await self.calls.outcome(chosen, headers, lambda: arguments)).text)
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
         try:
             await seed(market, coverage())
             keys = Keys(access, clock)
-            calls = Calls(keys, Context(Boards(market), "http://x", "http://x/api/v1", clock))
+            admissions = Admissions(access, clock, mode=None, daily_limit=100)
+            context = Context(Boards(market), "http://x", "http://x/api/v1", clock, None, 100)
+            calls = Calls(admissions, context)
             mine, theirs = await keys.create("mine"), await keys.create("theirs")
             yield Answering(calls, market, clock, mine, theirs)
         finally:

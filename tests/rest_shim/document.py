@@ -12,6 +12,8 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
+PAGES = ("/sandbox/", "/web/")
+
 
 class Document:
     """One OpenAPI document."""
@@ -73,10 +75,14 @@ async def served_document(served: Served) -> Document:
 
 
 def served_operations(served: Served) -> list[tuple[str, str]]:
-    """Return method and path of every route of the app; the MCP endpoint judges methods itself."""
+    """Return method and path of every route of the API; the MCP endpoint judges methods itself.
+
+    Pages are for people, not part of it.
+    """
     return [
         (method, route.path)
         for route in served.app.routes
+        if not route.path.startswith(PAGES)
         for method in (route.methods or {"POST"}) - {"HEAD"}
     ]
 

@@ -6,14 +6,18 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
+from access.admission import Admissions
+from access.billing.off import NoBilling
 from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
 from rest_shim.failures import NoStore, failure_handlers
+from rest_shim.refusals import QUOTA_HEADERS
 from service.app import create_app
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import KEYED_PATHS
 from tests.rest_shim.document import documented, served_document, served_operations
+from tests.serving import counting_broken
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACCESS_CODES = {"missing_key", "invalid_key", "revoked_key", "not_provisioned"}
@@ -24,14 +28,17 @@ OF_THE_MARKET = KEYED | {
     "/api/v1/catalog",
     "/api/v1/stats",
 }
+QUOTA = {name.lower() for name in QUOTA_HEADERS}
 PURCHASES = {"/api/v1/access/checkout", "/api/v1/access/claim", "/api/v1/access-request"}
 
 
-def is_canonical(response, status, code, base_url):
+def is_canonical(response, status, code, base_url, *, has_quota=False):
+    """Hold a refusal against the one shape; `has_quota` where the key of the call was found."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     assert response.headers["cache-control"] == "no-store"
-    assert not [name for name in response.headers if name.startswith("x-ratelimit")]
+    quota = {name for name in response.headers if name.startswith("x-ratelimit")}
+    assert quota == (QUOTA if has_quota else set())
     body = response.json()
     access = {"how_to_get_access"} if code in ACCESS_CODES else set()
     assert set(body) == {"error", "message", "docs"} | access
@@ -41,11 +48,11 @@ def is_canonical(response, status, code, base_url):
     return True
 
 
-async def failing(served, app, method, path):
+async def failing(served, app, method, path, body=None):
     """Return the answer of an app whose unexpected failures reach no client."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
-        return await client.request(method, path, headers=served.key_headers)
+        return await client.request(method, path, headers=served.key_headers, json=body)
 
 
 async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken(served):
@@ -107,7 +114,7 @@ async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
     await served.keys.revoke(key.id)
     for path in KEYED:
         response = await served.client.get(path, headers=served.key_headers)
-        assert is_canonical(response, 403, "revoked_key", served.base_url)
+        assert is_canonical(response, 403, "revoked_key", served.base_url, has_quota=True)
         document.holds("GET", path, response)
 
 
@@ -115,7 +122,7 @@ async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
     document = await served_document(served)
     for path in KEYED:
         response = await served.client.get(f"{path}?colour=red", headers=served.key_headers)
-        assert is_canonical(response, 400, "invalid_parameter", served.base_url)
+        assert is_canonical(response, 400, "invalid_parameter", served.base_url, has_quota=True)
         document.holds("GET", path, response)
 
 
@@ -127,20 +134,63 @@ async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_e
         response = await served_empty.client.request(method, path, headers=headers)
         if response.status_code == 503:
             waiting.add(path)
-            assert is_canonical(response, 503, "unavailable", served_empty.base_url)
+            base_url, has_quota = served_empty.base_url, path in KEYED
+            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
         document.holds(method, documented(path), response)
-    assert waiting == PURCHASES | (
-        OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
+    assert waiting == OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
+
+
+async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
+    document = await served_document(served)
+    app = create_app(
+        served.market,
+        served.access,
+        NoBilling(),
+        base_url=served.base_url,
+        clock=served.clock,
+        daily_limit=1,
     )
+    assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
+    for path in KEYED:
+        response = await failing(served, app, "GET", path)
+        document.holds("GET", path, response)
+        if path == "/api/v1/usage":
+            assert response.status_code == 200
+            assert set(response.headers) >= QUOTA
+            continue
+        assert is_canonical(response, 429, "rate_limited", served.base_url, has_quota=True)
+        assert response.headers["x-ratelimit-remaining"] == "0"
 
 
-@pytest.mark.parametrize("path", sorted(PURCHASES))
-@pytest.mark.parametrize("body", [b"", b"{", b"{}", b" " * 100_000])
-async def test_purchases_say_that_they_are_not_open_whatever_is_sent(served, path, body):
-    response = await served.client.post(path, content=body, headers=served.key_headers)
-    assert is_canonical(response, 503, "unavailable", served.base_url)
-    assert response.headers["retry-after"] == "86400"
-    assert "signals keys create" in response.json()["message"]
+async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served):
+    document = await served_document(served)
+    buyer = {"contact_email": "a@example.org"}
+    begun = await served.client.post("/api/v1/access/checkout", json=buyer)
+    assert begun.status_code == 201
+    app = create_app(
+        served.market, served.access, NoBilling(), base_url=served.base_url, clock=served.clock
+    )
+    claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
+    asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
+    for name, body, status in asked:
+        path = f"/api/v1/access/{name}"
+        response = await failing(served, app, "POST", path, body)
+        code = "unavailable" if status == 503 else "invalid_parameter"
+        assert is_canonical(response, status, code, served.base_url)
+        assert ("retry-after" in response.headers) is (status == 503)
+        document.holds("POST", path, response)
+
+
+async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(served):
+    document = await served_document(served)
+    for path in KEYED:
+        with counting_broken(served.access):
+            response = await served.client.get(path, headers=served.key_headers)
+        assert is_canonical(response, 503, "unavailable", served.base_url)
+        assert response.headers["retry-after"] == "60"
+        document.holds("GET", path, response)
+        response = await served.client.get(path, headers=served.key_headers)
+        assert response.status_code == 200
 
 
 class UnreadableStore(SqliteMarketStore):
@@ -156,10 +206,13 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
     document = await served_document(served)
     market = await UnreadableStore.open(tmp_path / "market.db")
     try:
-        app = create_app(market, served.keys, base_url=served.base_url, clock=served.clock)
+        app = create_app(
+            market, served.access, NoBilling(), base_url=served.base_url, clock=served.clock
+        )
         for path in OF_THE_MARKET:
             response = await failing(served, app, "GET", path)
-            assert is_canonical(response, 503, "unavailable", served.base_url)
+            base_url, has_quota = served.base_url, path in KEYED
+            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
             assert response.headers["retry-after"] == "60"
             assert "secret" not in response.text
             document.holds("GET", path, response)
@@ -175,7 +228,8 @@ async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys):
         response = await served.client.request(method, path, headers=served.key_headers)
         if response.status_code == 500:
             failed.add(documented(path))
-            assert is_canonical(response, 500, "unavailable", served.base_url)
+            base_url, has_quota = served.base_url, path in KEYED
+            assert is_canonical(response, 500, "unavailable", base_url, has_quota=has_quota)
             assert response.headers["retry-after"] == "60"
         document.holds(method, documented(path), response)
     assert failed == OF_THE_MARKET
@@ -186,10 +240,9 @@ async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
     async def boom(request):
         raise RuntimeError("secret")
 
-    calls = Calls(
-        served.keys,
-        Context(Boards(served.market), served.base_url, f"{served.base_url}/api/v1", served.clock),
-    )
+    docs = f"{served.base_url}/api/v1"
+    context = Context(Boards(served.market), served.base_url, docs, served.clock, None, 1)
+    calls = Calls(Admissions(served.access, served.clock, mode=None, daily_limit=1), context)
     app = Starlette(
         routes=[Route("/boom", boom)],
         middleware=[Middleware(NoStore)],

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from access.keys import how_to_get_access
+from access.billing.off import NoBilling
+from access.plan import how_to_get_access
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import manifest
 from schemas.manifest import Manifest
 from tests.rest_shim.document import served_document
-from tests.serving import coverage
+from tests.serving import coverage, serving
 
 HEADINGS = [
     "What the readings are",
@@ -67,7 +68,7 @@ async def test_every_address_begins_with_the_base_url_and_resolves(served):
     assert found == set(served_at)
     for address in found:
         response = await served.client.request(served_at[address], address)
-        assert response.status_code in {200, 401, 503}
+        assert response.status_code in {200, 400, 401}
 
 
 async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served):
@@ -150,10 +151,38 @@ def test_the_limits_are_those_of_the_specification():
     assert manifest("http://h", None).polling.recommended_interval_s == 900
 
 
+async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
+    async with serving(tmp_path, daily_limit=1234) as served:
+        limits = (await served_manifest(served))["limits"]
+    assert limits["daily_quota"] == 1234
+    for said in ("1,234 a UTC day", "REST and MCP", "401", "403", "429"):
+        assert said in limits["note"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (None, "`signals keys create`"),
+        ("test", "nothing is charged"),
+        ("live", "without approval"),
+    ],
+)
+def test_how_keys_are_had_is_told_by_mode(mode, said):
+    assert said in manifest("http://h", None, mode).auth.note
+
+
+async def test_the_mode_is_that_of_the_billing(served, tmp_path):
+    assert "nothing is charged" in (await served_manifest(served))["auth"]["note"]
+    folder = tmp_path / "off"
+    folder.mkdir()
+    async with serving(folder, provider=NoBilling()) as unbilled:
+        assert "not open" in (await served_manifest(unbilled))["auth"]["note"]
+
+
 def test_what_a_key_can_meet_is_told_by_status():
     statuses = manifest("http://h", None).auth.statuses
     assert list(statuses) == ["401", "403", "429"]
-    for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "quota")):
+    for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "00:00 UTC")):
         assert word in statuses[status]
 
 
@@ -173,5 +202,8 @@ async def test_the_terms_are_a_page_that_is_served(served, part):
     response = await served.client.get((await served_manifest(served))["legal"][part])
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
     assert re.findall(r"(?m)^## (.*)$", response.text) == HEADINGS
-    for said in ("not investment advice", "no formal uptime SLA", "written agreement", "SHA-256"):
+    for said in ("not investment advice", "no formal uptime SLA", "written agreement"):
         assert said in " ".join(response.text.split())
+    stored = response.text.split("## Privacy")[1]
+    for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):
+        assert what in stored

@@ -195,11 +195,21 @@ def test_a_missing_key_is_documented_with_how_to_get_one():
 @pytest.mark.parametrize("path", KEYED)
 def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
     assert DOCUMENT.operation("GET", path)["security"] == [{"bearer": []}, {"apiKey": []}]
-    for status in (200, 400, 403, 429, 503):
+    for status in (200, 400, 403, 429, 500, 503):
         assert set(QUOTA_HEADERS) <= set(DOCUMENT.response("GET", path, status)["headers"])
     assert set(DOCUMENT.response("GET", path, 401)["headers"]) == {"WWW-Authenticate"}
-    for status in (429, 503):
+    for status in (429, 500, 503):
         assert "Retry-After" in DOCUMENT.response("GET", path, status)["headers"]
+
+
+def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of_it_does():
+    responses = DOCUMENT.operation("POST", "/api/v1/mcp")["responses"]
+    carrying = {
+        status
+        for status, response in responses.items()
+        if set(QUOTA_HEADERS) <= set(DOCUMENT.followed(response).get("headers", {}))
+    }
+    assert carrying == {"200"}
 
 
 @pytest.mark.parametrize("path", OPEN)

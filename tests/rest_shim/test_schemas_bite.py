@@ -135,7 +135,7 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with what later releases will fill in, so that no field goes untested."""
+    """Return an answer with what this deployment leaves empty, so that no field goes untested."""
     if tool == "signals_get_signals":
         answer["signals"] += json.loads(sample_text())["signals"]
     if tool == "signals_get_catalog":
@@ -144,13 +144,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_usage":
-        answer["mode"] = "test"
-        answer["quota"] = {
-            "daily_limit": 10_000,
-            "used_today": 1,
-            "remaining_today": 9_999,
-            "resets_at": "2026-10-01T00:00:00.000Z",
-        }
+        answer["meta"]["note"] = "The quota is used up."
     return answer
 
 

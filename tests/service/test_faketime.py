@@ -1,9 +1,11 @@
 """A served process whose clock Debian's faketime drives, many times as fast, over midnight.
 
-`make test` runs two hours at the greatest rate; `make prove` too at 20 and for a whole day.
+`make test` runs two hours at the greatest rate; `make prove` too at 20 and for a whole day, and
+spends a quota before midnight.
 """
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ import pytest
 
 from schemas.vocabulary import instant
 from tests.service.commands import cut_universe, faketime, free_port, running, signals
+from tests.service.test_cli import write_bars
 
 # At 01:00 the bar of OKB is late: it comes nine and a half minutes after its close.
 EVENING, MIDNIGHT = "2026-11-14 19:40:00", "2026-11-15T00:00:00+00:00"
@@ -120,3 +123,36 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
     assert "T00:00:00.000Z" in logged[pruned[0] - 1]
     done = signals(tmp_path, "audit", universe=universe)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean"), done.stdout
+
+
+@pytest.mark.prove
+def test_a_quota_spent_before_midnight_is_whole_again_when_retry_after_says(tmp_path):
+    rate = 60
+    driven = faketime("2026-11-14 23:50:00", rate)
+    if not driven:
+        pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
+    source, port = f"files:{write_bars(tmp_path / 'bars')}", free_port()
+    api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    settings = {"port": port, "source": source, "daily_limit": "2"}
+    with running(tmp_path, "serve", faked=driven, **settings) as process:
+        process.says("--header")
+
+        def called() -> httpx.Response:
+            address = f"http://127.0.0.1:{port}/api/v1/state"
+            return httpx.get(address, headers={"X-Api-Key": api_key})
+
+        before = [called() for _ in range(3)]
+        assert [answer.status_code for answer in before] == [200, 200, 429]
+        assert before[2].headers["x-ratelimit-reset"] == "2026-11-15T00:00:00.000Z"
+        retry_after_s = int(before[2].headers["retry-after"])
+        assert 0 < retry_after_s <= 600
+        time.sleep(retry_after_s / rate)  # what a client does, on the driven clock
+        after = [called() for _ in range(3)]
+        assert [answer.status_code for answer in after] == [200, 200, 429]
+        assert after[0].headers["x-ratelimit-remaining"] == "1"
+        assert after[0].headers["x-ratelimit-reset"] == "2026-11-16T00:00:00.000Z"
+        assert process.stop() == 0
+    with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
+        counted = db.execute("SELECT day, used FROM usage ORDER BY day").fetchall()
+    days = MIDNIGHT_MS // 86_400_000
+    assert counted == [(days - 1, 2), (days, 2)]

@@ -12,14 +12,21 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from access.billing.stripe_events import EVENTS
+from access.plan import PRICE_USD
 from rest_shim.endpoints import ENDPOINTS
 from service.cli import _parser
+from service.settings import PREFIX, STRIPE, Settings
 from tests.compute.recorded import recorded_folder, require_recorded
 from tests.service.commands import ROOT, signals
+from tests.service.test_cli import write_bars
 from tests.service.test_serve import served_process
+from tests.service.test_stripe_purchase import assert_nowhere, stored
 
 README = (ROOT / "README.md").read_text()
+SELLING = README.split("## Selling access")[1].split("\n## ")[0]
 ADDRESS = "http://127.0.0.1:8000"
+SHOWN_AFTER = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
 CALLS = re.findall(r"```sh\n(curl .*?)```\n.*?```json\n(.*?)```", README, re.DOTALL)
 
 
@@ -85,6 +92,38 @@ def test_the_python_client_of_the_readme_reads_the_state(recorded):
         check=True,
     )
     assert "trend_oracle" in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
+    code = re.search(r"```sh\n(.*?)```", SELLING, re.DOTALL)
+    assert code
+    bars = write_bars(tmp_path / "bars")
+    with served_process(tmp_path, source=f"files:{bars}") as (address, printed):
+        done = subprocess.run(
+            ["sh", "-eu", "-c", code[1].replace(ADDRESS, address) + SHOWN_AFTER],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        answer, *secrets = done.stdout.splitlines()
+        assert [secret[:3] for secret in secrets] == ["ek_", "ct_"]
+        assert_nowhere(secrets, [stored(tmp_path)])
+    assert_nowhere(secrets, ["".join(printed).encode()])
+    usage = json.loads(answer)
+    assert (usage["key"], usage["mode"]) == ({"label": None}, "test")
+    assert usage["quota"]["used_today"] == 1
+    assert "Billing: sandbox, nobody pays.\n" in printed
+
+
+def test_the_stripe_set_up_names_every_event_that_is_acted_on_and_every_setting():
+    named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", SELLING))
+    assert named == set(EVENTS)
+    settings = {PREFIX + name.upper() for name in Settings.model_fields if name.startswith(STRIPE)}
+    assert settings - set(re.findall(r"SIGNALS_\w+", SELLING)) == {"SIGNALS_STRIPE_API_BASE"}
+    for billing, price in PRICE_USD.items():
+        assert f"{price}.00 every {billing.removesuffix('ly')}" in " ".join(SELLING.split())
 
 
 def test_the_registration_file_names_the_default_address_and_the_key_variable():

@@ -23,7 +23,8 @@ from mcp.client.streamable_http import streamable_http_client
 from compute.indicators.registry import INDICATORS
 from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
-from service.serve import OVER, compute, serve
+from service.computing import OVER, compute
+from service.serve import serve
 from service.settings import Settings
 from tests.service.commands import (
     COMMAND,
@@ -202,8 +203,8 @@ def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
     ("settings", "is_shown"),
     [
         ({"host": "::1"}, True),
-        ({"host": "0.0.0.0"}, False),
-        ({"base_url": "https://signals.example"}, False),
+        ({"host": "0.0.0.0", "sandbox_public": "1"}, False),
+        ({"base_url": "https://signals.example", "billing": "off"}, False),
     ],
 )
 def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from access.throttle import DEFAULT_LIMIT, Limit
 from service.cli import _parser
-from service.settings import PREFIX, Settings, SettingsError
+from service.settings import PREFIX, Settings, SettingsError, comma_separated
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -12,14 +13,17 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 def test_the_readme_lists_every_setting_with_its_default_and_meaning():
     rows = re.findall(r"^\| `(SIGNALS_\w+)` \| (?:`([^`]*)`)? *\| (.*) \|$", README, re.MULTILINE)
     expected = [
-        (
-            PREFIX + name.upper(),
-            "" if field.default is None else str(field.default),
-            field.description,
-        )
+        (PREFIX + name.upper(), shown(field.default), field.description)
         for name, field in Settings.model_fields.items()
     ]
     assert rows == expected
+
+
+def shown(default: object) -> str:
+    """Return a default as one writes it into the environment."""
+    if default is None:
+        return ""
+    return str(int(default)) if isinstance(default, bool) else str(default)
 
 
 def test_the_readme_names_every_command():
@@ -47,6 +51,15 @@ def test_the_clients_variable_is_known_and_ignored():
         ("SIGNALS_SOURCE", "files:"),
         ("SIGNALS_SOURCE", "moon"),
         ("SIGNALS_BASE_URL", "example.com"),
+        ("SIGNALS_BASE_URL", "http://[::1"),
+        ("SIGNALS_BILLING", "cash"),
+        ("SIGNALS_SANDBOX_PUBLIC", "perhaps"),
+        ("SIGNALS_DAILY_LIMIT", "0"),
+        ("SIGNALS_CHECKOUT_LIMIT", "20"),
+        ("SIGNALS_CHECKOUT_LIMIT", "0/600"),
+        ("SIGNALS_ACCESS_REQUEST_LIMIT", "20/0"),
+        ("SIGNALS_TRUSTED_PROXIES", "10.0.0.1, proxy.example"),
+        ("SIGNALS_TRUSTED_PROXIES", "10.0.0.1/8"),
     ],
 )
 def test_a_wrong_value_is_one_line_that_names_the_variable(variable, value):
@@ -60,3 +73,67 @@ def test_keys_lie_beside_the_market_file():
     settings = Settings.read({"SIGNALS_DATABASE_URL": "sqlite:////var/lib/signals.db"})
     assert settings.market_path == Path("/var/lib/signals.db")
     assert settings.access_path == Path("/var/lib/signals.db-access")
+
+
+def test_limits_and_proxies_are_read_as_they_are_written():
+    settings = Settings.read(
+        {
+            "SIGNALS_CHECKOUT_LIMIT": "3/60",
+            "SIGNALS_TRUSTED_PROXIES": "10.0.0.7, 2001:db8::/32",
+            "SIGNALS_SANDBOX_PUBLIC": "1",
+        }
+    )
+    assert (settings.checkout_limit, settings.access_request_limit) == (Limit(3, 60), DEFAULT_LIMIT)
+    assert comma_separated(settings.trusted_proxies) == ("10.0.0.7", "2001:db8::/32")
+    assert settings.sandbox_public is True
+
+
+def test_the_environment_is_read_once_and_only_where_none_is_handed_in(monkeypatch):
+    monkeypatch.setenv("SIGNALS_CHECKOUT_LIMIT", "3/60")
+    assert Settings.read().checkout_limit == Limit(3, 60)
+    assert Settings.read({}).checkout_limit == DEFAULT_LIMIT
+
+
+@pytest.mark.parametrize("name", [name for name in Settings.model_fields if "stripe" in name])
+def test_an_empty_stripe_setting_counts_as_unset(name):
+    for value in ("", "  "):
+        assert Settings.read({PREFIX + name.upper(): value}) == Settings.read({})
+
+
+def test_stripes_secrets_show_in_no_text_of_the_settings():
+    secrets = {
+        "SIGNALS_STRIPE_API_KEY": " sk_live_hidden\n",
+        "SIGNALS_STRIPE_WEBHOOK_SECRET": "whsec_hidden",
+    }
+    settings = Settings.read(secrets)
+    assert settings.stripe_api_key is not None
+    assert settings.stripe_api_key.get_secret_value() == "sk_live_hidden"
+    assert settings.is_stripe_live
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "hidden" not in text
+
+
+def test_a_secret_that_was_given_to_another_of_stripes_settings_is_not_repeated():
+    with pytest.raises(SettingsError) as told:
+        Settings.read({"SIGNALS_STRIPE_API_BASE": "sk_live_hidden"})
+    assert str(told.value).startswith("SIGNALS_STRIPE_API_BASE: expected an address")
+    assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_local"),
+    [
+        ({}, True),
+        ({"HOST": "::1", "BASE_URL": "http://localhost:8000"}, True),
+        ({"BASE_URL": "http://[::1]:8000"}, True),
+        ({"HOST": "0.0.0.0"}, False),
+        ({"HOST": "::"}, False),
+        ({"HOST": "192.0.2.1", "BASE_URL": "http://localhost"}, False),
+        ({"BASE_URL": "https://signals.example"}, False),
+        ({"BASE_URL": "http://localhost.example"}, False),
+        ({"BASE_URL": "http://127.0.0.1@signals.example"}, False),
+    ],
+)
+def test_a_service_is_local_where_neither_host_nor_address_leads_elsewhere(given, is_local):
+    given = {PREFIX + name: value for name, value in given.items()}
+    assert Settings.read(given).is_local is is_local

@@ -1,0 +1,47 @@
+"""No billing: the operator makes every key; what was begun with another provider waits."""
+
+from access.billing.provider import BillingError, CheckoutSession, Event, Order, Payment
+from schemas.errors import ApiError, unavailable
+from schemas.vocabulary import Mode
+from store.access_rows import ClaimRow, MembershipRow
+
+LATER_S = 3600
+
+
+class NoBilling:
+    """A Provider that sells nothing."""
+
+    name = "off"
+    mode: Mode | None = None
+    takes_special_use_email = True
+    pending_holds_ms = 0
+
+    async def open_session(self, order: Order) -> CheckoutSession:
+        """Refuse to open a checkout."""
+        raise unavailable(
+            "This server sells no keys (its billing is off): its operator makes them. Ask there, "
+            "or come back later.",
+            LATER_S,
+        )
+
+    async def payment(self, claim: ClaimRow) -> Payment:
+        """Refuse to tell: nobody can be asked."""
+        raise unavailable(
+            "Billing is off on this server, so no payment can be verified. The token stays as it "
+            "is: claim again later, or ask the operator.",
+            LATER_S,
+        )
+
+    async def ended(self, member: MembershipRow) -> str | None:
+        """Refuse to tell: nobody can be asked."""
+        raise BillingError("billing is off (SIGNALS_BILLING=off)")
+
+    async def event(self, payload: bytes, signature: str | None) -> Event:
+        """Refuse a message: no processor sends any."""
+        raise ApiError("invalid_parameter", "No payment processor reports here.", 404)
+
+    async def check(self) -> None:
+        """Check nothing."""
+
+    async def close(self) -> None:
+        """Close nothing."""

@@ -1,0 +1,101 @@
+"""What a billing provider must do: open a checkout, and give the processor's word on it later."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from schemas.vocabulary import Billing, Mode
+from store.access_rows import ClaimRow, MembershipRow
+
+RETRY_S = 30
+
+
+class BillingError(Exception):
+    """The processor cannot be asked at the moment; nothing is lost, come back later.
+
+    The text is for the operator's log: no key, token or body stands in it.
+    """
+
+
+class BillingSetupError(Exception):
+    """A mistake of the operator's about billing, told in one line without any secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody wants to buy; `claim_id` names it towards the processor, it is no secret."""
+
+    claim_id: str
+    contact_email: str
+    billing: Billing
+    agent_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutSession:
+    """A checkout as the processor opened it; `expires_at` is epoch ms."""
+
+    id: str
+    url: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """This very session is paid, for the plan, amount and mode ordered, and still in force."""
+
+    subscription: str
+    customer: str
+    contact_email: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The payment has not settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """No payment will ever come of this session; `why` goes into a sentence, for the buyer."""
+
+    why: str
+
+
+Payment = Paid | Pending | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A verified message of the processor's, and whose standing to ask for because of it."""
+
+    id: str
+    customer: str | None
+
+
+class Provider(Protocol):
+    """One way of billing; every verb that asks the processor may raise BillingError."""
+
+    name: str
+    mode: Mode | None
+    takes_special_use_email: bool
+    pending_holds_ms: int
+
+    async def open_session(self, order: Order) -> CheckoutSession:
+        """Open a checkout; asked again with the same order, the processor opens no second one."""
+
+    async def payment(self, claim: ClaimRow) -> Payment:
+        """Return the processor's word on a checkout."""
+
+    async def ended(self, member: MembershipRow) -> str | None:
+        """Return why a membership is over by the processor's word, None while it is in force."""
+
+    async def event(self, payload: bytes, signature: str | None) -> Event:
+        """Return what a message that claims to come from the processor tells.
+
+        ApiError 400 where its signature is not the processor's, 404 where this provider sends none.
+        """
+
+    async def check(self) -> None:
+        """Hold the plan against the processor's prices; BillingSetupError names what differs."""
+
+    async def close(self) -> None:
+        """Close what is open towards the processor; idempotent."""

@@ -1,0 +1,91 @@
+"""Billing without money, for one machine: its books are in the store, its pay page is our own."""
+
+import secrets
+from collections.abc import Callable
+from typing import Literal
+
+from access.billing.provider import CheckoutSession, Ended, Event, Order, Paid, Payment, Pending
+from access.plan import PRICE_USD
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_protocol import AccessStore
+from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxStatus
+
+SessionStatus = SandboxStatus | Literal["expired"]
+
+LIFETIME_MS = DAY_MS
+WHY_ENDED: dict[SessionStatus, str] = {"cancelled": "was cancelled", "expired": "expired unpaid"}
+
+
+class SandboxBilling:
+    """A Provider that keeps its books in the access store; `clock` tells epoch ms."""
+
+    name = "sandbox"
+    mode: Mode | None = "test"
+    takes_special_use_email = True
+    pending_holds_ms = 0
+
+    def __init__(self, store: AccessStore, clock: Callable[[], int], base_url: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._base_url = base_url
+
+    async def open_session(self, order: Order) -> CheckoutSession:
+        """Open a checkout in the books; whoever has its address can pay it."""
+        session = SandboxSession(
+            id=f"sb_{secrets.token_urlsafe(24)}",
+            claim_id=order.claim_id,
+            contact_email=order.contact_email,
+            billing=order.billing,
+            amount_usd=PRICE_USD[order.billing],
+            status="open",
+            expires_at=self._clock() + LIFETIME_MS,
+        )
+        await self._store.create_sandbox_session(session)
+        url = f"{self._base_url}/sandbox/checkout/{session.id}"
+        return CheckoutSession(session.id, url, session.expires_at)
+
+    async def payment(self, claim: ClaimRow) -> Payment:
+        """Return what the books say of a checkout."""
+        session = await self.session(claim.session)
+        if session is None:
+            return Ended("is not in the sandbox's books")
+        status = self.status(session)
+        if status == "open":
+            return Pending()
+        if status != "paid":
+            return Ended(WHY_ENDED[status])
+        ordered = (claim.id, claim.billing, PRICE_USD[claim.billing])
+        if ordered != (session.claim_id, session.billing, session.amount_usd):
+            return Ended("was paid for something else")
+        return Paid(session.id, session.id, session.contact_email)
+
+    async def ended(self, member: MembershipRow) -> str | None:
+        """Return None: a sandbox subscription goes on for ever."""
+        return None
+
+    async def event(self, payload: bytes, signature: str | None) -> Event:
+        """Refuse a message: the sandbox sends none."""
+        raise ApiError("invalid_parameter", "No payment processor reports here.", 404)
+
+    async def check(self) -> None:
+        """Check nothing: the books hold the plan's own prices."""
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+    async def session(self, session_id: str) -> SandboxSession | None:
+        """Return a checkout of the books."""
+        return await self._store.find_sandbox_session(session_id)
+
+    async def settle(self, session: SandboxSession, wanted: SandboxStatus) -> SessionStatus:
+        """Pay or cancel a checkout that is open; return what it is now, wanted or not."""
+        if self.status(session) == "open":
+            await self._store.settle_sandbox_session(session.id, wanted)
+        settled = await self.session(session.id)
+        return self.status(settled or session)
+
+    def status(self, session: SandboxSession) -> SessionStatus:
+        """Return what a checkout is at this time."""
+        is_late = session.status == "open" and self._clock() >= session.expires_at
+        return "expired" if is_late else session.status

@@ -1,0 +1,73 @@
+"""Stripe's answers as billing reads them: what is right, what differs, what failed and how."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+import stripe
+
+from access.billing.provider import BillingError
+
+Answer = TypeVar("Answer")
+
+
+class RefusedError(BillingError):
+    """Stripe answers with a failure; `param` names what it refuses, where it refuses something."""
+
+    def __init__(self, message: str, status: int, param: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+
+class UnknownError(RefusedError):
+    """Stripe does not know the object that was asked for."""
+
+
+async def asked(asking: Awaitable[Answer]) -> Answer:
+    """Return Stripe's answer; BillingError, without Stripe's own words: they quote addresses."""
+    try:
+        return await asking
+    except stripe.StripeError as error:
+        raise _failure(error) from None
+    # The library stumbles over JSON that is not Stripe's, such as a proxy's.
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise BillingError(f"Stripe: no answer of its own, {type(error).__name__}") from None
+
+
+def _failure(error: stripe.StripeError) -> BillingError:
+    status = error.http_status
+    cause = error.__cause__ and type(error.__cause__).__name__
+    http = status and f"HTTP {status}"
+    facts = [type(error).__name__, cause, http, error.code, error.request_id]
+    message = f"Stripe: {', '.join(str(fact) for fact in facts if fact)}"
+    if status is None:
+        return BillingError(message)
+    kind = UnknownError if error.code == "resource_missing" else RefusedError
+    return kind(message, status, getattr(error, "param", None))
+
+
+def differing(found: stripe.StripeObject, expected: Mapping[str, object]) -> list[str]:
+    """Return each field of an object that is not as expected, in words."""
+    return [
+        f"{name} is {given}, expected {value}"
+        for name, value in expected.items()
+        if (given := getattr(found, name, None)) != value
+    ]
+
+
+def takes_money(dispute: stripe.Dispute) -> bool:
+    """Tell whether a dispute is more than a question, and was neither won nor blocked."""
+    if dispute.status == "prevented":
+        details = dispute.payment_method_details
+        return not (details and details.card and details.card.case_type == "block")
+    return dispute.status != "won" and not dispute.status.startswith("warning_")
+
+
+def id_of(named: Any) -> str | None:
+    """Return the id of what Stripe gives as an id or as the whole object."""
+    return named if isinstance(named, str) or named is None else str(named.id)
+
+
+def in_words(status: str) -> str:
+    """Return a status of Stripe's for a sentence."""
+    return status.replace("_", " ")

@@ -1,0 +1,67 @@
+"""Stripe's webhooks: which are taken, and whether one is really Stripe's and fresh."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import stripe
+
+from schemas.errors import invalid_parameter
+
+TOLERANCE_S = 300
+EVENTS = (
+    "charge.dispute.created",
+    "charge.dispute.funds_withdrawn",
+    "charge.dispute.updated",
+    "charge.refunded",
+    "customer.subscription.deleted",
+    "customer.subscription.paused",
+    "customer.subscription.updated",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StripeEvent:
+    """One webhook; `about` is the object it tells of, as it was when Stripe sent it."""
+
+    id: str
+    type: str
+    livemode: bool
+    about: dict[str, Any]
+
+
+def read_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
+    """Return what a signed webhook tells; ApiError 400 for any other message."""
+    _check(payload, signature, secret, now_s)
+    try:
+        event = json.loads(payload)
+        return StripeEvent(event["id"], event["type"], event["livemode"], event["data"]["object"])
+    except (ValueError, KeyError, TypeError):
+        raise invalid_parameter(
+            "The body is no event of Stripe's: register the endpoint for snapshot events, such as "
+            f"{EVENTS[0]}."
+        ) from None
+
+
+def _check(payload: bytes, signature: str | None, secret: str, now_s: int) -> None:
+    """Refuse what Stripe did not sign within the tolerance; the library takes future stamps."""
+    if not signature:
+        raise invalid_parameter(
+            "The header Stripe-Signature is missing: only webhooks that Stripe signed are accepted."
+        )
+    try:
+        stripe.WebhookSignature.verify_header(payload, signature, secret)
+        stamp = next(part[2:] for part in signature.split(",") if part.startswith("t="))
+        age_s = now_s - int(stamp)
+    # Bytes that are no text end in the library's ValueError or TypeError.
+    except (stripe.SignatureVerificationError, ValueError, TypeError):
+        raise invalid_parameter(
+            "Stripe-Signature does not sign this body: SIGNALS_STRIPE_WEBHOOK_SECRET must be the "
+            "signing secret of this very endpoint."
+        ) from None
+    if abs(age_s) > TOLERANCE_S:
+        when = "ago" if age_s > 0 else "in the future"
+        raise invalid_parameter(
+            f"The message was signed {abs(age_s)} seconds {when}; at most {TOLERANCE_S} are "
+            "accepted: check the clock of this server, then send the event again."
+        )

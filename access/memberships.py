@@ -1,0 +1,22 @@
+"""Whether what was bought still holds: the processor is asked, and says when it is over."""
+
+import structlog
+
+from access.billing.provider import Provider
+from store.access_protocol import AccessStore
+from store.access_rows import MembershipRow
+
+log = structlog.get_logger("billing")
+
+
+async def end_if_over(
+    store: AccessStore, provider: Provider, member: MembershipRow, now: int
+) -> None:
+    """Revoke a membership's keys where the processor says that it is over; `now` is epoch ms.
+
+    BillingError where it cannot be asked. What is over stays so, whatever is said later.
+    """
+    why = await provider.ended(member)
+    if why is not None:
+        keys = await store.end_membership(member, now, why)
+        log.info("membership_ended", subscription=member.subscription, why=why, keys=keys)

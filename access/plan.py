@@ -1,0 +1,23 @@
+"""The one plan, what it costs, and how an agent buys it."""
+
+from schemas.errors import HowToGetAccess
+from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
+from schemas.vocabulary import Billing
+
+PRICE_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
+
+
+def how_to_get_access(base_url: str) -> HowToGetAccess:
+    """Return the purchase flow and its prices, with absolute addresses."""
+    base = base_url.rstrip("/")
+    return HowToGetAccess(
+        steps=[
+            f"POST {base}/api/v1/access/checkout: returns checkout_url and a one-time claim_token.",
+            "Pay at checkout_url.",
+            f"POST {base}/api/v1/access/claim with the claim_token: returns api_key once; "
+            f"while status is pending, retry every {CLAIM_EVERY_S} seconds for up to "
+            f"{CLAIM_FOR_S // 60} minutes.",
+        ],
+        plan="premium",
+        price_usd=dict(PRICE_USD),
+    )

@@ -1,0 +1,81 @@
+"""How often one client address may try something: so many attempts in any window of time."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Literal, Self
+
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS
+from store.access_protocol import AccessStore
+
+Attempt = Literal["checkout", "access-request"]
+LONGEST_S = DAY_MS // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many attempts in any so many seconds."""
+
+    attempts: int
+    window_s: int
+
+    def __str__(self) -> str:
+        return f"{self.attempts}/{self.window_s}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `ATTEMPTS/SECONDS`; ValueError says what is accepted."""
+        match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+        attempts, window_s = map(int, match.groups()) if match else (0, 0)
+        if attempts < 1 or not 1 <= window_s <= LONGEST_S:
+            raise ValueError(
+                f"expected ATTEMPTS/SECONDS, such as 20/600; at most {LONGEST_S} seconds"
+            )
+        return cls(attempts, window_s)
+
+
+DEFAULT_LIMIT = Limit(20, 600)
+
+
+class Throttle:
+    """Counts one kind of attempt by client address, over all serving processes."""
+
+    def __init__(
+        self, store: AccessStore, clock: Callable[[], int], kind: Attempt, limit: Limit
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._kind = kind
+        self._limit = limit
+
+    async def attempt(self, address: str) -> None:
+        """Take one attempt of an address; ApiError 429 where none is left."""
+        now, limit = self._clock(), self._limit
+        free_at = await self._store.attempt(
+            self._kind, network(address), now, limit.attempts, limit.window_s * 1000
+        )
+        if free_at is None:
+            return
+        retry_after_s = max(-(-(free_at - now) // 1000), 1)
+        raise ApiError(
+            "rate_limited",
+            f"Too many {self._kind} submissions from this address: {limit.attempts} in "
+            f"{limit.window_s} seconds are accepted. Retry after {retry_after_s} seconds.",
+            429,
+            retry_after_s=retry_after_s,
+        )
+
+
+def network(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, the /64 of an IPv6 one."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return f"{IPv6Address(int(ip) >> 64 << 64)}/64"
+    return str(ip)

@@ -1,0 +1,96 @@
+"""The daily upkeep of the access store: memberships held against the processor, old rows deleted.
+
+It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
+does harm.
+"""
+
+import traceback
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from access.billing.provider import BillingError, Provider
+from access.memberships import end_if_over
+from schemas.vocabulary import DAY_MS
+from store.access_protocol import AccessStore
+from store.access_rows import Horizons
+
+STEP_S = 30.0
+RETRY_MS = 3_600_000
+
+log = structlog.get_logger("upkeep")
+
+
+class Upkeep:
+    """Makes a round at once, then one each UTC day; a round that fails is made again in an hour."""
+
+    def __init__(
+        self,
+        store: AccessStore,
+        provider: Provider,
+        clock: Callable[[], int],
+        sleep: Callable[[float], Awaitable[object]],
+    ) -> None:
+        """`clock` tells epoch ms; `sleep` waits for some seconds."""
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+        self._sleep = sleep
+        self._done_day = -1
+        self._failed_at: int | None = None
+
+    async def run(self) -> None:
+        """Keep up until cancelled; a failure is logged and ends nothing."""
+        while True:
+            now = self._clock()
+            if self._is_due(now):
+                await self._round(now)
+            await self._sleep(STEP_S)
+
+    def _is_due(self, now: int) -> bool:
+        if now // DAY_MS == self._done_day:
+            return False
+        return self._failed_at is None or not 0 <= now - self._failed_at < RETRY_MS
+
+    async def _round(self, now: int) -> None:
+        try:
+            pruned = await self._store.prune(horizons(now))
+            unasked = await self._reconcile()
+        except Exception as error:
+            log.error("upkeep_failed", **_facts(error))
+            self._failed_at = self._clock()
+            return
+        log.info("upkeep", pruned=pruned, unasked=unasked)
+        self._failed_at = self._clock() if unasked else None
+        if not unasked:
+            self._done_day = now // DAY_MS
+
+    async def _reconcile(self) -> int:
+        """End what is over, whatever message was missed; return how many could not be asked for."""
+        unasked = 0
+        for member in await self._store.memberships(self._provider.name):
+            if member.mode != self._provider.mode:
+                continue
+            try:
+                await end_if_over(self._store, self._provider, member, self._clock())
+            except Exception as error:
+                unasked += 1
+                facts = {"why": str(error)} if isinstance(error, BillingError) else _facts(error)
+                log.error("reconcile_failed", subscription=member.subscription, **facts)
+        return unasked
+
+
+def horizons(now: int) -> Horizons:
+    """Return before which times the access store's rows are no longer needed; epoch ms."""
+    return Horizons(
+        usage=now - 400 * DAY_MS,
+        unredeemed=now - 90 * DAY_MS,
+        events=now - 30 * DAY_MS,
+        attempts=now - DAY_MS,
+    )
+
+
+def _facts(error: Exception) -> dict[str, str]:
+    """Return where an unexpected failure arose; its message could quote a person's data."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    return {"failure": type(error).__name__, "where": where}

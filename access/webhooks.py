@@ -1,0 +1,30 @@
+"""Messages of the payment processor: each is a hint to ask it again, and never believed itself."""
+
+from collections.abc import Callable
+
+from access.billing.provider import Provider
+from access.memberships import end_if_over
+from access.payments import word_of
+from store.access_protocol import AccessStore
+
+
+class Webhooks:
+    """Takes one provider's messages into one access store; `clock` tells epoch ms."""
+
+    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+
+    async def receive(self, payload: bytes, signature: str | None) -> None:
+        """Act on a message once; ApiError 400 for a foreign one.
+
+        ApiError 503 where the processor cannot be asked: it then sends the message again.
+        """
+        event = await word_of(self._provider.event(payload, signature))
+        if event.customer is None or await self._store.is_handled(event.id):
+            return
+        for member in await self._store.memberships(self._provider.name, event.customer):
+            now = self._clock()
+            await word_of(end_if_over(self._store, self._provider, member, now))
+        await self._store.mark_handled(event.id, self._clock())

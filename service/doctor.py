@@ -1,0 +1,191 @@
+"""`signals doctor`: what is well (ok), what to look at (warn) and what must be mended (fix).
+
+It changes nothing: a file that is missing stays missing, one that is behind is not migrated.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from access.billing.provider import BillingSetupError, Provider
+from compute.sources.source import SourceError
+from compute.universe import UniverseError, load_universe
+from mcp_server.context import Board, computed_board
+from mcp_server.freshness import is_resting, is_stale
+from rest_shim.client_address import NOTICE
+from schemas.vocabulary import DAY_MS, instant
+from service.billing import open_billing, unreachable
+from service.settings import PREFIX, Settings, SettingsError
+from service.sources import open_source
+from store.access_protocol import AccessStore
+from store.copies import check_whole
+from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied
+from store.protocol import MarketStore, StoreError
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
+
+LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 2**28
+SHOWN_LATE = 10
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `grade` says what it asks of the operator."""
+
+    grade: Literal["ok", "warn", "fix"]
+    about: str
+    text: str
+
+
+async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
+    """Print a line a finding; 1 where something must be fixed. `clock` tells epoch ms."""
+    is_ill = False
+    async for finding in _findings(settings, clock):
+        print(f"{finding.grade:4} {finding.about}: {finding.text}")
+        is_ill |= finding.grade == "fix"
+    return 1 if is_ill else 0
+
+
+async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Finding]:
+    given = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
+    yield Finding("ok", "settings", f"{given or 'all by default'}; served at {settings.address}")
+    market = _file(settings.market_path, MARKET_MIGRATIONS, "`signals serve` makes one")
+    yield market
+    if market.grade == "ok":
+        store = await SqliteMarketStore.open(settings.market_path)
+        try:
+            yield _run(computed_board(await store.snapshot()), clock())
+            yield await _source(settings, store, clock)
+        finally:
+            await store.close()
+    yield _disk(settings.market_path)
+    access = _file(settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` makes one")
+    yield access._replace(grade="warn" if not settings.access_path.exists() else access.grade)
+    async with _access_store(settings, is_usable=access.grade == "ok") as keys:
+        async for finding in _billing(settings, keys, clock):
+            yield finding
+        yield await _proxies(keys, clock())
+
+
+def _file(path: Path, migrations: tuple[str, ...], made_by: str) -> Finding:
+    if not path.exists():
+        return Finding("fix", "store", f"there is none at {path}: {made_by}")
+    try:
+        missing = len(migrations) - len(applied(path, migrations))
+        check_whole(path, "quick_check")
+    except StoreError as error:
+        return Finding("fix", "store", f"{error} (a backup is put back by `signals restore`)")
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        return Finding("fix", "store", f"{path} and its folder must be writable by this user")
+    if missing:
+        text = f"{path} is of an older version: the next start copies and migrates it"
+        return Finding("warn", "store", text)
+    return Finding("ok", "store", f"{path} is whole and up to date")
+
+
+def _run(board: Board | None, now: int) -> Finding:
+    if board is None:
+        return Finding("warn", "runs", "nothing was computed yet: start `signals serve`")
+    last = f"the last run was {_ago(now - board.market_time)} ago ({instant(board.market_time)})"
+    if is_resting(board):
+        return Finding("ok", "runs", f"{last}; the recording is played to its end")
+    if is_stale(board, now):
+        return Finding("warn", "runs", f"{last}: start `signals serve` or `signals compute`")
+    if late := board.snapshot.late:
+        named = ", ".join(late[:SHOWN_LATE])
+        return Finding("warn", "runs", f"{last}; bars of {len(late)} assets are late ({named})")
+    return Finding("ok", "runs", last)
+
+
+async def _source(settings: Settings, store: MarketStore, clock: Callable[[], int]) -> Finding:
+    try:
+        source = await open_source(settings, load_universe(settings.universe), store, clock)
+    except (SettingsError, SourceError, UniverseError) as error:
+        return Finding("fix", "source", str(error))
+    return Finding("ok", "source", source.name)
+
+
+def _disk(path: Path) -> Finding:
+    if not path.parent.is_dir():
+        return Finding("fix", "disk", f"there is no folder {path.parent}")
+    free = shutil.disk_usage(path.parent).free
+    text = f"{free / 2**30:.1f} GiB are free at {path.parent.absolute()}"
+    if free < TOO_LITTLE_BYTES:
+        return Finding("fix", "disk", f"{text}: make room, before nothing can be counted")
+    return Finding("warn" if free < LITTLE_BYTES else "ok", "disk", text)
+
+
+@asynccontextmanager
+async def _access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
+    """Hold the access store, or an empty one where it cannot be opened as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = settings.access_path if is_usable else Path(folder) / "access.db"
+        store = await SqliteAccessStore.open(path)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+
+async def _billing(
+    settings: Settings, store: AccessStore, clock: Callable[[], int]
+) -> AsyncIterator[Finding]:
+    try:
+        provider = open_billing(settings, store, clock)
+    except BillingSetupError as error:
+        yield Finding("fix", "billing", str(error))
+        return
+    try:
+        yield await _processor(provider)
+    finally:
+        await provider.close()
+    if provider.name == "sandbox" and not settings.is_local:
+        text = "sandbox gives keys away to all who reach this service (SIGNALS_SANDBOX_PUBLIC=1)"
+        yield Finding("warn", "billing", text)
+    if provider.name == "stripe":
+        for finding in _reachable(settings):
+            yield finding
+
+
+async def _processor(provider: Provider) -> Finding:
+    what = provider.name if provider.mode is None else f"{provider.name}, {provider.mode} mode"
+    try:
+        why = await unreachable(provider)
+    except BillingSetupError as error:
+        return Finding("fix", "billing", f"{what}: {error}")
+    if why is not None:
+        text = f"{what}: cannot be asked at the moment, so nobody can buy ({why})"
+        return Finding("warn", "billing", text)
+    return Finding("ok", "billing", what)
+
+
+def _reachable(settings: Settings) -> Iterator[Finding]:
+    """Look at what Stripe and the buyer's browser need of us."""
+    yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
+    if settings.base_url is None or not settings.base_url.startswith("https://"):
+        text = (
+            "SIGNALS_BASE_URL is not a public https:// address: Stripe cannot send webhooks, and "
+            "buyers do not come back from its pay page"
+        )
+        yield Finding("warn", "billing", text)
+
+
+async def _proxies(store: AccessStore, now: int) -> Finding:
+    seen = {notice.name: notice for notice in await store.notices()}.get(NOTICE)
+    if seen is None or now - seen.at > DAY_MS:
+        return Finding("ok", "proxies", "no X-Forwarded-For of an unknown proxy within a day")
+    text = (
+        f"{seen.detail} sends X-Forwarded-For and is not among SIGNALS_TRUSTED_PROXIES: all "
+        "clients behind it share one throttle (if it is your proxy, name it there)"
+    )
+    return Finding("warn", "proxies", text)
+
+
+def _ago(ms: int) -> str:
+    hours, minutes = divmod(max(ms, 0) // 60_000, 60)
+    if hours < 2:
+        return f"{60 * hours + minutes} minutes"
+    return f"{hours} hours" if hours < 48 else f"{hours // 24} days"

@@ -1,0 +1,104 @@
+"""What an access store must do, verb by verb. Times are epoch ms, days UTC.
+
+Every verb raises StoreError where the store fails. Keys, claims and memberships are on the disk
+when their verb returns; counts and attempts survive a crash of the process.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from schemas.vocabulary import Mode
+from store.access_rows import (
+    AccessRequestRow,
+    ArrivedCall,
+    ClaimRow,
+    CountedCall,
+    Horizons,
+    KeyRow,
+    MembershipRow,
+    Notice,
+    SandboxSession,
+    SandboxStatus,
+)
+
+MOST_CALLS = 64
+
+
+class AccessStore(Protocol):
+    """Keys and claim tokens as SHA-256 alone, counts, purchases, throttles and requests."""
+
+    async def close(self) -> None:
+        """Close every connection; idempotent."""
+
+    async def create_key(self, key_hash: bytes, label: str, created_at: int) -> int:
+        """Store a key of the operator's own and return its id."""
+
+    async def list_keys(self) -> list[KeyRow]:
+        """Return every key, oldest first."""
+
+    async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
+        """Revoke a key for good; False where no such key exists."""
+
+    async def count(
+        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
+    ) -> list[CountedCall]:
+        """Decide and count calls in one statement, in their order; at most MOST_CALLS of them.
+
+        A call counts where its key lives, was not bought in another than the server's `mode`, and
+        has fewer than `limit` calls on the day of arrival.
+        """
+
+    async def create_claim(self, claim: ClaimRow) -> None:
+        """Store a checkout."""
+
+    async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
+        """Return the checkout of a token."""
+
+    async def redeem(
+        self, claim: ClaimRow, member: MembershipRow, key_hash: bytes, redeemed_at: int
+    ) -> bool:
+        """Make the one key of a claim, and its membership; False where it was redeemed before."""
+
+    async def memberships(self, provider: str, customer: str | None = None) -> list[MembershipRow]:
+        """Return a provider's memberships that have not ended, of one customer where one is given.
+
+        Oldest first.
+        """
+
+    async def end_membership(self, member: MembershipRow, ended_at: int, why: str) -> int:
+        """Revoke every live key of a membership for good; return how many."""
+
+    async def is_handled(self, event_id: str) -> bool:
+        """Tell whether an event of the processor was handled before."""
+
+    async def mark_handled(self, event_id: str, handled_at: int) -> None:
+        """Remember that an event was handled; idempotent."""
+
+    async def create_sandbox_session(self, session: SandboxSession) -> None:
+        """Open a checkout in the sandbox's books."""
+
+    async def find_sandbox_session(self, session_id: str) -> SandboxSession | None:
+        """Return a checkout of the sandbox's books."""
+
+    async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
+        """Pay or cancel a checkout that is open; one that is settled stays as it is."""
+
+    async def attempt(
+        self, kind: str, address: str, at: int, limit: int, window_ms: int
+    ) -> int | None:
+        """Take one of an address's attempts; the time when one is free again if none is left."""
+
+    async def put_access_request(self, request: AccessRequestRow) -> bool:
+        """Store a request, or update the one of this address; True where it is new."""
+
+    async def list_access_requests(self) -> list[AccessRequestRow]:
+        """Return every request, oldest first."""
+
+    async def notice(self, notice: Notice) -> None:
+        """Keep what a serving process saw, in place of the last of this name."""
+
+    async def notices(self) -> list[Notice]:
+        """Return what serving processes saw, by name."""
+
+    async def prune(self, before: Horizons) -> int:
+        """Delete what is no longer needed; return how many rows. Each key keeps its last day."""

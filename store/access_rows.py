@@ -1,0 +1,115 @@
+"""The rows of the access store: keys, counted calls, purchases and requests. Times are epoch ms."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas.vocabulary import Billing, Mode
+
+Verdict = Literal["counted", "unknown", "revoked", "wrong_mode", "spent"]
+SandboxStatus = Literal["open", "paid", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """One API key, without the key; `mode` and `membership_id` are None on the operator's own."""
+
+    id: int
+    label: str | None
+    created_at: int
+    revoked_at: int | None
+    mode: Mode | None = None
+    membership_id: int | None = None
+    last_used_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedCall:
+    """A call that asks to be counted; the UTC day of `at` is the one it counts for."""
+
+    key_hash: bytes
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCall:
+    """What became of a call; `used` is the key's count of the day, this call included."""
+
+    verdict: Verdict
+    used: int = 0
+    label: str | None = None
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """One checkout and what its token may be redeemed for; `session` is the processor's id."""
+
+    id: str
+    token_hash: bytes
+    provider: str
+    mode: Mode
+    session: str
+    contact_email: str
+    billing: Billing
+    agent_name: str | None
+    created_at: int
+    expires_at: int
+    redeemed_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipRow:
+    """One subscription whose keys live as long as it does; the ids are the processor's."""
+
+    provider: str
+    mode: Mode
+    subscription: str
+    customer: str
+    contact_email: str
+    billing: Billing
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSession:
+    """One checkout in the sandbox processor's own books."""
+
+    id: str
+    claim_id: str
+    contact_email: str
+    billing: Billing
+    amount_usd: int
+    status: SandboxStatus
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRequestRow:
+    """Somebody who asks a human for terms of their own."""
+
+    contact_email: str
+    agent_name: str | None
+    operator: str | None
+    use_case: str | None
+    expected_volume: str | None
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a serving process saw that the operator should know."""
+
+    name: str
+    detail: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Horizons:
+    """Before which times (epoch ms) rows of the access store are no longer needed."""
+
+    usage: int
+    unredeemed: int
+    events: int
+    attempts: int

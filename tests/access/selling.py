@@ -1,0 +1,168 @@
+"""The selling parts on one store file, and a second provider whose answers a test holds back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from access.billing.provider import CheckoutSession, Event, Order, Paid, Payment, Pending, Provider
+from access.billing.sandbox import SandboxBilling
+from access.purchases import Purchases
+from access.requests import AccessRequests
+from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from schemas.errors import ApiError
+from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_rows import ClaimRow, MembershipRow
+from store.sqlite_access import SqliteAccessStore
+from tests.serving import Clock
+
+ADDRESS = "192.0.2.7"
+BASE_URL = "http://127.0.0.1:8000"
+
+
+class HeldBilling:
+    """A Provider whose checks wait while `lets_go` is clear, and then say what `says` holds."""
+
+    takes_special_use_email = False
+    pending_holds_ms = 2000
+
+    def __init__(self, clock: Callable[[], int], name: str = "held", mode: Mode = "live") -> None:
+        self.name = name
+        self.mode: Mode | None = mode
+        self.orders: list[Order] = []
+        self.says: dict[str, Payment | Exception] = {}
+        self.opens: Exception | None = None
+        self.checks: list[str] = []
+        self.running = Counter[str]()
+        self.lets_go = asyncio.Event()
+        self.lets_go.set()
+        self._clock = clock
+
+    def pays(self, session: str) -> None:
+        self.says[session] = Paid(f"sub_{session}", f"cus_{session}", "a@example.com")
+
+    async def open_session(self, order: Order) -> CheckoutSession:
+        if self.opens is not None:
+            raise self.opens
+        self.orders.append(order)
+        session = f"cs_{len(self.orders)}"
+        return CheckoutSession(session, f"https://pay.test/{session}", self._clock() + DAY_MS)
+
+    async def payment(self, claim: ClaimRow) -> Payment:
+        self.checks.append(claim.session)
+        self.running[claim.session] += 1
+        assert self.running[claim.session] == 1, "two checks of one checkout at a time"
+        await self.lets_go.wait()
+        self.running[claim.session] -= 1
+        said = self.says.get(claim.session, Pending())
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def ended(self, member: MembershipRow) -> str | None:
+        return None
+
+    async def event(self, payload: bytes, signature: str | None) -> Event:
+        raise AssertionError("no event is sent here")
+
+    async def check(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class CountingStore(SqliteAccessStore):
+    """A store that tells how many claims have been looked up."""
+
+    found = 0
+
+    async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
+        claim = await super().find_claim(token_hash)
+        self.found += 1
+        return claim
+
+
+@dataclass
+class Shop:
+    """One serving process's parts."""
+
+    store: CountingStore
+    clock: Clock
+    billing: Provider
+    checkout_limit: Limit = DEFAULT_LIMIT
+    purchases: Purchases = field(init=False)
+    requests: AccessRequests = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sells_with(self.billing)
+        throttle = Throttle(self.store, self.clock, "access-request", DEFAULT_LIMIT)
+        self.requests = AccessRequests(
+            self.store, throttle, self.clock, takes_special_use_email=False
+        )
+
+    def sells_with(self, billing: Provider) -> None:
+        """Start anew with another provider, as an operator does."""
+        self.billing = billing
+        self.purchases = Purchases(
+            self.store,
+            billing,
+            Throttle(self.store, self.clock, "checkout", self.checkout_limit),
+            self.clock,
+            base_url=BASE_URL,
+            daily_limit=10_000,
+        )
+
+    async def checkout(self, address: str = ADDRESS, **body: str) -> CheckoutResponse:
+        """Begin a checkout."""
+        given = {"contact_email": "agent@example.com", **body}
+        return await self.purchases.checkout(CheckoutBody.model_validate(given), address)
+
+    async def claim(self, token: str) -> ActiveClaim | PendingClaim:
+        """Claim a token once."""
+        return await self.purchases.claim(ClaimBody(claim_token=token), ADDRESS)
+
+    def claiming(self, token: str) -> "asyncio.Task[ActiveClaim | PendingClaim]":
+        """Begin to claim a token."""
+        return asyncio.create_task(self.claim(token))
+
+    async def looked_up(self, claims: int) -> None:
+        """Wait until so many claims have been looked up and wait for the processor's word."""
+        async with asyncio.timeout(10):
+            while self.store.found < claims:  # noqa: ASYNC110 (the store offers no event)
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def refusal_of_claim(self, token: str) -> ApiError:
+        """Return why a token gives no key."""
+        with pytest.raises(ApiError) as refused:
+            await self.claim(token)
+        assert token not in refused.value.message
+        return refused.value
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[CountingStore]:
+    store = await CountingStore.open(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def sandbox_id(checkout: CheckoutResponse) -> str:
+    """Return what the sandbox calls a checkout."""
+    return checkout.checkout_url.rpartition("/")[2]
+
+
+async def settle(shop: Shop, checkout: CheckoutResponse, status: str) -> None:
+    """Pay or cancel a checkout of the sandbox."""
+    assert isinstance(shop.billing, SandboxBilling)
+    session = await shop.billing.session(sandbox_id(checkout))
+    assert session is not None
+    assert await shop.billing.settle(session, status) == status

@@ -1,0 +1,370 @@
+"""Calls let in, counted and refused over a real store, alone and many at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from access.admission import Admissions, Admitted
+from access.keys import Keys
+from schemas.errors import ApiError
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_rows import ArrivedCall, CountedCall
+from store.protocol import StoreError
+from store.sqlite_access import SqliteAccessStore
+from tests.serving import Clock, counting_broken
+from tests.store.rows import plainly
+
+WELL_FORMED = "ek_" + "A" * 43
+MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
+
+
+class HeldStore(SqliteAccessStore):
+    """Decides nothing before it is let go on; keeps what it was asked to decide together."""
+
+    def hold(self) -> None:
+        self.groups: list[int] = []
+        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def count(
+        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
+    ) -> list[CountedCall]:
+        self.groups.append(len(calls))
+        self.asked.set()
+        await self.let_go.wait()
+        return await super().count(calls, mode, limit)
+
+
+class FailingStore(SqliteAccessStore):
+    """Fails at the first group that it is to decide, as a full disk would."""
+
+    groups = 0
+
+    async def count(
+        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
+    ) -> list[CountedCall]:
+        self.groups += 1
+        if self.groups == 1:
+            raise StoreError("database or disk is full")
+        return await super().count(calls, mode, limit)
+
+
+class BoundedAdmissions(Admissions):
+    """Waits for no decision longer than ten seconds."""
+
+    async def admit(
+        self, authorization: str | None, x_api_key: str | None, *, even_spent: bool = False
+    ) -> Admitted:
+        async with asyncio.timeout(10):
+            return await super().admit(authorization, x_api_key, even_spent=even_spent)
+
+
+Open = Callable[[type[SqliteAccessStore]], Awaitable[SqliteAccessStore]]
+
+
+@pytest.fixture
+async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
+    """Open one file again and again, as other processes would."""
+    async with AsyncExitStack() as opened:
+
+        async def open_and_keep(kind: type[SqliteAccessStore]) -> SqliteAccessStore:
+            store = await kind.open(tmp_path / "access.db")
+            opened.push_async_callback(store.close)
+            return store
+
+        yield open_and_keep
+
+
+@pytest.fixture
+async def store(open_store: Open) -> SqliteAccessStore:
+    return await open_store(SqliteAccessStore)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def keys(store: SqliteAccessStore, clock: Clock) -> Keys:
+    return Keys(store, clock)
+
+
+@pytest.fixture
+def admissions(store: SqliteAccessStore, clock: Clock) -> Admissions:
+    return of(store, clock)
+
+
+def of(store: SqliteAccessStore, clock: Clock, daily_limit: int = 10) -> Admissions:
+    return BoundedAdmissions(store, clock, mode=None, daily_limit=daily_limit)
+
+
+def stored(store: SqliteAccessStore) -> list[tuple[int, int]]:
+    """Return day and count of every key, in the order of keys."""
+    sql = "SELECT day, used FROM usage ORDER BY key_id, day"
+    return [(day, used) for day, used in plainly(store._connections.path, sql)]
+
+
+async def refusal(
+    admissions: Admissions, authorization: str | None, x_api_key: str | None = None
+) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await admissions.admit(authorization, x_api_key)
+    error = refused.value
+    assert "\n" not in error.message
+    assert "ek_A" not in error.message
+    return error
+
+
+async def outcomes(
+    admissions: Admissions, api_key: str, calls: int
+) -> list[Admitted | BaseException]:
+    """Return what becomes of calls of one key that all arrive at once, in order of arrival."""
+    return await asyncio.gather(
+        *(admissions.admit(None, api_key) for _ in range(calls)), return_exceptions=True
+    )
+
+
+def let_in(outcomes: Sequence[Admitted | BaseException]) -> list[int]:
+    """Return the counts of the calls that were let in; all others must have been over the limit."""
+    for outcome in outcomes:
+        assert isinstance(outcome, Admitted) or (
+            isinstance(outcome, ApiError) and outcome.code == "rate_limited"
+        ), outcome
+    return [one.quota.used_today for one in outcomes if isinstance(one, Admitted)]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer {}", None),
+        ("bearer {}", None),
+        ("BEARER   {} ", None),
+        (None, "{}"),
+        (None, " {} "),
+        ("Bearer {}", "{}"),
+    ],
+)
+async def test_a_live_key_is_let_in_by_either_header(
+    admissions: Admissions, keys: Keys, authorization: str | None, x_api_key: str | None
+) -> None:
+    key = await keys.create("agent")
+    admitted = await admissions.admit(
+        authorization and authorization.format(key), x_api_key and x_api_key.format(key)
+    )
+    assert admitted.label == "agent"
+    assert admitted.quota.model_dump() == {
+        "daily_limit": 10,
+        "used_today": 1,
+        "remaining_today": 9,
+        "resets_at": "2026-10-01T00:00:00.000Z",
+    }
+
+
+async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
+    error = await refusal(admissions, None)
+    assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
+    assert "/api/v1/access/checkout" in error.message
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {WELL_FORMED}",
+        WELL_FORMED,
+        f"Bearer {WELL_FORMED}A",
+        f"Bearer {WELL_FORMED[:-1]}",
+        f"Bearer {WELL_FORMED[:-1]}é",
+        f"Bearer {WELL_FORMED[:-1]}\n",
+        f"Bearer {WELL_FORMED} {WELL_FORMED}",
+        f"Bearer EK_{WELL_FORMED[3:]}",
+        f"Bearer\t{WELL_FORMED}",
+        f"Bearer {WELL_FORMED}",
+    ],
+)
+async def test_a_header_without_a_known_key_is_an_invalid_key(
+    admissions: Admissions, keys: Keys, authorization: str
+) -> None:
+    await keys.create("agent")
+    error = await refusal(admissions, authorization)
+    assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
+    assert "/api/v1/access/checkout" in error.message
+
+
+@pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
+async def test_a_malformed_key_is_told_from_an_unknown_one(
+    admissions: Admissions, sent: str
+) -> None:
+    assert "malformed" in (await refusal(admissions, f"Bearer {sent}")).message
+    assert "malformed" in (await refusal(admissions, None, sent)).message
+    assert "unknown" in (await refusal(admissions, f"Bearer {WELL_FORMED}")).message
+
+
+async def test_an_empty_second_header_is_an_invalid_key(admissions: Admissions, keys: Keys) -> None:
+    assert (await refusal(admissions, None, "")).code == "invalid_key"
+    key = await keys.create("agent")
+    assert (await refusal(admissions, f"Bearer {key}", "")).code == "invalid_key"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer ${SIGNALS_API_KEY}", None),
+        ("${SIGNALS_API_KEY}", None),
+        (None, "${SIGNALS_API_KEY}"),
+        ("Bearer ${MY_KEY:-}", None),
+    ],
+)
+async def test_an_unexpanded_variable_is_named(
+    admissions: Admissions, authorization: str | None, x_api_key: str | None
+) -> None:
+    error = await refusal(admissions, authorization, x_api_key)
+    assert error.code == "invalid_key"
+    assert "${SIGNALS_API_KEY}" in error.message
+    assert "set the environment variable" in error.message
+
+
+async def test_two_headers_that_differ_are_refused_although_both_keys_live(
+    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+) -> None:
+    one, other = await keys.create("one"), await keys.create("other")
+    error = await refusal(admissions, f"Bearer {one}", other)
+    assert error.code == "invalid_key"
+    assert one not in error.message
+    assert other not in error.message
+    assert stored(store) == []
+
+
+async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, keys: Keys) -> None:
+    key = await keys.create("agent")
+    await admissions.admit(f"Bearer {key}", None)
+    await keys.revoke(1)
+    error = await refusal(admissions, f"Bearer {key}")
+    assert (error.code, error.status) == ("revoked_key", 403)
+    assert key not in error.message
+    assert error.quota is not None
+    assert error.quota.used_today == 1
+
+
+async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=90)
+    first = asyncio.create_task(admissions.admit(None, api_key))
+    await held.asked.wait()
+    rest = asyncio.create_task(outcomes(admissions, api_key, 99))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    counts = let_in([await first, *(await rest)])
+    assert counts == list(range(1, 91))
+    assert held.groups == [1, 64, 35]
+    assert stored(held) == [(clock.now // DAY_MS, 90)]
+
+
+async def test_two_processes_on_one_file_admit_exactly_the_limit(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    api_key = await keys.create("agent")
+    processes = [of(await open_store(SqliteAccessStore), clock, 150) for _ in range(2)]
+    decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
+    counts = [let_in(one) for one in decided]
+    assert sorted(counts[0] + counts[1]) == list(range(1, 151))
+    assert all(counts), "one of the two was never let in: they did not run side by side"
+
+
+async def test_keys_that_call_at_once_are_counted_each_for_itself(
+    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+) -> None:
+    made = [await keys.create(f"agent {number}") for number in range(3)]
+    decided = await asyncio.gather(
+        *(outcomes(admissions, key, 5 + n) for n, key in enumerate(made))
+    )
+    assert [let_in(one) for one in decided] == [list(range(1, 6 + n)) for n in range(3)]
+    assert {one.label for one in decided[2] if isinstance(one, Admitted)} == {"agent 2"}
+    assert [used for _, used in stored(store)] == [5, 6, 7]
+
+
+async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=1)
+    clock.now = MIDNIGHT - 1
+    late = asyncio.create_task(outcomes(admissions, api_key, 2))
+    await held.asked.wait()
+    clock.now = MIDNIGHT
+    next_day = asyncio.create_task(outcomes(admissions, api_key, 2))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    for decided, resets_at, retry_after_s in (
+        (await late, "2026-10-01T00:00:00.000Z", 1),
+        (await next_day, "2026-10-02T00:00:00.000Z", 86_400),
+    ):
+        admitted, refused = decided
+        assert isinstance(admitted, Admitted)
+        assert isinstance(refused, ApiError)
+        assert admitted.quota.resets_at == resets_at
+        assert refused.quota == admitted.quota
+        assert refused.retry_after_s == retry_after_s
+    assert stored(held) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
+
+
+async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, admissions = await keys.create("agent"), of(held, clock)
+    waiting = [asyncio.create_task(admissions.admit(None, api_key)) for _ in range(5)]
+    await held.asked.wait()
+    for leaving in (waiting[0], waiting[3]):
+        leaving.cancel()
+    await asyncio.sleep(0)
+    held.let_go.set()
+    decided = await asyncio.gather(*waiting, return_exceptions=True)
+    stayed = [one.quota.used_today for one in decided if isinstance(one, Admitted)]
+    assert stayed == [2, 3, 5]
+    assert [used for _, used in stored(held)] == [5]
+
+
+async def test_when_all_gave_up_the_next_call_is_counted(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, admissions = await keys.create("agent"), of(failing, clock)
+    alone = asyncio.create_task(admissions.admit(None, api_key))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.gather(alone, return_exceptions=True)
+    assert (await admissions.admit(None, api_key)).quota.used_today == 1
+
+
+async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, admissions = await keys.create("agent"), of(failing, clock)
+    decided = await outcomes(admissions, api_key, 3)
+    assert [type(one) for one in decided] == [StoreError] * 3
+    assert stored(failing) == []
+    assert let_in(await outcomes(admissions, api_key, 3)) == [1, 2, 3]
+
+
+async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
+    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+) -> None:
+    api_key = await keys.create("agent")
+    with counting_broken(store), pytest.raises(StoreError, match="no such table"):
+        await admissions.admit(None, api_key)
+    assert (await admissions.admit(None, api_key)).quota.used_today == 1

@@ -1,0 +1,14 @@
+"""What access costs and how it is had, as every refused key is told."""
+
+from access.plan import how_to_get_access
+
+
+def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
+    flow = how_to_get_access("https://signals.example/")
+    assert flow.plan == "premium"
+    assert flow.price_usd == {"monthly": 129, "yearly": 1199}
+    checkout, pay, claim = flow.steps
+    assert checkout.startswith("POST https://signals.example/api/v1/access/checkout")
+    assert "checkout_url" in pay
+    assert claim.startswith("POST https://signals.example/api/v1/access/claim")
+    assert "every 10 seconds for up to 5 minutes" in claim

@@ -1,0 +1,439 @@
+"""Checkout and claim over a real store: one key for a settled payment, whoever asks how often."""
+
+import asyncio
+import hashlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.admission import Admissions
+from access.billing.off import NoBilling
+from access.billing.provider import BillingError, Ended, Order
+from access.billing.sandbox import LIFETIME_MS, SandboxBilling
+from access.throttle import Limit
+from schemas.errors import ApiError
+from schemas.purchase import ActiveClaim, PendingClaim
+from schemas.vocabulary import DAY_MS, instant
+from store.access_rows import SandboxSession
+from store.protocol import StoreError
+from tests.access.selling import BASE_URL, HeldBilling, Shop, opened, sandbox_id, settle
+from tests.serving import NOON, Clock
+
+ROOT = Path(__file__).parents[2]
+UNKNOWN = "ct_" + "A" * 43
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[Shop]:
+    """A shop on the sandbox."""
+    clock = Clock(NOON)
+    async with opened(tmp_path / "access.db") as store:
+        yield Shop(store, clock, SandboxBilling(store, clock, BASE_URL))
+
+
+@pytest.fixture
+async def held(tmp_path: Path) -> AsyncIterator[tuple[Shop, HeldBilling]]:
+    """A shop on a provider whose checks can be held."""
+    clock = Clock(NOON)
+    billing = HeldBilling(clock)
+    async with opened(tmp_path / "access.db") as store:
+        yield Shop(store, clock, billing), billing
+
+
+async def outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
+    """Return the status of each answer, and of each refusal the HTTP status."""
+    answers = await asyncio.gather(*claiming, return_exceptions=True)
+    return [answer.status for answer in answers]  # type: ignore[union-attr]
+
+
+def everything_in(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+@pytest.mark.parametrize(("billing", "amount"), [("monthly", 129), ("yearly", 1199)])
+async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_when(
+    sandbox: Shop, billing: str, amount: int
+) -> None:
+    checkout = await sandbox.checkout(billing=billing)
+    assert checkout.claim_token not in checkout.checkout_url
+    session = sandbox_id(checkout)
+    assert checkout.model_dump() == {
+        "status": "checkout_created",
+        "mode": "test",
+        "checkout_url": f"http://127.0.0.1:8000/sandbox/checkout/{session}",
+        "claim_token": checkout.claim_token,
+        "plan": {"tier": "premium", "billing": billing, "amount_usd": amount},
+        "next_step": {
+            "call": "POST http://127.0.0.1:8000/api/v1/access/claim",
+            "body_field": "claim_token",
+            "every_seconds": 10,
+            "for_seconds": 300,
+            "expires_at": "2026-10-01T12:03:00.000Z",
+        },
+    }
+
+
+async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout(agent_name="Trader")
+    assert isinstance(await sandbox.claim(checkout.claim_token), PendingClaim)
+    await settle(sandbox, checkout, "paid")
+    active = await sandbox.claim(checkout.claim_token)
+    assert isinstance(active, ActiveClaim)
+    assert active.model_dump(exclude={"api_key", "usage", "store_this"}) == {
+        "status": "active",
+        "mode": "test",
+        "docs": "http://127.0.0.1:8000/api/v1",
+        "catalog": "http://127.0.0.1:8000/api/v1/catalog",
+    }
+    assert (active.usage.daily_limit, active.usage.quota_resets) == (10_000, "00:00 UTC")
+    admissions = Admissions(sandbox.store, sandbox.clock, mode="test", daily_limit=10_000)
+    admitted = await admissions.admit(None, active.api_key)
+    assert (admitted.label, admitted.quota.used_today) == ("Trader", 1)
+    again = await sandbox.refusal_of_claim(checkout.claim_token)
+    assert (again.code, again.status) == ("invalid_parameter", 409)
+    (key,) = await sandbox.store.list_keys()
+    (member,) = await sandbox.store.memberships("sandbox")
+    assert (key.mode, key.label, member.contact_email) == ("test", "Trader", "agent@example.com")
+
+
+async def test_a_pending_claim_says_when_to_come_back(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout()
+    pending = await sandbox.claim(checkout.claim_token)
+    assert isinstance(pending, PendingClaim)
+    assert (pending.status, pending.mode, pending.retry_after_seconds) == ("pending", "test", 10)
+
+
+async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
+    sandbox: Shop, tmp_path: Path
+) -> None:
+    secrets = []
+    for _ in range(5):
+        checkout = await sandbox.checkout()
+        await settle(sandbox, checkout, "paid")
+        active = await sandbox.claim(checkout.claim_token)
+        assert isinstance(active, ActiveClaim)
+        secrets += [checkout.claim_token, active.api_key]
+    on_disk = everything_in(tmp_path)
+    assert len(set(secrets)) == 10
+    for secret in secrets:
+        assert len(secret) == 46
+        assert secret.encode() not in on_disk
+        assert hashlib.sha256(secret.encode()).digest() in on_disk
+
+
+async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_secret(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    checkout = await shop.checkout(
+        contact_email="Agent@EXAMPLE.com", billing="yearly", agent_name=" Trader "
+    )
+    (order,) = billing.orders
+    assert order == Order(order.claim_id, "Agent@example.com", "yearly", "Trader")
+    assert order.claim_id not in checkout.claim_token
+
+
+@pytest.mark.parametrize("is_paid", [True, False])
+async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one_key(
+    held: tuple[Shop, HeldBilling], is_paid: bool
+) -> None:
+    shop, billing = held
+    checkout = await shop.checkout()
+    if is_paid:
+        billing.pays("cs_1")
+    billing.lets_go.clear()
+    claiming = [shop.claiming(checkout.claim_token) for _ in range(20)]
+    await shop.looked_up(20)
+    assert billing.checks == ["cs_1"]
+    billing.lets_go.set()
+    answers = await outcomes(claiming)
+    assert billing.checks == ["cs_1"]
+    assert answers.count("active") == is_paid
+    assert answers.count(409 if is_paid else "pending") == (19 if is_paid else 20)
+    assert len(await shop.store.list_keys()) == is_paid
+
+
+async def test_two_checkouts_are_checked_side_by_side(held: tuple[Shop, HeldBilling]) -> None:
+    shop, billing = held
+    tokens = [(await shop.checkout()).claim_token for _ in range(2)]
+    billing.pays("cs_2")
+    billing.lets_go.clear()
+    claiming = [shop.claiming(token) for token in tokens]
+    await shop.looked_up(2)
+    assert billing.running == {"cs_1": 1, "cs_2": 1}
+    billing.lets_go.set()
+    assert await outcomes(claiming) == ["pending", "active"]
+
+
+async def test_a_token_that_can_give_no_key_causes_no_check(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    checkout = await shop.checkout()
+    billing.pays("cs_1")
+    await shop.claim(checkout.claim_token)
+    unknown = await shop.refusal_of_claim(UNKNOWN)
+    assert (unknown.status, unknown.code) == (404, "invalid_parameter")
+    assert "POST http://127.0.0.1:8000/api/v1/access/checkout" in unknown.message
+    assert (await shop.refusal_of_claim(checkout.claim_token)).status == 409
+    assert billing.checks == ["cs_1"]
+
+
+async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_again(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    token = (await shop.checkout()).claim_token
+    assert (await shop.claim(token)).status == "pending"
+    billing.pays("cs_1")
+    shop.clock.now += 1999
+    assert (await shop.claim(token)).status == "pending"
+    assert len(billing.checks) == 1
+    shop.clock.now += 1
+    assert (await shop.claim(token)).status == "active"
+    assert len(billing.checks) == 2
+
+
+async def test_the_word_on_one_checkout_is_not_repeated_for_another(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    first, second = [(await shop.checkout()).claim_token for _ in range(2)]
+    billing.pays("cs_2")
+    assert (await shop.claim(first)).status == "pending"
+    assert (await shop.claim(second)).status == "active"
+
+
+async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout()
+    assert (await sandbox.claim(checkout.claim_token)).status == "pending"
+    await settle(sandbox, checkout, "paid")
+    assert (await sandbox.claim(checkout.claim_token)).status == "active"
+
+
+async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_asks_again(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    token = (await shop.checkout()).claim_token
+    billing.says["cs_1"] = BillingError("timed out")
+    billing.lets_go.clear()
+    claiming = [shop.claiming(token) for _ in range(5)]
+    await shop.looked_up(5)
+    billing.lets_go.set()
+    refusals = await asyncio.gather(*claiming, return_exceptions=True)
+    for refusal in refusals:
+        assert isinstance(refusal, ApiError)
+        assert (refusal.code, refusal.status, refusal.retry_after_s) == ("unavailable", 503, 30)
+        assert "timed out" not in refusal.message
+    billing.pays("cs_1")
+    assert (await shop.claim(token)).status == "active"
+    assert billing.checks == ["cs_1"] * 2
+
+
+async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_claim(
+    held: tuple[Shop, HeldBilling], tmp_path: Path
+) -> None:
+    shop, billing = held
+    billing.opens = BillingError("refused")
+    with pytest.raises(ApiError) as refused:
+        await shop.checkout()
+    assert (refused.value.status, refused.value.retry_after_s) == (503, 30)
+    assert b"agent@example.com" not in everything_in(tmp_path)
+
+
+async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_has_left(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    token = (await shop.checkout()).claim_token
+    billing.pays("cs_1")
+    billing.lets_go.clear()
+    first, second = shop.claiming(token), shop.claiming(token)
+    await shop.looked_up(2)
+    first.cancel()
+    billing.lets_go.set()
+    assert (await second).status == "active"
+    assert first.cancelled()
+    assert billing.checks == ["cs_1"]
+
+
+async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    token = (await shop.checkout()).claim_token
+    billing.pays("cs_1")
+    billing.lets_go.clear()
+    only = shop.claiming(token)
+    await shop.looked_up(1)
+    only.cancel()
+    billing.lets_go.set()
+    assert (await shop.claim(token)).status == "active"
+
+
+async def test_an_ended_checkout_says_why_and_to_start_anew(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    token = (await shop.checkout()).claim_token
+    billing.says["cs_1"] = Ended("was refunded")
+    refusal = await shop.refusal_of_claim(token)
+    assert (refusal.code, refusal.status) == ("invalid_parameter", 404)
+    assert "this checkout was refunded" in refusal.message
+    assert "start anew with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
+
+
+async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout()
+    await settle(sandbox, checkout, "cancelled")
+    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+    assert refusal.status == 404
+    assert "this checkout was cancelled" in refusal.message
+
+
+async def test_an_unpaid_sandbox_checkout_ends_with_its_session(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout()
+    sandbox.clock.now += LIFETIME_MS - 1
+    assert instant(sandbox.clock.now + 1) == checkout.next_step.expires_at
+    assert (await sandbox.claim(checkout.claim_token)).status == "pending"
+    sandbox.clock.now += 1
+    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+    assert refusal.status == 404
+    assert "this checkout expired unpaid" in refusal.message
+
+
+async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: Shop) -> None:
+    checkout = await sandbox.checkout()
+    await settle(sandbox, checkout, "paid")
+    sandbox.clock.now += 30 * DAY_MS
+    assert (await sandbox.claim(checkout.claim_token)).status == "active"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"amount_usd": 1}, {"billing": "monthly"}, {"claim_id": "another"}],
+)
+async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
+    sandbox: Shop, other: dict[str, Any]
+) -> None:
+    checkout = await sandbox.checkout(billing="yearly")
+    claim = await sandbox.store.find_claim(hashlib.sha256(checkout.claim_token.encode()).digest())
+    assert claim is not None
+    session = SandboxSession(
+        "sb_other", claim.id, claim.contact_email, "yearly", 1199, "paid", claim.expires_at
+    )
+    billing = sandbox.billing
+    moved = replace(claim, session="sb_other")
+    await sandbox.store.create_sandbox_session(replace(session, **other))
+    assert await billing.payment(moved) == Ended("was paid for something else")
+    gone = replace(claim, session="sb_gone")
+    assert await billing.payment(gone) == Ended("is not in the sandbox's books")
+
+
+@pytest.mark.parametrize(("name", "mode"), [("held", "live"), ("sandbox", "live")])
+async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
+    sandbox: Shop, name: str, mode: Any
+) -> None:
+    checkout = await sandbox.checkout()
+    await settle(sandbox, checkout, "paid")
+    began_with = sandbox.billing
+    other = HeldBilling(sandbox.clock, name, mode)
+    other.pays(sandbox_id(checkout))
+    sandbox.sells_with(other)
+    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+    assert refusal.status == 404
+    assert "was begun in test mode with another payment processor" in refusal.message
+    assert other.checks == []
+    sandbox.sells_with(began_with)
+    assert (await sandbox.claim(checkout.claim_token)).status == "active"
+
+
+async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is_lost(
+    sandbox: Shop,
+) -> None:
+    checkout = await sandbox.checkout()
+    await settle(sandbox, checkout, "paid")
+    on = sandbox.billing
+    sandbox.sells_with(NoBilling())
+    with pytest.raises(ApiError) as refused:
+        await sandbox.checkout()
+    waiting = await sandbox.refusal_of_claim(checkout.claim_token)
+    for error in (refused.value, waiting):
+        assert (error.code, error.status, error.retry_after_s) == ("unavailable", 503, 3600)
+    assert (await sandbox.refusal_of_claim(UNKNOWN)).status == 404
+    sandbox.sells_with(on)
+    assert (await sandbox.claim(checkout.claim_token)).status == "active"
+
+
+async def test_a_claim_that_fails_while_it_is_written_leaves_nothing_behind(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    """The second membership is refused by the store, after the claim was marked as redeemed."""
+    shop, billing = held
+    first, second = [(await shop.checkout()).claim_token for _ in range(2)]
+    billing.pays("cs_1")
+    await shop.claim(first)
+    billing.says["cs_2"] = billing.says["cs_1"]
+    with pytest.raises(StoreError):
+        await shop.claim(second)
+    assert len(await shop.store.list_keys()) == len(await shop.store.memberships("held")) == 1
+    billing.pays("cs_2")
+    assert (await shop.claim(second)).status == "active"
+    assert len(await shop.store.list_keys()) == len(await shop.store.memberships("held")) == 2
+
+
+KILLED_WHILE_REDEEMING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from store.access_rows import MembershipRow
+from store.sqlite_access import SqliteAccessStore
+
+async def redeem(path, token_hash):
+    store = await SqliteAccessStore.open(Path(path))
+    writer = store._connections._writer
+    await writer.create_function("killed", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    dies = "CREATE TEMP TRIGGER dies AFTER INSERT ON main.keys BEGIN SELECT killed(); END"
+    await writer.execute_fetchall(dies)
+    claim = await store.find_claim(bytes.fromhex(token_hash))
+    member = MembershipRow("sandbox", "test", "sub", "cus", "a@example.com", "monthly", 1)
+    await store.redeem(claim, member, bytes(32), 1)
+
+asyncio.run(redeem(*sys.argv[1:]))
+"""
+
+
+async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
+    sandbox: Shop, tmp_path: Path
+) -> None:
+    """It is killed in the transaction, after claim, membership and key have been written."""
+    checkout = await sandbox.checkout()
+    await settle(sandbox, checkout, "paid")
+    token_hash = hashlib.sha256(checkout.claim_token.encode()).hexdigest()
+    arguments = ("-c", KILLED_WHILE_REDEEMING, tmp_path / "access.db", token_hash)
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT)
+    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    assert await sandbox.store.list_keys() == await sandbox.store.memberships("sandbox") == []
+    assert (await sandbox.claim(checkout.claim_token)).status == "active"
+
+
+async def test_an_attempt_is_counted_for_a_valid_body_alone(
+    held: tuple[Shop, HeldBilling],
+) -> None:
+    shop, billing = held
+    shop.checkout_limit = Limit(1, 600)
+    shop.sells_with(billing)
+    for _ in range(3):
+        with pytest.raises(ApiError) as refused:
+            await shop.checkout(contact_email="nobody")
+        assert refused.value.status == 400
+    await shop.checkout()
+    with pytest.raises(ApiError) as refused:
+        await shop.checkout()
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 600)
+    assert len(billing.orders) == 1

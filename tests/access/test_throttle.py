@@ -1,0 +1,162 @@
+"""Attempts by client address in an exact sliding window, over all processes and restarts."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from access.throttle import Limit, Throttle, network
+from schemas.errors import ApiError
+from store.sqlite_access import SqliteAccessStore
+from tests.access.selling import opened
+from tests.serving import NOON, Clock
+
+TWO_IN_TEN_S = Limit(2, 10)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
+    async with opened(tmp_path / "access.db") as store:
+        yield store
+
+
+async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
+    """Attempt once; return after how many seconds to come back, None where it was accepted."""
+    try:
+        await throttle.attempt(address)
+    except ApiError as error:
+        refusal = error
+    else:
+        return None
+    assert (refusal.code, refusal.status) == ("rate_limited", 429)
+    assert f"Retry after {refusal.retry_after_s} seconds" in refusal.message
+    return refusal.retry_after_s
+
+
+async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
+    store: SqliteAccessStore, clock: Clock
+) -> None:
+    throttle = Throttle(store, clock, "checkout", Limit.parse("20/600"))
+    for _ in range(20):
+        assert await refused_for(throttle) is None
+        clock.now += 1000
+    assert await refused_for(throttle) == 580
+    clock.now += 580_000
+    assert await refused_for(throttle) is None
+    assert await refused_for(throttle) == 1
+
+
+async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_millisecond(
+    store: SqliteAccessStore, clock: Clock
+) -> None:
+    throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+    assert await refused_for(throttle) is None  # at 0
+    clock.now += 6000
+    assert await refused_for(throttle) is None  # at 6
+    clock.now += 3999
+    assert await refused_for(throttle) == 1  # at 9.999
+    clock.now += 1
+    assert await refused_for(throttle) is None  # at 10, the first is out
+    assert await refused_for(throttle) == 6
+    clock.now += 500
+    assert await refused_for(throttle) == 6  # 5.5 s, rounded up
+    clock.now += 5500
+    assert await refused_for(throttle) is None
+
+
+async def test_refused_attempts_do_not_count(store: SqliteAccessStore, clock: Clock) -> None:
+    throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+    for _ in range(2):
+        assert await refused_for(throttle) is None
+    for _ in range(9):
+        clock.now += 1000
+        assert await refused_for(throttle) is not None
+    clock.now += 1000
+    assert await refused_for(throttle) is None
+
+
+async def test_addresses_and_kinds_are_counted_apart(
+    store: SqliteAccessStore, clock: Clock
+) -> None:
+    checkout = Throttle(store, clock, "checkout", Limit(1, 10))
+    request = Throttle(store, clock, "access-request", Limit(1, 10))
+    for throttle in (checkout, request):
+        for address in ("192.0.2.1", "192.0.2.2"):
+            assert await refused_for(throttle, address) is None
+            assert await refused_for(throttle, address) == 10
+
+
+async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
+    clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.db"
+    async with AsyncExitStack() as stores:
+        both = [await stores.enter_async_context(opened(path)) for _ in range(2)]
+        throttles = [Throttle(store, clock, "checkout", TWO_IN_TEN_S) for store in both]
+        answers = [await refused_for(throttle) for throttle in (*throttles, *throttles)]
+        assert answers == [None, None, 10, 10]
+    async with opened(path) as reopened:
+        assert await refused_for(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
+
+
+async def test_a_smaller_limit_holds_for_attempts_made_before(
+    store: SqliteAccessStore, clock: Clock
+) -> None:
+    before = Throttle(store, clock, "checkout", Limit(3, 10))
+    for _ in range(3):
+        assert await refused_for(before) is None
+        clock.now += 1000
+    # The newest, at 2 s, has to leave the window; it is 3 s now.
+    assert await refused_for(Throttle(store, clock, "checkout", Limit(1, 10))) == 9
+
+
+@pytest.mark.parametrize(
+    ("address", "counted_as"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("::ffff:c000:201", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:0DB8:1:2:ffff:ffff:ffff:ffff", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
+    address: str, counted_as: str
+) -> None:
+    assert network(address) == counted_as
+
+
+async def test_all_addresses_of_an_ipv6_network_count_together(
+    store: SqliteAccessStore, clock: Clock
+) -> None:
+    throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
+    assert await refused_for(throttle, "2001:db8::1") is None
+    assert await refused_for(throttle, "2001:db8::2") is None
+    assert await refused_for(throttle, "2001:db8::3") == 10
+    assert await refused_for(throttle, "2001:db8:0:1::3") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [("20/600", Limit(20, 600)), (" 1/86400 ", Limit(1, 86_400))]
+)
+def test_a_limit_is_attempts_and_seconds(text: str, limit: Limit) -> None:
+    assert Limit.parse(text) == limit
+
+
+@pytest.mark.parametrize(
+    "text", ["", "20", "20/", "/600", "0/600", "20/0", "20/86401", "-1/5", "1.5/5", "a/b", "1/2/3"]
+)
+def test_a_limit_that_is_none_says_what_is_accepted(text: str) -> None:
+    with pytest.raises(ValueError, match="ATTEMPTS/SECONDS, such as 20/600"):
+        Limit.parse(text)

@@ -1,0 +1,226 @@
+"""Webhooks: a signed, fresh message makes Stripe be asked again, and only its answer revokes."""
+
+import json
+import logging
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.stripe_double.books import Object
+from tests.stripe_double.double import StripeDouble
+from tests.stripe_double.shop import Bought, Shop
+
+Happening = Callable[[StripeDouble, Bought], Object]
+
+
+def deleted(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.cancel_subscription(bought.subscription)
+
+
+def unpaid(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.set_status(bought.subscription, "unpaid")
+
+
+def paused(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.set_status(bought.subscription, "paused")
+
+
+def past_due(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.set_status(bought.subscription, "past_due")
+
+
+def refunded(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.refund(bought.charge)
+
+
+def partly_refunded(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.refund(bought.charge, 128_99)
+
+
+def refunded_in_parts(stripe: StripeDouble, bought: Bought) -> Object:
+    stripe.refund(bought.charge, 100_00)
+    return stripe.refund(bought.charge, 29_00)
+
+
+def disputed(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge)
+
+
+def lost(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge, "lost")
+
+
+def inquired(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge, "warning_needs_response", "inquiry")
+
+
+def won(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge, "won")
+
+
+def blocked(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge, "prevented", "block")
+
+
+def resolved(stripe: StripeDouble, bought: Bought) -> Object:
+    return stripe.dispute(bought.charge, "prevented", "resolution")
+
+
+@pytest.mark.parametrize(
+    ("happen", "why"),
+    [
+        (deleted, "the subscription is canceled"),
+        (unpaid, "the subscription is unpaid"),
+        (paused, "the subscription is paused"),
+        (refunded, "the payment was refunded in full"),
+        (refunded_in_parts, "the payment was refunded in full"),
+        (disputed, "the payment was disputed"),
+        (lost, "the payment was disputed"),
+        (resolved, "the payment was disputed"),
+    ],
+)
+async def test_what_ends_a_purchase_revokes_its_key_at_once(
+    shop: Shop, happen: Happening, why: str
+) -> None:
+    bought = await shop.buy()
+    other = await shop.buy()
+    with capture_logs() as lines:
+        answer = await shop.report(happen(shop.stripe, bought))
+    assert (answer.status_code, answer.json()) == (200, {"received": True})
+    assert lines == [
+        {
+            "event": "membership_ended",
+            "log_level": "info",
+            "subscription": bought.subscription,
+            "why": why,
+            "keys": 1,
+        }
+    ]
+    assert await shop.status(bought.api_key) == 403
+    assert await shop.status(other.api_key) == 200
+
+
+@pytest.mark.parametrize("happen", [past_due, partly_refunded, inquired, won, blocked])
+async def test_what_ends_nothing_revokes_nothing(shop: Shop, happen: Happening) -> None:
+    bought = await shop.buy()
+    assert (await shop.report(happen(shop.stripe, bought))).status_code == 200
+    assert await shop.status(bought.api_key) == 200
+
+
+async def test_an_event_that_lies_changes_nothing(shop: Shop) -> None:
+    bought = await shop.buy()
+    subscription = shop.stripe.books.objects[bought.subscription]
+    lie = shop.stripe.books.tell(
+        "customer.subscription.deleted", subscription | {"status": "canceled"}
+    )
+    assert (await shop.report(lie)).status_code == 200
+    assert await shop.status(bought.api_key) == 200
+
+
+async def test_events_out_of_order_end_the_same(shop: Shop) -> None:
+    bought = await shop.buy()
+    earlier = shop.stripe.set_status(bought.subscription, "active")
+    later = shop.stripe.cancel_subscription(bought.subscription)
+    created = next(e for e in shop.stripe.events if e["type"] == "customer.subscription.created")
+    for event in (later, earlier, created):
+        assert (await shop.report(event)).status_code == 200
+    assert await shop.status(bought.api_key) == 403
+
+
+async def test_what_was_revoked_stays_so_when_stripe_takes_it_back(shop: Shop) -> None:
+    bought = await shop.buy()
+    await shop.report(shop.stripe.set_status(bought.subscription, "unpaid"))
+    await shop.report(shop.stripe.set_status(bought.subscription, "active"))
+    assert await shop.status(bought.api_key) == 403
+
+
+async def test_an_event_sent_twice_is_handled_once(shop: Shop) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.set_status(bought.subscription, "past_due")
+    await shop.report(event)
+    asked = len(shop.stripe.requests)
+    assert (await shop.report(event)).status_code == 200
+    assert len(shop.stripe.requests) == asked
+    await shop.report(shop.stripe.set_status(bought.subscription, "past_due"))
+    assert len(shop.stripe.requests) > asked
+
+
+async def test_an_event_is_not_handled_while_stripe_cannot_be_asked(shop: Shop) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.cancel_subscription(bought.subscription)
+    shop.stripe.fail(500)
+    answer = await shop.report(event)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    assert await shop.status(bought.api_key) == 200
+    assert (await shop.report(event)).status_code == 200
+    assert await shop.status(bought.api_key) == 403
+
+
+async def test_a_dispute_whose_charge_cannot_be_asked_for_is_sent_again(shop: Shop) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.dispute(bought.charge)
+    shop.stripe.fail(503)
+    assert (await shop.report(event)).status_code == 503
+    assert (await shop.report(event)).status_code == 200
+    assert await shop.status(bought.api_key) == 403
+
+
+async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: Shop) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.cancel_subscription(bought.subscription)
+    del shop.stripe.books.objects[bought.subscription]
+    with capture_logs() as lines:
+        assert (await shop.report(event)).status_code == 200
+    assert [line["event"] for line in lines] == ["subscription_unknown"]
+    assert await shop.status(bought.api_key) == 200
+
+
+@pytest.mark.parametrize(
+    "changed", [{"type": "invoice.paid"}, {"livemode": True}, {"type": "v2.unheard.of"}]
+)
+async def test_events_of_other_types_and_modes_are_taken_and_do_nothing(
+    shop: Shop, changed: Object
+) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.cancel_subscription(bought.subscription) | changed
+    asked = len(shop.stripe.requests)
+    assert (await shop.report(event)).status_code == 200
+    assert len(shop.stripe.requests) == asked
+    assert await shop.status(bought.api_key) == 200
+
+
+@pytest.mark.parametrize("age_s", [-301, 301])
+async def test_a_message_from_another_time_changes_nothing(shop: Shop, age_s: int) -> None:
+    bought = await shop.buy()
+    event = shop.stripe.cancel_subscription(bought.subscription)
+    answer = await shop.report(event, at=shop.clock.now // 1000 - age_s)
+    assert answer.status_code == 400
+    assert await shop.status(bought.api_key) == 200
+
+
+async def test_no_secret_is_logged_or_answered(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with capture_logs() as lines:
+        begun = await shop.pay()
+        shop.stripe.fail(500)
+        shop.stripe.fail(401)
+        answers = [await shop.claim(begun.claim_token) for _ in range(2)]
+        active = await shop.claim(begun.claim_token)
+        subscription = shop.stripe.subscription_of(begun.session)
+        event = shop.stripe.cancel_subscription(subscription)
+        answers.append(await shop.report(event, at=1))
+        answers.append(await shop.report(event))
+    told = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
+    assert "billing_unavailable" in told
+    assert "membership_ended" in told
+    assert "Request to Stripe api" in told
+    secrets = [
+        shop.stripe.api_key,
+        shop.stripe.webhook_secret,
+        begun.claim_token,
+        active.json()["api_key"],
+    ]
+    assert [secret for secret in secrets if secret in told] == []

@@ -1,0 +1,323 @@
+"""What the calls of a key count for, over both faces together."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.billing.off import NoBilling
+from access.keys import hash_key, new_key
+from schemas.vocabulary import DAY_MS, Mode
+from tests.bad_inputs import CATALOG, STATE, STATS, USAGE, as_path
+from tests.serving import Face, Served, counting_broken, coverage, serving
+from tests.store.rows import plainly
+from tests.store.test_sqlite_purchases import CLAIM, MEMBER
+
+LIMIT = 3
+MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
+BTC = {"ticker": "BTC"}
+AGENTS = Path("docs/agents.md").read_text()
+
+
+class LiveBilling(NoBilling):
+    """A server that bills in live mode."""
+
+    mode: Mode | None = "live"
+
+
+@dataclass(frozen=True)
+class Called:
+    """What one call came to; `quota` is limit, remaining and reset, None where it tells none."""
+
+    status: int
+    code: str | None
+    message: str
+    retry_after_s: int | None
+    quota: tuple[int, int, str] | None
+
+
+async def call(
+    served: Served, face: Face, tool: str = STATE, headers: Any = None, **arguments: Any
+) -> Called:
+    """Call a tool over one face, with the key unless headers are given."""
+    sent = served.key_headers if headers is None else headers
+    if face == "rest":
+        return await over_rest(served, as_path(tool, arguments), sent)
+    return await over_mcp(served, tool, arguments, sent)
+
+
+async def over_rest(served: Served, path: str, sent: dict[str, str]) -> Called:
+    response = await served.client.get(f"/api/v1{path}", headers=sent)
+    body = response.json()
+    retry_after = response.headers.get("retry-after")
+    return Called(
+        response.status_code,
+        body.get("error"),
+        body.get("message", ""),
+        None if retry_after is None else int(retry_after),
+        quota_of(response.headers),
+    )
+
+
+async def over_mcp(served: Served, tool: str, arguments: Any, sent: dict[str, str]) -> Called:
+    params = {"name": tool, "arguments": arguments}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    response = await served.post(body, **sent)
+    result = response.json()["result"]
+    meta = result.get("_meta", {})
+    error = json.loads(result["content"][0]["text"]) if result["isError"] else {}
+    quota = quota_of(response.headers)
+    assert "retry-after" not in response.headers
+    assert ("signals/quota" in meta) is (quota is not None)
+    if quota is not None:
+        told = meta["signals/quota"]
+        assert (told["daily_limit"], told["remaining_today"], told["resets_at"]) == quota
+        assert told["remaining_today"] == max(told["daily_limit"] - told["used_today"], 0)
+    return Called(
+        meta.get("signals/status", 200),
+        error.get("error"),
+        error.get("message", ""),
+        meta.get("signals/retry_after_seconds"),
+        quota,
+    )
+
+
+def quota_of(headers: Any) -> tuple[int, int, str] | None:
+    held = {name for name in headers if name.startswith("x-ratelimit")}
+    if not held:
+        return None
+    assert held == {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"}
+    limit, remaining = headers["x-ratelimit-limit"], headers["x-ratelimit-remaining"]
+    return int(limit), int(remaining), headers["x-ratelimit-reset"]
+
+
+def counted(served: Served) -> int:
+    """Return how many calls of all keys are stored as counted."""
+    (row,) = plainly(served.access._connections.path, "SELECT coalesce(sum(used), 0) FROM usage")
+    total: int = row[0]
+    return total
+
+
+async def bought(served: Served, mode: Mode) -> dict[str, str]:
+    """Return the headers of a key that was bought in a mode."""
+    api_key = new_key()
+    claim = replace(CLAIM, id=mode, token_hash=hash_key(mode), mode=mode)
+    await served.access.create_claim(claim)
+    member = replace(MEMBER, subscription=mode, mode=mode)
+    assert await served.access.redeem(claim, member, hash_key(api_key), served.clock())
+    return {"Authorization": f"Bearer {api_key}"}
+
+
+@pytest.fixture
+async def scarce(tmp_path: Path) -> AsyncIterator[Served]:
+    """The service with a quota of a few calls a day."""
+    async with serving(tmp_path, coverage(), daily_limit=LIMIT) as running:
+        yield running
+
+
+async def test_rest_and_mcp_share_one_count(served: Served) -> None:
+    faces: list[Face] = ["rest", "mcp", "mcp", "rest", "mcp"]
+    left = [(await call(served, face, **BTC)).quota for face in faces]
+    assert left == [
+        (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z") for made in range(1, len(faces) + 1)
+    ]
+    assert counted(served) == len(faces)
+
+
+async def test_keys_are_counted_each_for_itself(served: Served, face: Face) -> None:
+    await call(served, face)
+    other = {"X-Api-Key": await served.keys.create("other")}
+    for remaining in (9_999, 9_998):
+        quota = (await call(served, face, headers=other)).quota
+        assert quota is not None
+        assert quota[1] == remaining
+
+
+async def test_a_call_whose_arguments_are_refused_counts(served: Served, face: Face) -> None:
+    for made, arguments in enumerate(({"ticker": "BTX"}, {"colour": "red"}, {"timeframe": "2h"})):
+        refused = await call(served, face, STATE, **arguments)
+        assert refused.status == 400
+        assert refused.quota is not None
+        assert refused.quota[1] == 9_999 - made
+    assert counted(served) == 3
+
+
+async def test_an_answer_that_is_not_there_yet_counts(served_empty: Served, face: Face) -> None:
+    assert (await call(served_empty, face)).status == 503
+    assert counted(served_empty) == 1
+
+
+async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
+    served: Served, face: Face
+) -> None:
+    for headers in ({}, {"X-Api-Key": "nonsense"}, {"Authorization": f"Bearer ek_{'a' * 43}"}):
+        refused = await call(served, face, headers=headers)
+        assert (refused.status, refused.quota) == (401, None)
+    assert counted(served) == 0
+
+
+async def test_what_needs_no_key_is_not_counted_over_mcp(served: Served) -> None:
+    for method, params in (
+        ("initialize", {"protocolVersion": "2025-06-18"}),
+        ("ping", None),
+        ("tools/list", None),
+        ("resources/list", None),
+        ("tools/call", None),
+        ("tools/call", {"name": "signals_get_nothing"}),
+        ("tools/call", {"name": STATE, "arguments": []}),
+        ("tools/call", {"name": CATALOG}),
+        ("tools/call", {"name": CATALOG, "arguments": {"colour": "red"}}),
+        ("tools/call", {"name": STATS}),
+    ):
+        given = {} if params is None else {"params": params}
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, **given}
+        response = await served.post(body, **served.key_headers)
+        assert response.status_code == 200
+        assert quota_of(response.headers) is None
+        assert "signals/quota" not in response.text
+    assert counted(served) == 0
+
+
+async def test_a_notification_is_not_counted(served: Served) -> None:
+    body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
+    response = await served.post(body, **served.key_headers)
+    assert (response.status_code, quota_of(response.headers)) == (202, None)
+    assert counted(served) == 0
+
+
+async def test_open_endpoints_are_not_counted(served: Served) -> None:
+    for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
+        response = await served.rest(path)
+        assert quota_of(response.headers) is None
+    assert counted(served) == 0
+
+
+async def test_the_limit_is_exact_and_then_says_when_to_come_back(
+    scarce: Served, face: Face
+) -> None:
+    left = [(await call(scarce, face, **BTC)).quota for _ in range(LIMIT)]
+    assert [quota and quota[1] for quota in left] == [2, 1, 0]
+    for _ in range(2):
+        refused = await call(scarce, face, **BTC)
+        assert (refused.status, refused.code) == (429, "rate_limited")
+        assert refused.quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
+        # 12:06:20 to midnight.
+        assert refused.retry_after_s == 11 * 3600 + 53 * 60 + 40
+        for said in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
+            assert said in refused.message
+    assert counted(scarce) == LIMIT
+
+
+async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
+    scarce: Served,
+) -> None:
+    results = [await scarce.call(STATE) for _ in range(LIMIT + 1)]
+    results.append(await scarce.call(STATE, headers={}))
+    named = re.findall(r"^\| `(signals/\w+)` \|", AGENTS, re.MULTILINE)
+    assert set(named) == {key for result in results for key in result["_meta"]}
+
+
+async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
+    scarce: Served, face: Face
+) -> None:
+    for before_ms, told_s in ((1, 1), (999, 1), (1000, 1), (1001, 2), (DAY_MS, 86_400)):
+        scarce.clock.now = MIDNIGHT - before_ms
+        for _ in range(LIMIT):
+            await call(scarce, face)
+        assert (await call(scarce, face)).retry_after_s == told_s
+        scarce.clock.now += told_s * 1000
+        assert (await call(scarce, face)).status == 200
+        scarce.api_key = await scarce.keys.create("another")
+
+
+async def test_at_midnight_the_count_starts_anew(scarce: Served, face: Face) -> None:
+    scarce.clock.now = MIDNIGHT - 1
+    statuses = [(await call(scarce, face)).status for _ in range(LIMIT + 1)]
+    scarce.clock.now = MIDNIGHT
+    again = [await call(scarce, face) for _ in range(LIMIT + 1)]
+    assert statuses == [one.status for one in again] == [200, 200, 200, 429]
+    assert again[0].quota == (LIMIT, 2, "2026-10-02T00:00:00.000Z")
+
+
+async def test_usage_is_counted_and_answers_although_the_quota_is_spent(
+    scarce: Served, face: Face
+) -> None:
+    told = []
+    for _ in range(LIMIT + 2):
+        answer = await scarce.answer(face, USAGE)
+        told.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
+        note = answer["meta"]["note"]
+        assert (note is None) is (answer["quota"]["remaining_today"] > 0)
+    assert told == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
+    assert "used up" in note
+    assert "2026-10-01T00:00:00.000Z" in note
+    assert (await call(scarce, face, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
+    assert (await call(scarce, face)).status == 429
+    assert counted(scarce) == LIMIT
+
+
+async def test_bad_arguments_of_usage_are_refused_although_the_quota_is_spent(
+    scarce: Served, face: Face
+) -> None:
+    for _ in range(LIMIT):
+        await call(scarce, face, USAGE)
+    assert (await call(scarce, face, USAGE, colour="red")).status == 400
+
+
+async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_more(
+    served: Served, face: Face
+) -> None:
+    assert (await call(served, face)).status == 200
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    for tool in (STATE, USAGE):
+        refused = await call(served, face, tool)
+        assert (refused.status, refused.code) == (403, "revoked_key")
+        assert refused.quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
+    assert counted(served) == 1
+
+
+async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
+    tmp_path: Path, face: Face
+) -> None:
+    async with serving(tmp_path, coverage(), provider=LiveBilling()) as served:
+        test, live = await bought(served, "test"), served.key_headers
+        refused = await call(served, face, headers=test)
+        assert (refused.status, refused.code) == (403, "not_provisioned")
+        for said in ("test mode", "live mode", "/api/v1/access/checkout"):
+            assert said in refused.message
+        assert refused.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
+        assert (await call(served, face, USAGE, headers=test)).status == 403
+        assert counted(served) == 0
+        assert (await call(served, face, headers=live)).status == 200
+
+
+async def test_a_key_bought_in_live_mode_is_not_provisioned_on_a_test_server(
+    served: Served, face: Face
+) -> None:
+    refused = await call(served, face, headers=await bought(served, "live"))
+    assert (refused.status, refused.code) == (403, "not_provisioned")
+
+
+async def test_with_billing_off_every_key_works(tmp_path: Path, face: Face) -> None:
+    async with serving(tmp_path, coverage(), provider=NoBilling()) as served:
+        for headers in (
+            served.key_headers,
+            await bought(served, "test"),
+            await bought(served, "live"),
+        ):
+            assert (await call(served, face, headers=headers)).status == 200
+
+
+async def test_a_call_that_cannot_be_counted_is_never_answered_and_the_next_one_is(
+    served: Served, face: Face
+) -> None:
+    with counting_broken(served.access):
+        refused = await call(served, face)
+    assert (refused.status, refused.code, refused.quota) == (503, "unavailable", None)
+    assert refused.retry_after_s == 60
+    assert (await call(served, face)).quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")

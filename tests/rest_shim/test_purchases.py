@@ -1,0 +1,423 @@
+"""The purchase routes: bodies read strictly, and over real sockets answers as documented."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import BaseModel
+from starlette.types import Message
+
+from access.billing.provider import BillingError
+from rest_shim.purchases import read_json
+from schemas.errors import ApiError
+from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
+from tests.access.selling import HeldBilling
+from tests.rest_shim.document import Document, served_document
+from tests.serving import Clock, Served, coverage, serving
+
+CHECKOUT, CLAIM, REQUEST = (
+    "/api/v1/access/checkout",
+    "/api/v1/access/claim",
+    "/api/v1/access-request",
+)
+ROUTES = (CHECKOUT, CLAIM, REQUEST)
+EMAIL = {"contact_email": "agent@example.com"}
+UNKNOWN = "ct_" + "A" * 43
+MODELS: dict[str, type[BaseModel]] = {
+    CHECKOUT: CheckoutBody,
+    CLAIM: ClaimBody,
+    REQUEST: AccessRequestBody,
+}
+GOOD: dict[str, dict[str, str]] = {CHECKOUT: EMAIL, CLAIM: {"claim_token": UNKNOWN}, REQUEST: EMAIL}
+
+
+@pytest.fixture
+async def document(served: Served) -> Document:
+    return await served_document(served)
+
+
+@pytest.fixture
+async def held(tmp_path: Path) -> AsyncIterator[tuple[Served, HeldBilling]]:
+    """The service on a provider whose checks can be held."""
+    billing = HeldBilling(Clock())
+    async with serving(tmp_path, coverage(), provider=billing) as served:
+        yield served, billing
+
+
+def refused(path: str, content: bytes) -> str:
+    """Return why a body is refused."""
+    with pytest.raises(ApiError) as refusal:
+        read_json(content, MODELS[path])
+    error = refusal.value
+    assert (error.code, error.status) == ("invalid_parameter", 400)
+    assert error.message.isprintable()
+    return error.message
+
+
+async def begun(served: Served) -> dict[str, Any]:
+    response = await served.client.post(CHECKOUT, json=EMAIL)
+    assert response.status_code == 201
+    checkout: dict[str, Any] = response.json()
+    return checkout
+
+
+async def claimed(served: Served, checkout: dict[str, Any]) -> httpx.Response:
+    return await served.client.post(CLAIM, json={"claim_token": checkout["claim_token"]})
+
+
+async def test_a_key_is_bought_and_every_answer_is_as_documented(
+    served: Served, document: Document
+) -> None:
+    answer = await served.client.post(CHECKOUT, json={**EMAIL, "agent_name": "Trader \U0001f916"})
+    document.holds("POST", CHECKOUT, answer)
+    checkout = answer.json()
+    pending = await claimed(served, checkout)
+    paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    assert paid.status_code == 200
+    active = await claimed(served, checkout)
+    redeemed = await claimed(served, checkout)
+    for response, status in ((pending, 200), (active, 200), (redeemed, 409)):
+        assert response.status_code == status
+        assert response.headers["cache-control"] == "no-store"
+        document.holds("POST", CLAIM, response)
+    assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
+    key = {"Authorization": f"Bearer {active.json()['api_key']}"}
+    usage = (await served.client.get("/api/v1/usage", headers=key)).json()
+    assert usage["key"] == {"label": "Trader \U0001f916"}
+    assert (usage["mode"], usage["quota"]["used_today"]) == ("test", 1)
+
+
+async def test_a_request_for_terms_is_201_and_its_update_200(
+    served: Served, document: Document
+) -> None:
+    for status, said in ((201, "received"), (200, "updated")):
+        response = await served.client.post(REQUEST, json={**EMAIL, "use_case": "Resale"})
+        assert (response.status_code, response.json()["status"]) == (status, said)
+        document.holds("POST", REQUEST, response)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"\xff\xfe{}",
+        b'{"contact_email": "\xe9@example.com"}',
+        b"nonsense",
+        b"{'contact_email': 'a@example.com'}",
+        b"[" * 200_000,
+        b"9" * 5000,
+        b"contact_email=a%40example.com",
+    ],
+)
+def test_a_body_that_is_no_json_is_told_what_to_send(path: str, content: bytes) -> None:
+    message = refused(path, content)
+    assert message.startswith("The body is not valid JSON in UTF-8. Send an object such as {")
+    assert all(name in message for name in GOOD[path])
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("content", [b"", b" \n "])
+def test_an_empty_body_is_called_empty(path: str, content: bytes) -> None:
+    assert (refused(path, content)).startswith("The body is empty. Send")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("content", [b"[]", b"null", b'"text"', b"1", b"NaN"])
+def test_json_that_is_no_object_is_refused(path: str, content: bytes) -> None:
+    message = refused(path, content)
+    assert message.startswith("The body must be one JSON object such as {")
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
+    ((name, value),) = GOOD[path].items()
+    content = f'{{"{name}": "{value}", "{name}": "{value}"}}'.encode()
+    message = refused(path, content)
+    assert message == "The body names a field more than once: give each field once."
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            CHECKOUT,
+            {},
+            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "billing notices.",
+        ),
+        (
+            CHECKOUT,
+            {"contact_email": None},
+            "contact_email: null is not accepted, give a value; accepted: e-mail address that "
+            "receives the receipt and billing notices.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "billing": None},
+            "billing: null is not accepted, leave it out or give a value; accepted: monthly, "
+            "yearly.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "agent_name": None},
+            "agent_name: null is not accepted, leave it out or give a value; accepted: what to "
+            "call the buyer: one line, at most 120 characters.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "billing": "year"},
+            "billing: 'year' is not accepted (did you mean yearly?); accepted: monthly, yearly.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "billing": ["yearly"]},
+            "billing: is not text; accepted: monthly, yearly.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "agent_name": "x" * 121},
+            "agent_name: has 121 characters; accepted: what to call the buyer: one line, at most "
+            "120 characters.",
+        ),
+        (
+            CHECKOUT,
+            {**EMAIL, "agent_nam": "x"},
+            "unknown field 'agent_nam' (did you mean agent_name?); accepted: contact_email, "
+            "billing, agent_name.",
+        ),
+        (
+            CHECKOUT,
+            {"agent_name": 5, "billing": "daily", "x": 1},
+            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "billing notices. billing: 'daily' is not accepted; accepted: monthly, yearly. "
+            "agent_name: is not text; accepted: what to call the buyer: one line, at most 120 "
+            "characters. unknown field 'x'; accepted: contact_email, billing, agent_name.",
+        ),
+        (
+            REQUEST,
+            {**EMAIL, "use_case": "x" * 1001},
+            "use_case: has 1001 characters; accepted: what the readings are for: at most 1000 "
+            "characters.",
+        ),
+    ],
+)
+def test_each_bad_field_is_named_with_what_is_wrong_and_what_is_accepted(
+    path: str, body: Any, message: str
+) -> None:
+    assert refused(path, json.dumps(body).encode()) == message
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [(CHECKOUT, "agent_name")]
+    + [(REQUEST, name) for name in ("agent_name", "operator", "expected_volume", "use_case")],
+)
+@pytest.mark.parametrize("bad", ["\x00", "a\x1b[2Jb", "\x7f", "\x85", "\ud800", "x\udfffy"])
+def test_control_characters_and_lone_surrogates_are_refused_in_every_text(
+    path: str, name: str, bad: str
+) -> None:
+    content = json.dumps({**EMAIL, name: bad}).encode()
+    message = refused(path, content)
+    assert message.startswith(f"{name}: has characters that are not accepted; accepted: ")
+
+
+@pytest.mark.parametrize("text", ["one\ntwo", "one\rtwo", "one\ttwo", "one\u2028two"])
+def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
+    for path in (CHECKOUT, REQUEST):
+        content = json.dumps({**EMAIL, "agent_name": text}).encode()
+        assert refused(path, content).startswith("agent_name: has characters")
+    body = read_json(json.dumps({**EMAIL, "use_case": text}).encode(), AccessRequestBody)
+    assert body.use_case == text
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("name", ["\ud800", "\x00", "contact_email\n", ""])
+def test_a_field_of_any_name_is_refused_in_print(path: str, name: str) -> None:
+    content = json.dumps({**GOOD[path], name: 1}).encode()
+    assert "unknown field" in refused(path, content)
+
+
+@pytest.mark.parametrize("name", ["agent_name", "operator", "use_case", "expected_volume"])
+@pytest.mark.parametrize(("text", "kept"), [("", None), ("  ", None), (" a b ", "a b")])
+def test_a_blank_text_counts_as_left_out(name: str, text: str, kept: str | None) -> None:
+    body = read_json(json.dumps({**EMAIL, name: text}).encode(), AccessRequestBody)
+    assert getattr(body, name) == kept
+
+
+@pytest.mark.parametrize("email", ["a" * 250 + "@x.org", 5, ["a@example.com"], "\ud800@x.org"])
+def test_an_e_mail_address_is_text_of_at_most_254_characters(email: Any) -> None:
+    for path in (CHECKOUT, REQUEST):
+        content = json.dumps({"contact_email": email}).encode()
+        assert refused(path, content).startswith("contact_email: ")
+
+
+async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
+    served: Served, document: Document
+) -> None:
+    for path in ROUTES:
+        for content in (b"", b"{", b"{}", b'{"contact_email": "nobody"}', b'{"claim_token": ""}'):
+            for _ in range(5):
+                response = await served.client.post(path, content=content)
+                assert response.status_code == 400
+                document.holds("POST", path, response)
+        response = await served.client.post(path, json=GOOD[path])
+        assert response.status_code == (404 if path == CLAIM else 201)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        "a" * 201,
+        "ct_" + "A" * 43 + "\n",
+        "ct_" + "A" * 42 + "=",
+        " ct_" + "A" * 43,
+        "ct_" + "A" * 20 + "." + "A" * 22,
+        "ct_\u0410" + "A" * 42,
+        "ct_\u0661" + "A" * 42,
+        "\x00",
+        "\ud800",
+        5,
+        None,
+        True,
+        ["ct_" + "A" * 43],
+        {"ct_" + "A" * 43: 1},
+    ],
+)
+def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
+    content = json.dumps({"claim_token": token}).encode()
+    message = refused(CLAIM, content)
+    assert message.startswith("claim_token: ")
+    assert message.endswith("1 to 200 letters, digits, - and _.")
+    assert "AAAA" not in message
+
+
+async def test_a_secret_in_the_wrong_place_is_not_repeated(served: Served) -> None:
+    bodies = (
+        {UNKNOWN: 1},
+        {"token": UNKNOWN, UNKNOWN: UNKNOWN},
+        {**EMAIL, "billing": UNKNOWN},
+        {**EMAIL, "billing": [UNKNOWN]},
+        {"contact_email": UNKNOWN},
+        {"contact_email": f"{UNKNOWN}@"},
+        UNKNOWN,
+    )
+    for path, body in product(ROUTES, bodies):
+        response = await served.client.post(path, json=body)
+        assert response.status_code == 400
+        assert "AAAAAAAAAA" not in response.text
+
+
+async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_ones(
+    served: Served, document: Document
+) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(17):
+            yield b" " * (1 << 16)
+
+    for token, status in (("-" * 200, 404), ("-" * 201, 400)):
+        response = await served.client.post(CLAIM, json={"claim_token": token})
+        assert response.status_code == status
+        document.holds("POST", CLAIM, response)
+    for path in ROUTES:
+        fitting = json.dumps(GOOD[path]).encode().ljust(1 << 20)
+        assert (await served.client.post(path, content=fitting)).status_code in (201, 404)
+        for content in (fitting + b" ", chunks()):
+            response = await served.client.post(path, content=content)
+            assert response.status_code == 413
+            document.holds("POST", path, response)
+
+
+async def test_the_body_is_json_whatever_the_headers_say(served: Served) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for headers in ({}, form, {"accept": "text/html"}):
+        content = json.dumps(EMAIL).encode()
+        response = await served.client.post(CHECKOUT, content=content, headers=headers)
+        assert response.status_code == 201
+
+
+@pytest.mark.parametrize("path", [CHECKOUT, REQUEST])
+async def test_the_21st_attempt_in_ten_minutes_is_429_on_that_route_alone(
+    served: Served, document: Document, path: str
+) -> None:
+    for _ in range(20):
+        assert (await served.client.post(path, json=EMAIL)).status_code in (200, 201)
+    response = await served.client.post(path, json=EMAIL)
+    assert (response.status_code, response.json()["error"]) == (429, "rate_limited")
+    assert response.headers["retry-after"] == "600"
+    document.holds("POST", path, response)
+    (other,) = {CHECKOUT, REQUEST} - {path}
+    assert (await served.client.post(other, json=EMAIL)).status_code == 201
+
+
+async def test_twenty_claims_at_one_instant_give_one_key(served: Served) -> None:
+    checkout = await begun(served)
+    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(20)))
+    assert sorted(answer.status_code for answer in answers) == [200, *[409] * 19]
+    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+
+
+async def test_a_processor_that_fails_is_503_and_says_when_to_come_back(
+    held: tuple[Served, HeldBilling],
+) -> None:
+    served, billing = held
+    document = await served_document(served)
+    checkout = await begun(served)
+    billing.opens = billing.says["cs_1"] = BillingError("no route to the processor")
+    for path, body in ((CHECKOUT, EMAIL), (CLAIM, {"claim_token": checkout["claim_token"]})):
+        response = await served.client.post(path, json=body)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "30")
+        assert "no route" not in response.text
+        document.holds("POST", path, response)
+
+
+async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
+    held: tuple[Served, HeldBilling],
+) -> None:
+    served, billing = held
+    checkout = await begun(served)
+    billing.pays("cs_1")
+    billing.lets_go.clear()
+    leaving = asyncio.create_task(claimed(served, checkout))
+    async with asyncio.timeout(10):
+        while not billing.checks:  # noqa: ASYNC110 (the provider offers no event)
+            await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    second = asyncio.create_task(claimed(served, checkout))
+    assert (await served.client.get("/api/v1/access")).status_code == 404  # the loop went round
+    billing.lets_go.set()
+    assert (await second).json()["status"] == "active"
+    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+
+
+async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(served: Served) -> None:
+    arriving: list[Message] = [
+        {"type": "http.request", "body": b"{", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return arriving.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": CHECKOUT,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("192.0.2.7", 4711),
+    }
+    await served.app(scope, receive, send)
+    assert sent[0]["status"] == 499  # which reaches nobody

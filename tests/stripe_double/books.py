@@ -1,0 +1,247 @@
+"""What a small Stripe knows: its objects as Stripe's public API reference documents them.
+
+Every change of an object is told in an event, as Stripe does.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Literal
+
+Object = dict[str, Any]
+Status = Literal["active", "trialing", "past_due", "canceled", "unpaid", "incomplete", "paused"]
+
+DAY_S = 86_400
+PERIOD_S = {"month": 30 * DAY_S, "year": 365 * DAY_S}
+COLLECTIONS = {
+    "charge": "charges",
+    "checkout.session": "checkout/sessions",
+    "customer": "customers",
+    "dispute": "disputes",
+    "event": "events",
+    "price": "prices",
+    "refund": "refunds",
+    "subscription": "subscriptions",
+}
+
+
+class Books:
+    """Objects by id, oldest first; `clock` tells epoch ms. Tests may change an object in place."""
+
+    def __init__(self, clock: Callable[[], int], *, livemode: bool) -> None:
+        self._clock = clock
+        self.livemode = livemode
+        self.objects: dict[str, Object] = {}
+        self.line_items: dict[str, list[Object]] = {}
+        self._made = 0
+
+    def every(self, kind: str, **fields: str) -> list[Object]:
+        """Return the objects of a kind whose fields have these values, newest first."""
+        return [
+            each
+            for each in reversed(self.objects.values())
+            if each["object"] == kind and all(each.get(key) == fields[key] for key in fields)
+        ]
+
+    def add_price(self, id_: str, unit_amount: int, interval: str, **changed: Any) -> Object:
+        recurring = {
+            "interval": interval,
+            "interval_count": 1,
+            "meter": None,
+            "trial_period_days": None,
+            "usage_type": "licensed",
+        }
+        return self._add(
+            "price",
+            id_,
+            active=True,
+            billing_scheme="per_unit",
+            currency="usd",
+            product="prod_1",
+            recurring=recurring,
+            tiers_mode=None,
+            type="recurring",
+            unit_amount=unit_amount,
+            **changed,
+        )
+
+    def open_session(self, given: Object, address: str) -> Object:
+        """Open a Checkout Session; `address` is where its pay pages are."""
+        item = given["line_items"][0]
+        price, quantity = self.objects[item["price"]], int(item.get("quantity", 1))
+        amount = price["unit_amount"] * quantity
+        id_ = self._new_id("cs_live" if self.livemode else "cs_test")
+        self.line_items[id_] = [
+            {
+                "id": self._new_id("li"),
+                "object": "item",
+                "amount_subtotal": amount,
+                "amount_total": amount,
+                "currency": price["currency"],
+                "price": deepcopy(price),
+                "quantity": quantity,
+            }
+        ]
+        adaptive = given.get("adaptive_pricing", {}).get("enabled") == "true"
+        return self._add(
+            "checkout.session",
+            id_,
+            adaptive_pricing={"enabled": adaptive},
+            amount_subtotal=amount,
+            amount_total=amount,
+            cancel_url=given.get("cancel_url"),
+            client_reference_id=given.get("client_reference_id"),
+            currency=price["currency"],
+            customer=None,
+            customer_details=None,
+            customer_email=given.get("customer_email"),
+            expires_at=self._now() + DAY_S,
+            metadata=given.get("metadata", {}),
+            mode=given["mode"],
+            payment_status="unpaid",
+            status="open",
+            subscription=None,
+            subscription_data=given.get("subscription_data", {}),
+            success_url=given.get("success_url"),
+            url=f"{address}/c/pay/{id_}",
+        )
+
+    def complete(self, session: Object, *, is_delayed: bool) -> Object:
+        """Let the buyer submit the pay page; a delayed method's money comes with `settle`."""
+        assert session["status"] == "open", session["status"]
+        email = session["customer_email"]
+        customer = self._add("customer", self._new_id("cus"), email=email, deleted=False)
+        subscription = self._subscribe(session, customer["id"])
+        session |= {
+            "customer": customer["id"],
+            "customer_details": {"email": email, "name": "A Buyer"},
+            "payment_status": "unpaid",
+            "status": "complete",
+            "subscription": subscription["id"],
+            "url": None,
+        }
+        if not is_delayed:
+            self._take_money(session)
+        return self.tell("checkout.session.completed", session)
+
+    def settle(self, session: Object) -> Object:
+        """Let the money of a completed session arrive."""
+        self._take_money(session)
+        return self.tell("checkout.session.async_payment_succeeded", session)
+
+    def expire(self, session: Object) -> Object:
+        session |= {"status": "expired", "url": None}
+        return self.tell("checkout.session.expired", session)
+
+    def set_status(self, subscription: Object, status: Status) -> Object:
+        subscription["status"] = status
+        verb = {"canceled": "deleted", "paused": "paused"}.get(status, "updated")
+        if status == "canceled":
+            subscription |= {"canceled_at": self._now(), "ended_at": self._now()}
+        return self.tell(f"customer.subscription.{verb}", subscription)
+
+    def charge(self, customer: str, amount: int) -> Object:
+        """Take money, as each period does."""
+        charge = self._add(
+            "charge",
+            self._new_id("ch"),
+            amount=amount,
+            amount_captured=amount,
+            amount_refunded=0,
+            captured=True,
+            currency="usd",
+            customer=customer,
+            disputed=False,
+            paid=True,
+            payment_intent=self._new_id("pi"),
+            refunded=False,
+            status="succeeded",
+        )
+        self.tell("charge.succeeded", charge)
+        return charge
+
+    def refund(self, charge: Object, amount: int | None) -> Object:
+        """Give back an amount, or all that is left; return the refund."""
+        given_back = charge["amount"] - charge["amount_refunded"] if amount is None else amount
+        charge["amount_refunded"] += given_back
+        charge["refunded"] = charge["amount_refunded"] == charge["amount"]
+        refund = self._add(
+            "refund",
+            self._new_id("re"),
+            amount=given_back,
+            charge=charge["id"],
+            currency=charge["currency"],
+            payment_intent=charge["payment_intent"],
+            reason=None,
+            status="succeeded",
+        )
+        self.tell("charge.refunded", charge)
+        return refund
+
+    def dispute(self, charge: Object, status: str, case_type: str) -> Object:
+        """Let the bank of the buyer question a charge."""
+        charge["disputed"] = True
+        dispute = self._add(
+            "dispute",
+            self._new_id("du"),
+            amount=charge["amount"],
+            charge=charge["id"],
+            currency=charge["currency"],
+            payment_intent=charge["payment_intent"],
+            payment_method_details={"card": {"brand": "visa", "case_type": case_type}},
+            reason="fraudulent",
+            status=status,
+        )
+        return self.tell("charge.dispute.created", dispute)
+
+    def tell(self, kind: str, about: Object) -> Object:
+        """Return a new event that tells of an object as it is now."""
+        return self._add(
+            "event",
+            self._new_id("evt"),
+            api_version="2026-10-28.endive",
+            data={"object": deepcopy(about)},
+            pending_webhooks=1,
+            request={"id": None, "idempotency_key": None},
+            type=kind,
+        )
+
+    def _take_money(self, session: Object) -> None:
+        session["payment_status"] = "paid"
+        self.charge(session["customer"], session["amount_total"])
+
+    def _subscribe(self, session: Object, customer: str) -> Object:
+        price, now = self.line_items[session["id"]][0]["price"], self._now()
+        end = now + PERIOD_S[price["recurring"]["interval"]]
+        item = {
+            "id": self._new_id("si"),
+            "object": "subscription_item",
+            "current_period_end": end,
+            "current_period_start": now,
+            "price": deepcopy(price),
+            "quantity": 1,
+        }
+        subscription = self._add(
+            "subscription",
+            self._new_id("sub"),
+            cancel_at_period_end=False,
+            canceled_at=None,
+            customer=customer,
+            ended_at=None,
+            items={"object": "list", "data": [item], "has_more": False, "url": "/v1/items"},
+            metadata=session["subscription_data"].get("metadata", {}),
+            status="active",
+        )
+        self.tell("customer.subscription.created", subscription)
+        return subscription
+
+    def _add(self, kind: str, id_: str, **fields: Any) -> Object:
+        made = {"id": id_, "object": kind, "created": self._now(), "livemode": self.livemode}
+        self.objects[id_] = made | {"metadata": {}} | fields
+        return self.objects[id_]
+
+    def _new_id(self, prefix: str) -> str:
+        self._made += 1
+        return f"{prefix}_{self._made:06d}"
+
+    def _now(self) -> int:
+        return self._clock() // 1000

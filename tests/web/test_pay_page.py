@@ -1,0 +1,222 @@
+"""The sandbox's pay page and the pages to come back to, over real sockets, as curl would."""
+
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urljoin
+
+import httpx
+import pytest
+
+from access.billing.sandbox import LIFETIME_MS
+from tests.access.selling import HeldBilling
+from tests.serving import Clock, Served, coverage, serving
+
+EMAIL = "agent@example.com"
+
+
+class Page(HTMLParser):
+    """What a page holds: its elements, its texts, the buttons that a form sends."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(answer.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.elements if found == tag]
+
+    @property
+    def actions(self) -> list[str | None]:
+        return [button["value"] for button in self.all("button")]
+
+
+@pytest.fixture
+async def checkout_url(served: Served) -> str:
+    return await begun(served)
+
+
+async def begun(served: Served, **body: str) -> str:
+    given = {"contact_email": EMAIL, **body}
+    response = await served.client.post("/api/v1/access/checkout", json=given)
+    assert response.status_code == 201
+    url: str = response.json()["checkout_url"]
+    return url
+
+
+async def sent(served: Served, url: str, content: str | bytes) -> httpx.Response:
+    return await served.client.post(url, content=content)
+
+
+def is_page(answer: httpx.Response, status: int, title: str) -> Page:
+    """Hold an answer against what every page is; return what it holds."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    policy = dict(
+        part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
+    )
+    assert policy == {
+        "default-src": "'none'",
+        "style-src": "'self'",
+        "form-action": "'self'",
+        "frame-ancestors": "'none'",
+        "base-uri": "'none'",
+    }
+    page = Page(answer)
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("title")) == 1
+    assert page.text.count(title) == 2  # heading and title
+    assert not page.all("script")
+    assert not [name for _, attributes in page.elements for name in attributes if name == "style"]
+    return page
+
+
+@pytest.mark.parametrize(
+    ("billing", "price"),
+    [("monthly", "USD 129 per month"), ("yearly", "USD 1,199 per year")],
+)
+async def test_the_page_tells_plan_price_address_and_that_no_money_moves(
+    served: Served, billing: str, price: str
+) -> None:
+    answer = await served.client.get(await begun(served, billing=billing))
+    page = is_page(answer, 200, "Pay for the premium plan")
+    for told in (f"Premium, billed {billing}", price, EMAIL, "Sandbox", "no money moves"):
+        assert told in page.text
+    assert "Open until 2026-10-01 12:06 UTC" in page.text
+    assert page.actions == ["pay", "cancel"]
+    assert page.all("form") == [{"method": "post"}]  # to the page's own address
+
+
+async def test_its_stylesheet_is_served_beside_it(served: Served, checkout_url: str) -> None:
+    page = Page(await served.client.get(checkout_url))
+    ((style,),) = [[link["href"] for link in page.all("link")]]
+    assert style is not None
+    below_a_path = urljoin("https://x.example/below/sandbox/checkout/sb_1", style)
+    assert below_a_path == "https://x.example/below/web/page.css"
+    answer = await served.client.get(urljoin(checkout_url, style))
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("action", "title"),
+    [("pay", "Paid, in the sandbox"), ("cancel", "This checkout was cancelled")],
+)
+async def test_an_action_is_answered_by_the_page_in_its_new_state_however_often(
+    served: Served, checkout_url: str, action: str, title: str
+) -> None:
+    for _ in range(2):
+        page = is_page(await sent(served, checkout_url, f"action={action}"), 200, title)
+        assert page.actions == []
+    is_page(await served.client.get(checkout_url), 200, title)
+
+
+async def test_what_is_settled_cannot_be_settled_otherwise(served: Served) -> None:
+    paid, cancelled, expired = [await begun(served) for _ in range(3)]
+    await sent(served, paid, "action=pay")
+    await sent(served, cancelled, "action=cancel")
+    served.clock.now += LIFETIME_MS
+    for url, action, title in (
+        (cancelled, "pay", "This checkout was cancelled"),
+        (paid, "cancel", "Paid, in the sandbox"),
+        (expired, "pay", "This checkout has expired"),
+        (expired, "cancel", "This checkout has expired"),
+    ):
+        page = is_page(await sent(served, url, f"action={action}"), 409, title)
+        assert "It can no longer be changed." in page.text
+        is_page(await served.client.get(url), 200, title)
+    is_page(await sent(served, paid, "action=pay"), 200, "Paid, in the sandbox")
+
+
+async def test_only_pay_and_cancel_are_actions(served: Served, checkout_url: str) -> None:
+    for content in (
+        b"",
+        b"action=",
+        b"action=refund",
+        b"action=pay&action=cancel",
+        b"action=pay&action=pay",
+        b'{"action": "pay"}',
+        b"action=p\xe4y",
+        b"a=1&" * 20,
+        b"Action=pay",
+    ):
+        answer = await sent(served, checkout_url, content)
+        assert answer.status_code == 400, content
+        body = answer.json()
+        assert (set(body), body["error"]) == ({"error", "message", "docs"}, "invalid_parameter")
+        assert "accepted: pay, cancel" in body["message"]
+    assert (await sent(served, checkout_url, b"a" * ((1 << 20) + 1))).status_code == 413
+    assert Page(await served.client.get(checkout_url)).actions == ["pay", "cancel"]
+
+
+async def test_an_unknown_checkout_is_404_and_a_wrong_method_405(
+    served: Served, checkout_url: str
+) -> None:
+    unknown = f"{checkout_url}x"
+    for answer in (await served.client.get(unknown), await sent(served, unknown, "action=pay")):
+        assert (answer.status_code, answer.json()["error"]) == (404, "invalid_parameter")
+    refused = await served.client.put(checkout_url)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert (await served.client.head(checkout_url)).status_code == 200
+
+
+async def test_another_site_cannot_press_the_button(served: Served, checkout_url: str) -> None:
+    for origin in ("https://evil.example", "null"):
+        answer = await served.client.post(
+            checkout_url, content="action=pay", headers={"Origin": origin}
+        )
+        assert answer.status_code == 403
+    own = await served.client.post(
+        checkout_url, content="action=pay", headers={"Origin": served.base_url}
+    )
+    assert own.status_code == 200
+
+
+async def test_what_a_buyer_wrote_is_shown_as_text(served: Served) -> None:
+    url = await begun(served, contact_email="a&b'$x@example.com")
+    answer = await served.client.get(url)
+    assert "a&amp;b&#x27;$x@example.com" in answer.text
+    assert "a&b'$x@example.com" in Page(answer).text
+
+
+@pytest.fixture
+async def selling_by_stripe(tmp_path: Path) -> AsyncIterator[Served]:
+    billing = HeldBilling(Clock(), name="stripe")
+    async with serving(tmp_path, coverage(), provider=billing) as served:
+        yield served
+
+
+async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
+    selling_by_stripe: Served,
+) -> None:
+    for path, title, told in (
+        ("/checkout/paid", "Thank you", "Your agent can claim its key now"),
+        ("/checkout/cancelled", "Nothing was paid", "POST /api/v1/access/checkout"),
+    ):
+        answer = await selling_by_stripe.client.get(path)
+        page = is_page(answer, 200, title)
+        assert told in page.text
+        ((style,),) = [[link["href"] for link in page.all("link")]]
+        assert (await selling_by_stripe.client.get(urljoin(path, style))).status_code == 200
+
+
+async def test_each_provider_has_its_own_pages_alone(
+    served: Served, checkout_url: str, tmp_path: Path
+) -> None:
+    assert (await served.client.get("/checkout/paid")).status_code == 404
+    folder = tmp_path / "other"
+    folder.mkdir()
+    async with serving(folder, provider=HeldBilling(Clock(), name="stripe")) as other:
+        path = httpx.URL(checkout_url).path
+        assert (await other.client.get(path)).status_code == 404
+        assert (await other.client.post(path, content="action=pay")).status_code == 404

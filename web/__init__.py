@@ -1,0 +1,1 @@
+"""Pages for people, above access and on the same handlers; nothing below `service` imports them."""

@@ -1,0 +1,89 @@
+"""The sandbox's pay page: what is bought, that no money moves, and a form to pay or cancel."""
+
+from typing import Literal
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from access.billing.sandbox import SandboxBilling, SessionStatus
+from mcp_server.calls import Calls
+from mcp_server.transport import read_body
+from rest_shim.routes import guarded
+from schemas.errors import ApiError, invalid_parameter
+from schemas.vocabulary import Billing, instant
+from store.access_rows import SandboxSession
+from web.pages import filled, page, style_route
+
+PATH = "/sandbox/checkout/{session_id}"
+MODE = "Sandbox"
+ANEW = "To buy a key after all, your agent begins anew with POST /api/v1/access/checkout."
+ACTIONS: dict[str, Literal["paid", "cancelled"]] = {"pay": "paid", "cancel": "cancelled"}
+PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
+SHOWN: dict[SessionStatus, tuple[str, str]] = {
+    "open": (
+        "Pay for the premium plan",
+        "This is a sandbox: no money moves and no card is asked for. Paying here gives your agent "
+        "a key in test mode.",
+    ),
+    "paid": (
+        "Paid, in the sandbox",
+        "No money moved. Your agent can claim its key now, with POST /api/v1/access/claim and its "
+        "claim_token. You can close this page.",
+    ),
+    "cancelled": ("This checkout was cancelled", f"Nothing was paid. {ANEW}"),
+    "expired": ("This checkout has expired", f"Nothing was paid. {ANEW}"),
+}
+
+
+def pay_page_routes(billing: SandboxBilling, calls: Calls) -> list[Route]:
+    """Return the routes of the page at every checkout_url of the sandbox."""
+
+    async def respond(request: Request) -> Response:
+        session = await billing.session(request.path_params["session_id"])
+        if session is None:
+            raise ApiError("invalid_parameter", f"No such checkout is known. {ANEW}", 404)
+        if request.method != "POST":
+            return _shown(request, session, billing.status(session))
+        wanted = _wanted(await read_body(request.receive, request.headers))
+        status = await billing.settle(session, wanted)
+        return _shown(request, session, status, 200 if status == wanted else 409)
+
+    answer = guarded(PATH, calls, respond)
+    return [Route(PATH, answer, methods=["GET", "POST"]), style_route()]
+
+
+def _wanted(body: bytes) -> Literal["paid", "cancelled"]:
+    """Return what a form asks for; ApiError 400 where that is not one of the two actions."""
+    try:
+        given = parse_qs(body.decode("ascii"), max_num_fields=10).get("action", [])
+    except ValueError:
+        given = []
+    if len(given) != 1 or given[0] not in ACTIONS:
+        raise invalid_parameter(
+            "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
+            "form-encoded: action=pay."
+        )
+    return ACTIONS[given[0]]
+
+
+def _shown(
+    request: Request, session: SandboxSession, status: SessionStatus, http_status: int = 200
+) -> Response:
+    """Return the page of a checkout as it is, or (409) as it stays whatever was asked."""
+    title, text = SHOWN[status]
+    amount = f"USD {session.amount_usd:,}"
+    until = instant(session.expires_at)[:16].replace("T", " ")
+    form = filled("pay_form.html", amount=amount, until=until) if status == "open" else ""
+    checkout = filled(
+        "checkout.html",
+        form,
+        title=title,
+        text=text if http_status == 200 else f"It can no longer be changed. {text}",
+        status=status,
+        plan=f"Premium, billed {session.billing}",
+        price=f"{amount} per {PERIODS[session.billing]}",
+        email=session.contact_email,
+    )
+    return page(request, title, checkout, mode=MODE, status=http_status)
