@@ -23,8 +23,7 @@ import structlog
 
 from access.keys import Keys
 from compute.indicators.registry import INDICATORS
-from compute.runs import market_ms
-from compute.stepper import RUN_DELAY_S
+from compute.schedule import RUN_DELAY_S, market_ms
 from schemas.vocabulary import instant
 from service.serve import serve
 from service.settings import Settings

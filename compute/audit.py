@@ -1,26 +1,43 @@
 """Recomputes everything published from the stored bars, with the step that published it.
 
-Checks the digest chain, the row set both ways, every reading and every carry. What another version
-of an indicator read is "not verifiable", never a mismatch.
+Checks the digest chain, the rows of both tiers both ways, every reading and every carry. What
+another version of an indicator read is "not verifiable", never a mismatch.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from compute.audit_rows import Epochs, RowAudit
+from compute.alerts.desk import LAYOUT, Alert, AlertDesk
+from compute.audit_rows import Epochs, RowAudit, by_tier, cell_of
 from compute.bars import HOUR_S
 from compute.engine import layout
 from compute.indicators.contract import NO_READING, Indicator
-from compute.restore import funding_of, series_of
-from compute.runs import last_run
-from compute.stepper import Cell, Changes, Intake, Stepper
+from compute.restore import funding_of, published_hour, series_of
+from compute.schedule import last_run
+from compute.stepper import Cell, Changes, Intake, Place, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import UNIVERSE_RETENTION_MS, Timeframe
+from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    INDICATOR_OF,
+    UNIVERSE_RETENTION_MS,
+    Action,
+    Timeframe,
+)
 from store.digest import GENESIS, bars_digest, chain_digest
 from store.protocol import DamagedError, MarketStore
-from store.rows import BarBlock, ChangeRow, FundingRow, PassContent, PassRow, Progress
+from store.rows import (
+    AlertRow,
+    BarBlock,
+    CarryRow,
+    ChangeRow,
+    FeedRow,
+    FundingRow,
+    PassContent,
+    PassRow,
+    Progress,
+)
 
 Progressed = Callable[[int, int], None]
 
@@ -43,10 +60,12 @@ class Audit:
         self._store: Final = store
         self._indicators: Final = tuple(indicators)
         self._stepper: Final = Stepper(list(universe.by_ticker), universe, indicators)
+        self._alerts: Final = AlertDesk(self._stepper.row, universe, indicators)
         self._intake: Final = Intake({}, universe.ends)
         self._report: Final = Report()
         self._stepped_to: Final[dict[tuple[str, Timeframe], int]] = {}
         self._shown: Final[dict[Cell, int]] = {}
+        self._published: Final[dict[Cell, dict[Action, int]]] = {}
 
     async def run(self, progressed: Progressed = lambda done, end: None) -> Report:
         """Audit the whole store; the report has no findings where all is well."""
@@ -54,13 +73,16 @@ class Audit:
         for asset in () if coverage is None else coverage.assets:
             if asset.timeframes:
                 self._intake.native[asset.ticker] = asset.timeframes[0]
-        self._epochs = Epochs(await self._store.epochs(), self._indicators)
+        versions = {i.id: i.version for i in self._indicators} | self._alerts.versions
+        self._epochs = Epochs(await self._store.epochs(), versions)
+        self._starts = {c: at for c, at in self._epochs.starts().items() if c.key in INDICATOR_OF}
         progress = await self._store.progress()
         rows = RowAudit(
             self._stepper.cells,
+            self._alerts.cells,
             self._epochs,
             await self._store.publish_from(),
-            progress.pruned_before,
+            progress,
             is_nominal=coverage is not None and coverage.source == "recorded",
         )
         self._check_clock(progress, await self._store.passes())
@@ -85,26 +107,32 @@ class Audit:
         last = passes[-1].market_time if passes else None
         if progress.market_time != last:
             self._find(f"clock: is {progress.market_time} where the last pass is at {last}")
-        if progress.pruned_before > max((last or 0) - UNIVERSE_RETENTION_MS, 0):
-            self._find(f"clock: pruned before {progress.pruned_before}, within the retention")
+        for before, retention in (
+            (progress.pruned_before, UNIVERSE_RETENTION_MS),
+            (progress.alerts_pruned_before, ALERTS_RETENTION_MS),
+        ):
+            if before > max((last or 0) - retention, 0):
+                self._find(f"clock: pruned before {before}, within the retention")
 
     async def _walk(self, rows: RowAudit, progressed: Progressed) -> None:
-        """Go through the passes in order, with the stored changes beside them."""
-        stored = self._store.changes()
+        """Go through the passes in order, with the stored rows of both tiers beside them."""
+        stored = _in_one_sequence(self._store)
         waiting = await anext(stored, None)
         passes = await self._store.passes()
         previous, run = GENESIS, -HOUR_S
         for row in passes:
-            changes: list[ChangeRow] = []
+            own: list[FeedRow] = []
             while waiting is not None and waiting.created_at <= (row.last_created_at or -1):
-                changes.append(waiting)
+                own.append(waiting)
                 waiting = await anext(stored, None)
             held = await self._store.pass_content(row.number)
             self._check_chain(previous, row, held)
             before, run = run, last_run(row.market_time)
-            rows.compare(row, self._recompute(held, before, run), changes)
-            self._report.checked["changes"] += len(changes)
+            rows.compare(row, *self._recompute(held, before, run), own)
+            changes, alerts = by_tier(own)
+            self._report.checked.update(changes=len(changes), alerts=len(alerts))
             self._keep_foreign(changes)
+            self._note(alerts, rows)
             previous = row.digest
             progressed(row.number, len(passes))
         ownerless = [] if waiting is None else [waiting]
@@ -115,12 +143,13 @@ class Audit:
         self._report.checked.update(passes=1, bars=bars, settlements=len(held.funding))
         if bars_digest(held.bars, held.funding, held.watermarks) != row.bars_digest:
             self._find(f"bars: pass {row.number} does not hold the bars it was committed with")
-        link = chain_digest(previous, row.market_time, row.bars_digest, row.changes_digest)
+        parts = row.bars_digest, row.changes_digest, row.alerts_digest
+        link = chain_digest(previous, row.market_time, *parts)
         if link != row.digest:
             self._find(f"chain: pass {row.number} does not follow from its predecessor")
 
-    def _recompute(self, held: PassContent, before: int, run: int) -> Changes:
-        """Step a pass's bars; return the changes that follow from them, in their order."""
+    def _recompute(self, held: PassContent, before: int, run: int) -> tuple[Changes, list[Alert]]:
+        """Step a pass's bars; return the changes and alerts that follow, in their order."""
         own: dict[str, tuple[list[BarBlock], list[FundingRow]]] = {}
         for block in held.bars:
             own.setdefault(block.ticker, ([], []))[0].append(block)
@@ -136,7 +165,28 @@ class Audit:
         self._stepped_to.update(
             zip((self._stepper.places[row] for row in due.row.tolist()), closes, strict=True)
         )
-        return self._stepper.run(due)
+        changes, readings = self._stepper.run(due)
+        self._restart_engines()
+        return changes, self._alerts.run(due, readings, run)
+
+    def _restart_engines(self) -> None:
+        """Begin publishers anew where their epochs do, as a start of the service does."""
+        for cell, starts in self._starts.items():
+            while starts and starts[0] <= self._stepped_to.get(cell[:2], -1):
+                self._restart(cell)
+                starts.pop(0)
+
+    def _restart(self, cell: Cell) -> None:
+        if self._alerts.follows(cell[:2]):
+            self._alerts.restart(cell, self._published.get(cell, {}))
+
+    def _note(self, alerts: Sequence[AlertRow], rows: RowAudit) -> None:
+        """Keep when alerts went out: a rebuilt engine's cooldown goes on from there."""
+        for row in alerts:
+            cell = cell_of(row)
+            self._published.setdefault(cell, {})[row.action] = published_hour(row)
+            if rows.is_foreign(row):
+                self._report.not_verifiable[f"alerts of {row.indicator}: another version's"] += 1
 
     def _take_in(self, ticker: str, bars: list[BarBlock], funding: list[FundingRow]) -> None:
         if ticker not in self._stepper.tickers:
@@ -180,26 +230,54 @@ class Audit:
                 self._find(f"readings: {where} is {given} where the bars give {wanted}")
 
     async def _compare_carries(self) -> None:
+        for cell in [cell for cell, starts in self._starts.items() if starts]:
+            self._restart(cell)
         stored = {
             Cell(row.ticker, row.timeframe, row.indicator): row
             for row in await self._store.carries()
         }
         self._report.checked["carries"] += len(stored)
-        for (ticker, timeframe), close in self._stepped_to.items():
-            row = self._stepper.row[ticker, timeframe]
-            for column, indicator in enumerate(self._indicators):
-                cell = Cell(ticker, timeframe, indicator.id)
-                carry = stored.pop(cell, None)
-                where = ".".join(cell)
-                if carry is None:
-                    self._find(f"carries: {where} is missing")
-                elif (carry.version, carry.layout) != (indicator.version, layout(indicator)):
-                    self._report.not_verifiable[f"carry of {cell.key}: v{carry.version}"] += 1
-                elif (carry.close_time, carry.data) != (
-                    close,
-                    self._stepper.engine.carry(column, row),
-                ):
-                    self._find(f"carries: {where} does not follow from the bars")
+        for place, close in self._stepped_to.items():
+            for cell, version, shape, data in self._carries(place):
+                self._compare_carry(stored.pop(cell, None), cell, version, shape, close, data)
         for cell in stored:
-            if cell.ticker in self._stepper.tickers:
+            if cell.key in INDICATOR_OF and not self._alerts.follows(cell[:2]):
+                self._report.not_verifiable[f"carry of {cell.key}: not followed"] += 1
+            elif cell.ticker in self._stepper.tickers:
                 self._find(f"carries: {'.'.join(cell)} belongs to no bar")
+
+    def _carries(self, place: Place) -> Iterator[tuple[Cell, int, str, bytes]]:
+        """Yield cell, version, layout and data of all that remembers something of a sequence."""
+        row = self._stepper.row[place]
+        for column, indicator in enumerate(self._indicators):
+            data = self._stepper.engine.carry(column, row)
+            yield Cell(*place, indicator.id), indicator.version, layout(indicator), data
+        for key, version in self._alerts.versions.items():
+            cell = Cell(*place, key)
+            if self._alerts.follows(place) and self._epochs.knows(cell):
+                yield cell, version, LAYOUT, self._alerts.carry(cell)
+
+    def _compare_carry(
+        self, stored: CarryRow | None, cell: Cell, version: int, shape: str, close: int, data: bytes
+    ) -> None:
+        where = ".".join(cell)
+        if stored is None:
+            self._find(f"carries: {where} is missing")
+        elif (stored.version, stored.layout) != (version, shape):
+            self._report.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
+        elif (stored.close_time, stored.data) != (close, data):
+            self._find(f"carries: {where} does not follow from the bars")
+
+
+async def _in_one_sequence(store: MarketStore) -> AsyncIterator[FeedRow]:
+    """Yield the stored rows of both tiers, oldest first."""
+    changes, alerts = store.changes(), store.alerts()
+    change, alert = await anext(changes, None), await anext(alerts, None)
+    while change is not None or alert is not None:
+        if alert is None or (change is not None and change.created_at < alert.created_at):
+            assert change is not None
+            yield change
+            change = await anext(changes, None)
+        else:
+            yield alert
+            alert = await anext(alerts, None)

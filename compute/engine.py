@@ -1,30 +1,42 @@
-"""Steps all indicators over any subset of sequences and keeps their carries. Pure NumPy."""
+"""Steps functions over any subset of sequences and keeps their carries. Pure NumPy."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compute.indicators.contract import Bar, Carry, Indicator, Readings
+from compute.indicators.contract import Carry, Readings
 
 Rows = NDArray[np.int64]
+Columns = TypeVar("Columns", bound=tuple[NDArray[Any], ...])
+ColumnsIn = TypeVar("ColumnsIn", bound=tuple[NDArray[Any], ...], contravariant=True)
 
 
-class Engine:
-    """The carries of every indicator and every sequence: one asset's bars of one timeframe.
+class Stepping(Protocol[ColumnsIn]):
+    """A step over all sequences at once, as an indicator's and the alert engine's are."""
+
+    def start(self, assets: int, /) -> Carry:
+        """Return the carry of sequences that have not yet seen a bar."""
+
+    def step(self, carry: Carry, bar: ColumnsIn, /) -> tuple[Carry, Readings]:
+        """Advance by one bar of each sequence, which may consume the carry."""
+
+
+class Engine(Generic[Columns]):
+    """The carries of some step functions and every sequence, such as an asset's 4h bars.
 
     Sequences are numbered 0 to `rows` - 1 by the caller. They do not depend on each other, so that
     the k-th bars of all of them step together, whenever they closed.
     """
 
-    def __init__(self, indicators: Sequence[Indicator], rows: int) -> None:
-        self.indicators: Final = tuple(indicators)
-        self._carries: list[Carry] = [i.start(rows) for i in self.indicators]
+    def __init__(self, indicators: Sequence[Stepping[Columns]], rows: int) -> None:
+        self._indicators: Final = tuple(indicators)
+        self._carries: list[Carry] = [i.start(rows) for i in self._indicators]
 
-    def step(self, rows: Rows, count: Rows, bar: Bar) -> Readings:
+    def step(self, rows: Rows, count: Rows, bar: Columns) -> Readings:
         """Step the sequences `rows`, each named once, on `count` bars each.
 
         The bars of a sequence lie together in the columns of `bar`, in order of close. Returns
@@ -34,8 +46,8 @@ class Engine:
         place, sizes = _turns(count, order)
         bars = _split(bar, place, sizes)
         chosen = _stretch(rows[order])
-        readings = np.empty((len(place), len(self.indicators)), dtype=np.int8)
-        for column, indicator in enumerate(self.indicators):
+        readings = np.empty((len(place), len(self._indicators)), dtype=np.int8)
+        for column, indicator in enumerate(self._indicators):
             whole = self._carries[column]
             part = {name: array[chosen] for name, array in whole.items()}
             if bars:
@@ -81,23 +93,25 @@ def _turns(count: Rows, order: Rows) -> tuple[Rows, Rows]:
     return (np.cumsum(sizes) - sizes)[turn] + np.repeat(rank, count), sizes
 
 
-def _split(bar: Bar, place: Rows, sizes: Rows) -> list[Bar]:
+def _split(bar: Columns, place: Rows, sizes: Rows) -> list[Columns]:
     """Return the bars turn by turn."""
-    columns = []
+    kind, columns = cast(Callable[..., Columns], type(bar)), []
     for column in bar:
         moved = np.empty_like(column)
         moved[place] = column
         columns.append(np.split(moved, np.cumsum(sizes[:-1])))
-    return list(map(Bar, *columns)) if len(place) else []
+    return list(map(kind, *columns)) if len(place) else []
 
 
-def _step_turns(indicator: Indicator, carry: Carry, bars: Iterable[Bar]) -> list[Readings]:
+def _step_turns(
+    indicator: Stepping[Columns], carry: Carry, bars: Iterable[Columns]
+) -> list[Readings]:
     """Step the first rows of a carry on each turn's bars, in place; return the turns' readings.
 
     As long as no sequence ends, an indicator goes on with the arrays that it returned.
     """
     readings = []
-    for length, turns in groupby(bars, key=lambda bar: len(bar.close)):
+    for length, turns in groupby(bars, key=lambda bar: len(bar[0])):
         part: Carry = {name: array[:length] for name, array in carry.items()}
         moved = dict(part)
         for bar in turns:
@@ -109,8 +123,8 @@ def _step_turns(indicator: Indicator, carry: Carry, bars: Iterable[Bar]) -> list
     return readings
 
 
-def layout(indicator: Indicator) -> str:
-    """Return a short digest of the names, types and shapes of an indicator's carry."""
+def layout(indicator: Stepping[Any]) -> str:
+    """Return a short digest of the names, types and shapes of a carry."""
     carry = indicator.start(1)
     text = ";".join(f"{n}:{carry[n].dtype.str}:{carry[n].shape[1:]}" for n in sorted(carry))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from compute.bars import DAY_S
-from compute.rows import market_ms
 from compute.runs import Runs
+from compute.schedule import market_ms
 from schemas.vocabulary import instant
 from store.protocol import LockTakenError, MarketStore
 

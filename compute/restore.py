@@ -6,14 +6,16 @@ from typing import Final
 
 import numpy as np
 
+from compute.alerts.desk import LAYOUT, AlertDesk, engine_version
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, built
 from compute.engine import Engine, layout
-from compute.indicators.contract import Bar, Indicator
-from compute.stepper import Cell, Intake, Stepper
+from compute.indicators.contract import Bar, Indicator, Readings
+from compute.schedule import last_run
+from compute.stepper import Cell, Intake, Place, Stepper
 from compute.universe import Universe
-from schemas.vocabulary import PERIOD_S, Timeframe
+from schemas.vocabulary import ENGINE_KEYS, PERIOD_S, Action, Timeframe
 from store.protocol import MarketStore
-from store.rows import BarBlock, CarryRow, EpochRow, FundingRow
+from store.rows import AlertRow, BarBlock, CarryRow, EpochRow, FundingRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +26,17 @@ class Desk:
     """
 
     stepper: Stepper
+    alerts: AlertDesk
     intake: Intake
     carries: dict[Cell, CarryRow] = field(default_factory=dict)
     unsaved: set[Cell] = field(default_factory=set)
     epochs: list[EpochRow] = field(default_factory=list)
+
+    def cells(self, place: Place) -> list[tuple[Cell, int]]:
+        """Return what remembers something of a sequence, indicators and engines, and versions."""
+        own = {i.id: i.version for i in self.stepper.indicators}
+        engines = self.alerts.versions if self.alerts.follows(place) else {}
+        return [(Cell(*place, key), version) for key, version in (own | engines).items()]
 
 
 class Restorer:
@@ -40,13 +49,14 @@ class Restorer:
         self._universe: Final = universe
         self._indicators: Final = indicators
         self._layouts: Final = {i.id: layout(i) for i in indicators}
+        self._published: dict[Cell, dict[Action, int]] = {}
 
     async def desk(self, native: Mapping[str, Timeframe]) -> Desk:
         """Return the desk of a store, new or not."""
-        desk = Desk(
-            Stepper(list(native), self._universe, self._indicators),
-            Intake(native, self._universe.ends),
-        )
+        stepper = Stepper(list(native), self._universe, self._indicators)
+        alerts = AlertDesk(stepper.row, self._universe, self._indicators)
+        desk = Desk(stepper, alerts, Intake(native, self._universe.ends))
+        self._published = await published_at(self._store)
         for carry in await self._store.carries():
             if carry.ticker in native:
                 desk.carries[Cell(carry.ticker, carry.timeframe, carry.indicator)] = carry
@@ -59,7 +69,10 @@ class Restorer:
         return desk
 
     def carry_row(self, desk: Desk, cell: Cell, close_time: int, epoch: int) -> CarryRow:
-        """Return the carry that an engine holds for a cell, to be stored."""
+        """Return the carry that an indicator or an engine holds for a cell, to be stored."""
+        if cell.key in desk.alerts.versions:
+            version, data = desk.alerts.versions[cell.key], desk.alerts.carry(cell)
+            return CarryRow(*cell, version, LAYOUT, epoch, close_time, data)
         column = desk.stepper.keys.index(cell.key)
         data = desk.stepper.engine.carry(column, desk.stepper.row[cell[:2]])
         version = self._indicators[column].version
@@ -68,16 +81,15 @@ class Restorer:
     async def _restore_asset(self, desk: Desk, ticker: str) -> None:
         stepped_to = {
             timeframe: max(
-                (carry.close_time for cell, carry in desk.carries.items() if cell[:2] == place),
+                (desk.carries[cell].close_time for cell in self._known(desk, (ticker, timeframe))),
                 default=-1,
             )
             for timeframe in desk.intake.timeframes(ticker)
-            for place in [(ticker, timeframe)]
         }
         whole = any(
-            to >= 0 and not self._is_current(desk.carries.get(Cell(ticker, timeframe, i.id)), i)
+            to >= 0 and not self._is_current(desk.carries.get(cell), cell, version, to)
             for timeframe, to in stepped_to.items()
-            for i in self._indicators
+            for cell, version in desk.cells((ticker, timeframe))
         )
         since = -1 if whole else min(stepped_to.values())
         stored = await self._store.bars(ticker, since - 2 * HOUR_S)
@@ -87,48 +99,100 @@ class Restorer:
             waiting = bars.where(bars.close_time > to)
             desk.intake.resume(ticker, timeframe, waiting, funding)
             if to >= 0:
-                self._restore_carries(desk, ticker, timeframe, to, bars, funding)
+                own = desk.intake.native[ticker] == timeframe
+                series = bars if own else built(bars, PERIOD_S[timeframe])
+                past = series.where(series.close_time <= to)
+                self._restore_carries(desk, (ticker, timeframe), to, past, funding)
+
+    def _known(self, desk: Desk, place: Place) -> list[Cell]:
+        """Return the indicators' cells of a sequence that have a carry."""
+        return [cell for i in self._indicators if (cell := Cell(*place, i.id)) in desk.carries]
 
     def _restore_carries(
+        self, desk: Desk, place: Place, stepped_to: int, past: Series, funding: Funding
+    ) -> None:
+        """Put back what is current and rebuild the rest from the bars of the past."""
+        engine, row = desk.stepper.engine, desk.stepper.row[place]
+        for column, indicator in enumerate(self._indicators):
+            cell = Cell(*place, indicator.id)
+            if self._is_current(desk.carries.get(cell), cell, indicator.version, stepped_to):
+                engine.restore(column, row, desk.carries[cell].data)
+            else:
+                engine.restore(column, row, rebuilt(indicator, past, funding)[0])
+                self._begin_epoch(desk, cell, indicator.version, stepped_to)
+            if desk.alerts.follows(place):
+                self._restore_engine(desk, place, indicator, stepped_to, past, funding)
+
+    def _restore_engine(
         self,
         desk: Desk,
-        ticker: str,
-        timeframe: Timeframe,
+        place: Place,
+        indicator: Indicator,
         stepped_to: int,
-        bars: Series,
+        past: Series,
         funding: Funding,
     ) -> None:
-        engine, row = desk.stepper.engine, desk.stepper.row[ticker, timeframe]
-        own = desk.intake.native[ticker] == timeframe
-        for column, indicator in enumerate(self._indicators):
-            cell = Cell(ticker, timeframe, indicator.id)
-            carry = desk.carries.get(cell)
-            if carry is not None and self._is_current(carry, indicator):
-                engine.restore(column, row, carry.data)
-                continue
-            series = bars if own else built(bars, PERIOD_S[timeframe])
-            series = series.where(series.close_time <= stepped_to)
-            engine.restore(column, row, rebuilt(indicator, series, funding))
-            epoch = 0 if carry is None else carry.epoch + 1
-            desk.carries[cell] = self.carry_row(desk, cell, stepped_to, epoch)
-            desk.unsaved.add(cell)
-            reason = "new to this store" if carry is None else f"replaces version {carry.version}"
-            desk.epochs.append(EpochRow(*cell, epoch, indicator.version, 0, stepped_to + 1, reason))
+        """Put an alert engine back; one that is rebuilt publishes from the next bar on."""
+        cell, version = Cell(*place, ENGINE_KEYS[indicator.id]), engine_version(indicator)
+        if self._is_current(desk.carries.get(cell), cell, version, stepped_to):
+            desk.alerts.restore(cell, desk.carries[cell].data)
+            return
+        desk.alerts.rebuild(cell, past, rebuilt(indicator, past, funding)[1])
+        desk.alerts.restart(cell, self._published.get(cell, {}))
+        self._begin_epoch(desk, cell, version, stepped_to)
 
-    def _is_current(self, carry: CarryRow | None, indicator: Indicator) -> bool:
-        return carry is not None and (carry.version, carry.layout) == (
-            indicator.version,
-            self._layouts[indicator.id],
-        )
+    def _begin_epoch(self, desk: Desk, cell: Cell, version: int, stepped_to: int) -> None:
+        """Note a rebuilt carry and the epoch that begins with it, for the next pass."""
+        old = desk.carries.get(cell)
+        epoch = 0 if old is None else old.epoch + 1
+        desk.carries[cell] = self.carry_row(desk, cell, stepped_to, epoch)
+        desk.unsaved.add(cell)
+        reason = _why(old, version)
+        desk.epochs.append(EpochRow(*cell, epoch, version, 0, stepped_to + 1, reason))
+
+    def _is_current(
+        self, carry: CarryRow | None, cell: Cell, version: int, stepped_to: int
+    ) -> bool:
+        """Say whether a carry is of this code and of the last bar stepped.
+
+        That of an engine is not where its asset was not followed for a while.
+        """
+        wanted = version, self._layouts.get(cell.key, LAYOUT), stepped_to
+        return carry is not None and (carry.version, carry.layout, carry.close_time) == wanted
 
 
-def rebuilt(indicator: Indicator, bars: Series, funding: Funding) -> bytes:
-    """Step one asset's bars of one timeframe from the first on; return the carry."""
-    engine = Engine((indicator,), 1)
+def _why(old: CarryRow | None, version: int) -> str:
+    if old is None:
+        return "new to this store"
+    is_same = old.version == version
+    return "was not followed for a while" if is_same else f"replaces version {old.version}"
+
+
+async def published_at(store: MarketStore) -> dict[Cell, dict[Action, int]]:
+    """Return at which hour each engine last published each action, as far as is stored."""
+    found: dict[Cell, dict[Action, int]] = {}
+    async for row in store.alerts():
+        cell = Cell(row.ticker, row.timeframe, ENGINE_KEYS[row.indicator])
+        found.setdefault(cell, {})[row.action] = published_hour(row)
+    return found
+
+
+def published_hour(row: AlertRow) -> int:
+    """Return the nominal hour of an alert, or a later one where it was written late.
+
+    Alerts go out at runs of their timeframe alone, as bars step and windows end with these.
+    """
+    period_s = PERIOD_S[row.timeframe]
+    return last_run(row.created_at) // period_s * period_s
+
+
+def rebuilt(indicator: Indicator, bars: Series, funding: Funding) -> tuple[bytes, Readings]:
+    """Step one asset's bars of one timeframe from the first on; return carry and readings."""
+    engine: Engine[Bar] = Engine((indicator,), 1)
     f = funding.annualised(bars.close_time)
     bar = Bar(bars.open, bars.high, bars.low, bars.close, bars.volume, f)
-    engine.step(np.array([0]), np.array([len(bars)]), bar)
-    return engine.carry(0, 0)
+    readings = engine.step(np.array([0]), np.array([len(bars)]), bar)
+    return engine.carry(0, 0), readings[:, 0]
 
 
 def series_of(blocks: Sequence[BarBlock], native: Timeframe) -> Series:

@@ -1,25 +1,20 @@
-"""Makes the rows of a pass: bars, settlements, changes, carries and the epochs they begin."""
+"""Makes the rows of a pass: bars, settlements, changes, alerts, carries and their epochs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
+from compute.alerts.desk import Alert
 from compute.bars import Funding, Series, Times
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.restore import Desk, Restorer
-from compute.stepper import RUN_DELAY_S, Cell, Changes, Due
-from schemas.vocabulary import Timeframe
-from store.rows import BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
+from compute.schedule import market_ms
+from compute.stepper import Cell, Changes, Due
+from schemas.vocabulary import INDICATOR_OF, Timeframe
+from store.rows import AlertRow, BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
 
 NEVER = np.iinfo(np.int64).max
-Seconds = TypeVar("Seconds", int, Times)
-
-
-def market_ms(run: Seconds) -> Seconds:
-    """Return the nominal market time (epoch ms) of the run at an hour."""
-    return (run + RUN_DELAY_S) * 1000
 
 
 def bar_block(ticker: str, native: Timeframe, series: Series) -> BarBlock:
@@ -41,6 +36,50 @@ def sequence_of_times(earliest: Times, last: int) -> Times:
     """
     place = np.arange(len(earliest))
     return np.maximum.accumulate(np.maximum(earliest - place, last + 1)) + place
+
+
+def times_in_one_sequence(
+    changes: Changes, alerts: Sequence[Alert], earliest: Callable[[int], int], last: int
+) -> tuple[Times, Times]:
+    """Return `created_at` of changes and of alerts: hour by hour, an hour's changes come first.
+
+    `earliest` says when (epoch ms) the rows of an hour may be written.
+    """
+    own = np.array([alert.hour for alert in alerts], dtype=np.int64)
+    hours, which = np.unique(np.concatenate([changes.run, own]), return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    times = np.array([earliest(hour) for hour in hours.tolist()], dtype=np.int64)[which]
+    times[order] = sequence_of_times(times[order], last)
+    return times[: len(changes.run)], times[len(changes.run) :]
+
+
+def shown_alerts(alerts: Sequence[Alert], publish_from: Mapping[str, int]) -> list[Alert]:
+    """Return the alerts whose bar closed late enough; the others were published in silence."""
+    return [
+        alert
+        for alert in alerts
+        if market_ms(alert.close_time) >= publish_from.get(alert.cell.ticker, 0)
+    ]
+
+
+def alert_rows(
+    alerts: Sequence[Alert], created_at: Times, epoch_of: Callable[[Cell], int]
+) -> list[AlertRow]:
+    """Return alerts as rows to store, with their times."""
+    return [
+        AlertRow(
+            at,
+            cell.ticker,
+            INDICATOR_OF[cell.key],
+            cell.timeframe,
+            alert.close_time,
+            epoch_of(cell),
+            alert.action,
+            alert.price,
+        )
+        for at, alert in zip(created_at.tolist(), alerts, strict=True)
+        for cell in [alert.cell]
+    ]
 
 
 def change_rows(
@@ -80,18 +119,22 @@ def change_rows(
     ]
 
 
-def carry_rows(desk: Desk, restorer: Restorer, due: Due) -> tuple[list[CarryRow], list[EpochRow]]:
+def carry_rows(
+    desk: Desk, restorer: Restorer, due: Due, alerts: Sequence[Alert]
+) -> tuple[list[CarryRow], list[EpochRow]]:
     """Return the carries to store after a pass, and the epochs that begin with it."""
     epochs = list(desk.epochs)
     rows: dict[Cell, CarryRow] = {cell: desk.carries[cell] for cell in desk.unsaved}
+    for cell in {alert.cell for alert in alerts}:
+        held = desk.carries.get(cell)
+        if held is not None:
+            rows[cell] = restorer.carry_row(desk, cell, held.close_time, held.epoch)
     firsts, lasts = due.close_time[due.first].tolist(), due.close_time[due.last].tolist()
     for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
-        ticker, timeframe = desk.stepper.places[row]
-        for indicator in desk.stepper.engine.indicators:
-            cell = Cell(ticker, timeframe, indicator.id)
+        for cell, version in desk.cells(desk.stepper.places[row]):
             known = desk.carries.get(cell)
             if known is None:
-                epochs.append(EpochRow(*cell, 0, indicator.version, 0, first, "first bar"))
+                epochs.append(EpochRow(*cell, 0, version, 0, first, "first bar"))
             epoch = 0 if known is None else known.epoch
             rows[cell] = restorer.carry_row(desk, cell, last, epoch)
     desk.carries.update(rows)

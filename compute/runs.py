@@ -10,33 +10,31 @@ from typing import Final
 
 import numpy as np
 
+from compute.alerts.desk import Alert
 from compute.bars import DAY_S, HOUR_S, Funding, Series, closing_time
 from compute.coverage import coverage, with_dropped
 from compute.indicators.contract import Indicator
 from compute.restore import Restorer
 from compute.rows import (
+    alert_rows,
     bar_block,
     carry_rows,
     change_rows,
     funding_rows,
-    market_ms,
-    sequence_of_times,
+    shown_alerts,
+    times_in_one_sequence,
 )
+from compute.schedule import last_run, market_ms
 from compute.sources.source import Fetched, Source
-from compute.stepper import ITS_INDICATOR, LEGACY_KEY, RUN_DELAY_S, Cell, Changes
+from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from compute.universe import Universe
 from schemas.vocabulary import DAY_MS, PERIOD_S, Timeframe, midnight_s
 from store.protocol import MarketStore
-from store.rows import BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
+from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
 
 PASS_S = 60 * DAY_S
 FIRST_FEED_MS = 30 * DAY_MS
 Progressed = Callable[[int, int], None]
-
-
-def last_run(now_ms: int) -> int:
-    """Return the hour of the newest run whose market time has come."""
-    return (now_ms // 1000 - RUN_DELAY_S) // HOUR_S * HOUR_S
 
 
 class Runs:
@@ -173,10 +171,10 @@ class Runs:
         return [t for t, seen in self._seen.items() if t not in ends or seen < ends[t]]
 
     def _next_hour(self) -> int | None:
-        """Return the first hour not yet run at which a new bar or a waiting one is due."""
+        """Return the first hour not yet run at which a bar, new or waiting, or an alert is due."""
         closes = [self._source.next_close(ticker, self._seen[ticker]) for ticker in self._live()]
         hours = [close for close in closes if close is not None]
-        hours += self._desk.intake.waiting_for()
+        hours += self._desk.intake.waiting_for() + self._desk.alerts.waiting_for()
         return max(min(hours), self._done + HOUR_S) if hours else None
 
     async def _committed(self, work: Pass | None, stepping: Awaitable[Pass]) -> Pass:
@@ -218,8 +216,10 @@ class Runs:
         stepper = self._desk.stepper
         behind = {row.ticker: row.watermark for row in self._behind}
         due = self._desk.intake.take(stepper.row, start, until, behind)
-        changes = self._change_rows(stepper.run(due))
-        carries, epochs = carry_rows(self._desk, self._restorer, due)
+        stepped, readings = stepper.run(due)
+        alerts = self._desk.alerts.run(due, readings, until)
+        changes, published = self._rows(stepped, shown_alerts(alerts, self._publish_from))
+        carries, epochs = carry_rows(self._desk, self._restorer, due, alerts)
         return Pass(
             market_time=market_ms(until),
             bars=bars,
@@ -230,6 +230,7 @@ class Runs:
             publish_from=publish_from,
             watermarks=self._behind,
             written_at=self._written_at(until),
+            alerts=published,
         )
 
     def _take_in(
@@ -273,17 +274,22 @@ class Runs:
         end = midnight_s(removed_on) - 1
         return series.where(series.close_time <= end), funding.between(-1, end)
 
-    def _change_rows(self, changes: Changes) -> list[ChangeRow]:
-        """Give the changes their places in the one sequence of rows."""
-        hours, which = np.unique(changes.run, return_inverse=True)
-        earliest = [self._written_at(run) or market_ms(run) for run in hours.tolist()]
-        created_at = sequence_of_times(
-            np.array(earliest, dtype=np.int64)[which], self._last_created_at
+    def _rows(
+        self, changes: Changes, alerts: Sequence[Alert]
+    ) -> tuple[list[ChangeRow], list[AlertRow]]:
+        """Give changes and alerts their places in the one sequence of rows."""
+        cells, publish_from = self._desk.stepper.cells, self._publish_from
+        of_changes, of_alerts = times_in_one_sequence(
+            changes,
+            alerts,
+            lambda run: self._written_at(run) or market_ms(run),
+            self._last_created_at,
         )
-        if len(created_at):
-            self._last_created_at = int(created_at[-1])
-        return change_rows(
-            changes, self._desk.stepper.cells, created_at, self._epoch, self._publish_from
+        newest = [times[-1] for times in (of_changes, of_alerts) if len(times)]
+        self._last_created_at = int(max(newest, default=self._last_created_at))
+        return (
+            change_rows(changes, cells, of_changes, self._epoch, publish_from),
+            alert_rows(alerts, of_alerts, self._epoch),
         )
 
     def _epoch(self, cell: Cell) -> int:

@@ -17,7 +17,6 @@ from compute.universe import Universe
 from schemas.vocabulary import LEGACY_KEYS, PERIOD_S, TIMEFRAMES, Timeframe, midnight_s
 
 ((LEGACY_KEY, ITS_INDICATOR),) = LEGACY_KEYS.items()
-RUN_DELAY_S = 180
 Place = tuple[str, Timeframe]
 
 
@@ -79,7 +78,8 @@ class Stepper:
         self.row: Final = {place: row for row, place in enumerate(places)}
         self.keys: Final = (*(i.id for i in indicators), LEGACY_KEY)
         self.cells: Final = tuple(Cell(*place, key) for place in places for key in self.keys)
-        self.engine: Final = Engine(indicators, len(places))
+        self.indicators: Final = tuple(indicators)
+        self.engine: Final[Engine[Bar]] = Engine(indicators, len(places))
         self.board: Final = np.full((len(places), len(self.keys)), NO_READING, dtype=np.int8)
         self._legacy = [i.id for i in indicators].index(ITS_INDICATOR)
         renamed_at = midnight_s(universe.renamed_on)
@@ -91,8 +91,11 @@ class Stepper:
         """Put a stored reading on the board."""
         self.board[self.row[cell[:2]], self.keys.index(cell.key)] = reading
 
-    def run(self, due: Due) -> Changes:
-        """Step what is due at some runs and move the board; return the changes."""
+    def run(self, due: Due) -> tuple[Changes, Readings]:
+        """Step what is due at some runs and move the board.
+
+        Return the changes, and the readings of every bar, shape (bars, keys).
+        """
         row = np.repeat(due.row, due.length)
         readings = self._readings(due, row)
         # Only a sequence's first bars (the warm-up) or last ones (the renaming) read nothing, so
@@ -106,7 +109,7 @@ class Stepper:
         self.board[row[bar], key] = moved
         order = np.lexsort((due.close_time[bar], due.run[bar]))
         bar, key = bar[order], key[order]
-        return Changes(
+        changes = Changes(
             run=due.run[bar],
             close_time=due.close_time[bar],
             cell=row[bar] * len(self.keys) + key,
@@ -114,6 +117,7 @@ class Stepper:
             after=moved[order],
             price=due.bar.close[bar],
         )
+        return changes, readings
 
     def _readings(self, due: Due, row: Times) -> Readings:
         """Step; return the readings of every bar, shape (bars, keys), the legacy key's too."""

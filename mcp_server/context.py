@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from access.admission import Admitted
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import unavailable
-from schemas.vocabulary import DAY_MS, UNIVERSE_RETENTION_MS, Mode, midnight_s
+from schemas.vocabulary import DAY_MS, RETENTION_MS, Mode, Tier, midnight_s
 from store.protocol import MarketStore
 from store.rows import Snapshot, Statistics
 
@@ -87,7 +87,7 @@ class Boards:
         self._version: int | None = None
         self._held: tuple[Snapshot, Board | None] | None = None
         self._counting = asyncio.Lock()
-        self._counted: tuple[Board, Statistics] | None = None
+        self._counted: tuple[Board, dict[Tier, Statistics]] | None = None
 
     async def coverage(self) -> Coverage | None:
         """Return what the compute job last published of itself, None where it never has."""
@@ -97,17 +97,21 @@ class Boards:
         """Return the latest board, None where nothing has been computed yet."""
         return (await self._latest())[1]
 
-    async def statistics(self, board: Board) -> Statistics:
+    async def statistics(self, board: Board) -> dict[Tier, Statistics]:
         """Return the volume of the 30 days that a board ends, counted once however many ask."""
         async with self._counting:
             if self._counted is None or self._counted[0] is not board:
-                counts = await self.store.statistics(
-                    after=board.newest - STATISTICS_DAYS * DAY_MS,
-                    until=board.snapshot.last_created_at,
-                    kept_after=board.market_time - UNIVERSE_RETENTION_MS,
-                )
+                counts = {tier: await self._volume(tier, board) for tier in RETENTION_MS}
                 self._counted = (board, counts)
             return self._counted[1]
+
+    async def _volume(self, tier: Tier, board: Board) -> Statistics:
+        return await self.store.statistics(
+            tier,
+            after=board.newest - STATISTICS_DAYS * DAY_MS,
+            until=board.snapshot.last_created_at,
+            kept_after=board.market_time - RETENTION_MS[tier],
+        )
 
     async def _latest(self) -> tuple[Snapshot, Board | None]:
         version = await self.store.version()

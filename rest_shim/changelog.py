@@ -19,7 +19,7 @@ CHANGELOG = (
             "Keys are bought over the purchase routes, and a key's calls are counted by UTC day.",
             "_meta of MCP results tells what HTTP tells in status and headers: signals/error, "
             "signals/status, signals/retry_after_seconds, signals/quota.",
-            "tier=alerts and tier=all answer 503 in this release.",
+            "tier=alerts and tier=all serve the actions of the alert engines.",
         ],
     ),
     ChangelogEntry(

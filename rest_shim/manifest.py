@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from access.plan import how_to_get_access
 from mcp_server.dispatch import PROTOCOL_VERSION
+from mcp_server.tools.get_signals import RETENTION_DAYS
 from mcp_server.tools.get_usage import what_is_counted
 from mcp_server.tools.json_schema import input_schema
 from mcp_server.tools.registry import TOOLS
@@ -30,18 +31,14 @@ from schemas.manifest import (
     ManifestTool,
     PageSize,
     Polling,
-    RetentionDays,
     TierCoverage,
     TiersCoverage,
     Versioning,
 )
 from schemas.queries import SignalsQuery
 from schemas.vocabulary import (
-    ALERTS_RETENTION_MS,
     DAILY_LIMIT,
-    DAY_MS,
     POLL_INTERVAL_S,
-    UNIVERSE_RETENTION_MS,
     Mode,
     Timeframe,
 )
@@ -200,9 +197,7 @@ def _limits(daily_limit: int) -> Limits:
         daily_quota=daily_limit,
         quota_resets="00:00 UTC",
         page_size=PageSize(default=page["default"], max=page["maximum"]),
-        retention_days=RetentionDays(
-            universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
-        ),
+        retention_days=RETENTION_DAYS,
         note=what_is_counted(daily_limit),
     )
 

@@ -3,14 +3,18 @@
 from functools import cache
 from typing import Any
 
-from mcp_server.tools.get_signals import READING_NUMBERS, TIMING
+from mcp_server.tools.get_signals import (
+    CLOSE,
+    COOLDOWN,
+    DIRECTION_NUMBERS,
+    RETENTION_DAYS,
+    TIMING,
+)
 from schemas.meta import NextUpdate, SignalsMeta
 from schemas.results import Pagination, Signal, SignalsResponse
 from schemas.vocabulary import (
-    DAY_MS,
-    UNIVERSE_RETENTION_MS,
+    ACTION_DIRECTIONS,
     Action,
-    Direction,
     IndicatorId,
     Reading,
     Timeframe,
@@ -30,7 +34,6 @@ _NAMES: dict[IndicatorId, str] = {
     "enzo": "Enzo",
     "perpkit": "PerpKit",
 }
-_DIRECTIONS: dict[Action, Direction] = {"LONG": "bullish", "SHORT": "bearish", "CLOSE": "exit"}
 
 _Row = dict[str, Any]
 
@@ -83,7 +86,7 @@ def _change(
         "tier": "universe",
         "direction": after,
         "transition": {"from": before, "to": after},
-        "change_type": change_type(READING_NUMBERS[before], READING_NUMBERS[after]),
+        "change_type": change_type(DIRECTION_NUMBERS[before], DIRECTION_NUMBERS[after]),
         "action": None,
     }
 
@@ -100,7 +103,7 @@ def _alert(
         **_cell(ticker, indicator, timeframe, price),
         "id": f"alerts.{ticker}.{indicator}.{timeframe}.{close_s}.{action}.0",
         "tier": "alerts",
-        "direction": _DIRECTIONS[action],
+        "direction": ACTION_DIRECTIONS[action],
         "transition": None,
         "change_type": None,
         "action": action,
@@ -138,6 +141,8 @@ def _meta() -> SignalsMeta:
         late_assets=[],
         removed_assets=[],
         note=NOTE,
-        retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
+        retention_days=RETENTION_DAYS,
         timing=TIMING,
+        cooldown=COOLDOWN,
+        close=CLOSE,
     )

@@ -174,7 +174,7 @@ class DirectionCount(Result):
 
 
 class TierStats(Result):
-    """Rows of one tier in the window; every by_* adds up to the total. Null: not published."""
+    """Rows of one tier in the window; every by_* adds up to the total. Null: it covers nothing."""
 
     total_signals: Count | None
     signals_per_day: float | None = Field(description="total_signals / days, unrounded.")

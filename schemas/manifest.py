@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from schemas.errors import HowToGetAccess
-from schemas.meta import Result
+from schemas.meta import Result, RetentionDays
 from schemas.results import Count
 from schemas.vocabulary import IndicatorId, SourceKind, Timeframe, Uri
 
@@ -101,13 +101,6 @@ class PageSize(Result):
 
     default: Count
     max: Count
-
-
-class RetentionDays(Result):
-    """How long rows are kept, by tier."""
-
-    universe: Count
-    alerts: Count
 
 
 class Limits(Result):

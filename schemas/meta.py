@@ -52,11 +52,20 @@ class StateMeta(Freshness):
     legacy_keys: LegacyKeys = Field(description="Outdated keys shown here, and what to use.")
 
 
+class RetentionDays(Result):
+    """How long rows are kept, by tier."""
+
+    universe: int = Field(ge=0)
+    alerts: int = Field(ge=0)
+
+
 class SignalsMeta(Freshness):
     """`meta` of signals."""
 
-    retention_days: int
-    timing: str
+    retention_days: RetentionDays
+    timing: str = Field(description="When rows are written.")
+    cooldown: str = Field(description="How often an action is published, what is held back.")
+    close: str = Field(description="What the action CLOSE says and what it does not.")
 
 
 class ConfluenceMeta(Freshness):

@@ -41,10 +41,24 @@ TIMEFRAMES: tuple[Timeframe, ...] = get_args(Timeframe)
 PERIOD_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
 READING_NAMES: dict[int, Reading] = {1: "bullish", 0: "neutral", -1: "bearish"}
 LEGACY_KEYS: dict[StoredKey, IndicatorId] = {"dexter": "enzo"}
+ACTION_DIRECTIONS: dict[Action, Direction] = {
+    "LONG": "bullish",
+    "SHORT": "bearish",
+    "BUY": "bullish",
+    "SELL": "bearish",
+    "CLOSE": "exit",
+}
 STORED_KEYS: tuple[StoredKey, ...] = get_args(StoredKey)
+ENGINE_KEYS: dict[str, str] = {id_: f"alerts.{id_}" for id_ in INDICATOR_IDS}
+INDICATOR_OF: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
 DAY_MS = 86_400_000
 UNIVERSE_RETENTION_MS = 365 * DAY_MS
 ALERTS_RETENTION_MS = 90 * DAY_MS
+RETENTION_MS: dict[Tier, int] = {
+    "universe": UNIVERSE_RETENTION_MS,
+    "alerts": ALERTS_RETENTION_MS,
+}
+ACTIONS: tuple[Action, ...] = get_args(Action)
 CURRENT_ACTIONS: tuple[Action, ...] = ("LONG", "SHORT", "CLOSE")
 COOLDOWN_CANDLES = 20
 POLL_INTERVAL_S = 900

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from access.upkeep import horizons
 from compute.audit import Audit
 from compute.indicators.contract import Indicator
-from compute.runs import Runs, last_run
+from compute.runs import Runs
+from compute.schedule import last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from schemas.vocabulary import instant

@@ -12,10 +12,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from store.rows import BarBlock, ChangeRow, FundingRow, WatermarkRow
+from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, WatermarkRow
 
 GENESIS = bytes(32)
 
+_ALERT = struct.Struct(">qqd").pack
 _FUNDING = struct.Struct(">qd").pack
 _WATERMARK = struct.Struct(">q?").pack
 _CHANGE = struct.Struct(">qqbbd?").pack
@@ -47,12 +48,26 @@ def changes_digest(changes: Iterable[ChangeRow]) -> bytes:
     return sha256(b"".join(map(_change_bytes, ordered))).digest()
 
 
+def alerts_digest(alerts: Iterable[AlertRow]) -> bytes | None:
+    """Return the SHA-256 of a pass's alerts, ordered by `created_at`; None where there are none."""
+    ordered = sorted(alerts, key=attrgetter("created_at"))
+    return sha256(b"".join(map(_alert_bytes, ordered))).digest() if ordered else None
+
+
 def chain_digest(
-    previous: bytes, market_time: int, bars_digest: bytes, changes_digest: bytes
+    previous: bytes,
+    market_time: int,
+    bars_digest: bytes,
+    changes_digest: bytes,
+    alerts_digest: bytes | None = None,
 ) -> bytes:
-    """Return the digest of a pass; the one before the first is GENESIS."""
+    """Return the digest of a pass; the one before the first is GENESIS.
+
+    A pass without alerts has the digest that it had before there was an alerts tier.
+    """
     link = market_time.to_bytes(8, "big", signed=True)
-    return sha256(previous + link + bars_digest + changes_digest).digest()
+    parts = previous + link + bars_digest + changes_digest
+    return sha256(parts + (alerts_digest or b"")).digest()
 
 
 def _block_bytes(block: BarBlock) -> bytes:
@@ -79,6 +94,12 @@ def _change_bytes(row: ChangeRow) -> bytes:
         before = _NO_READING
     rest = _CHANGE(close_time, epoch, before, after, price + 0.0, shown)
     return _CREATED_AT(b"c", created_at) + _cell_bytes(ticker, indicator, timeframe) + rest
+
+
+def _alert_bytes(row: AlertRow) -> bytes:
+    created_at, ticker, indicator, timeframe, close_time, epoch, action, price = row
+    rest = action.encode() + b"\0" + _ALERT(close_time, epoch, price + 0.0)
+    return _CREATED_AT(b"a", created_at) + _cell_bytes(ticker, indicator, timeframe) + rest
 
 
 @cache

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from schemas.coverage import Coverage
+from schemas.vocabulary import Tier
 from store.rows import (
+    AlertRow,
     BarBlock,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
+    FeedRow,
     FundingRow,
     Pass,
     PassContent,
@@ -101,8 +104,14 @@ class MarketStore(Protocol):
     def changes(self) -> AsyncIterator[ChangeRow]:
         """Yield every stored change, published or not, oldest first."""
 
+    def alerts(self) -> AsyncIterator[AlertRow]:
+        """Yield every stored alert, oldest first."""
+
     async def prune(self) -> int:
-        """Delete rows beyond retention but each cell's newest such row; return how many.
+        """Delete rows beyond retention, each tier's own; return how many.
+
+        Each cell's newest old change stays, and each engine's newest old alert of an action and
+        epoch: what is younger builds on them.
 
         Many short transactions, so that nobody waits for long.
         """
@@ -114,10 +123,16 @@ class MarketStore(Protocol):
         """Return the latest state, read in one transaction."""
 
     async def feed(self, query: FeedQuery) -> list[ChangeRow]:
-        """Return one page of published rows, newest first, read by index."""
+        """Return one page of published changes, newest first, read by index."""
 
-    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
-        """Count the published rows in (`after`, `until`]; all three bounds are epoch ms.
+    async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
+        """Return one page of alerts, newest first, read by index."""
+
+    async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
+        """Return one page of both tiers, newest first; `after` bounds the changes alone."""
+
+    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
+        """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.
 
         `oldest` is that of (`kept_after`, `until`].
         """

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import Timeframe
+from schemas.vocabulary import Action, Timeframe
 
 MAX_OFFSET = 2**63 - 1
 
@@ -84,8 +84,33 @@ class ChangeRow(NamedTuple):
         return f"universe.{cell}.{self.close_time}.{self.epoch}"
 
 
+class AlertRow(NamedTuple):
+    """One published action of an alert engine, with close and price of the bar it fired on."""
+
+    created_at: int
+    ticker: str
+    indicator: str
+    timeframe: Timeframe
+    close_time: int
+    epoch: int
+    action: Action
+    price: float
+
+    @property
+    def id(self) -> str:
+        """The deterministic id of the row: equal bars give equal ids on every machine."""
+        engine = f"{self.ticker}.{self.indicator}.{self.timeframe}"
+        return f"alerts.{engine}.{self.close_time}.{self.action}.{self.epoch}"
+
+
+FeedRow = ChangeRow | AlertRow
+
+
 class CarryRow(NamedTuple):
-    """What an indicator remembers of one asset and timeframe, and the code it belongs to."""
+    """What an indicator or its alert engine remembers of one asset and timeframe.
+
+    `version` and `layout` say of which code; an engine's `indicator` is its key in ENGINE_KEYS.
+    """
 
     ticker: str
     timeframe: Timeframe
@@ -138,6 +163,7 @@ class PassRow:
     """One committed pass and its place in the digest chain; digests are 32 bytes.
 
     `market_time` is nominal; `written_at` is the market clock then, None where it was nominal too.
+    `alerts_digest` is None where no alert was written.
     """
 
     number: int
@@ -147,6 +173,7 @@ class PassRow:
     last_created_at: int | None
     bars_digest: bytes
     changes_digest: bytes
+    alerts_digest: bytes | None
     digest: bytes
 
 
@@ -168,6 +195,7 @@ class Pass:
     publish_from: Mapping[str, int] = field(default_factory=dict)
     watermarks: Sequence[WatermarkRow] = ()
     written_at: int | None = None
+    alerts: Sequence[AlertRow] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +206,14 @@ class PassContent:
     funding: list[FundingRow]
     watermarks: list[WatermarkRow]
     changes: list[ChangeRow]
+    alerts: list[AlertRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a store has come; `market_time` is None before the first pass.
 
-    Rows created before `pruned_before` may have been pruned.
+    Changes created before `pruned_before`, and alerts before theirs, may have been pruned.
     """
 
     source: str | None
@@ -192,6 +221,7 @@ class Progress:
     last_created_at: int
     passes: int
     pruned_before: int
+    alerts_pruned_before: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +242,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """One page of published rows in (`after`, `until`], newest first; times in epoch ms."""
+    """One page of published rows in (`after`, `until`], newest first; times in epoch ms.
+
+    `direction` is 1, -1, or 0 for what is neither: neutral of changes, exit of alerts.
+    """
 
     after: int
     until: int
@@ -226,10 +259,10 @@ class FeedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How many rows a window of the feed holds, by indicator, timeframe and new reading.
+    """How many rows a window of a tier holds, by indicator, timeframe and new reading or action.
 
     `oldest` is the `created_at` of the oldest row that the feed still shows, None without rows.
     """
 
-    counts: Mapping[tuple[str, Timeframe, int], int]
+    counts: Mapping[tuple[str, Timeframe, int | str], int]
     oldest: int | None

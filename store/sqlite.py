@@ -9,15 +9,18 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from aiosqlite import Connection
 
 from schemas.coverage import Coverage
-from store import sqlite_reads, sqlite_writes
+from schemas.vocabulary import Tier
+from store import sqlite_feed, sqlite_reads, sqlite_writes
 from store.migrations import MARKET_MIGRATIONS
 from store.protocol import LockTakenError, StoreError
 from store.rows import (
+    AlertRow,
     BarBlock,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
+    FeedRow,
     FundingRow,
     Pass,
     PassContent,
@@ -30,7 +33,7 @@ from store.rows import (
 )
 from store.sqlite_connections import Connections
 
-CHANGES_A_BATCH = 1000
+ROWS_A_BATCH = 1000
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -87,20 +90,13 @@ class SqliteMarketStore:
             await sqlite_writes.write_pass(db, work)
 
     async def prune(self) -> int:
-        """Delete rows beyond retention but each cell's newest such row; return how many.
+        """Delete rows beyond retention but those that others build on; return how many.
 
         Many short transactions, so that nobody waits for long.
         """
         async with self._connections.writing() as db:
-            before = await sqlite_writes.prune_horizon(db)
-        pruned = 0
-        while before is not None:
-            async with self._connections.writing() as db:
-                deleted = await sqlite_writes.prune(db, before)
-            pruned += deleted
-            if not deleted:
-                break
-        return pruned
+            horizons = await sqlite_writes.prune_horizons(db)
+        return sum([await self._prune(table, before) for table, before in horizons.items()])
 
     async def progress(self) -> Progress:
         """Return how far the store has come."""
@@ -140,7 +136,7 @@ class SqliteMarketStore:
 
     async def pass_content(self, number: int) -> PassContent:
         """Return what a pass wrote; StoreError for an unknown pass, DamagedError where it can't."""
-        return await self._read(sqlite_reads.pass_content, number)
+        return await self._read(_pass_content, number)
 
     async def orphans(self) -> int:
         """Return how many bars, settlements and watermarks belong to no pass."""
@@ -149,7 +145,15 @@ class SqliteMarketStore:
     async def changes(self) -> AsyncIterator[ChangeRow]:
         """Yield every stored change, oldest first; between batches nothing is held open."""
         newest = 0
-        while batch := await self._changes_after(newest):
+        while batch := await self._read(sqlite_feed.changes_after, newest, ROWS_A_BATCH):
+            for row in batch:
+                yield row
+            newest = batch[-1].created_at
+
+    async def alerts(self) -> AsyncIterator[AlertRow]:
+        """Yield every stored alert, oldest first; between batches nothing is held open."""
+        newest = 0
+        while batch := await self._read(sqlite_feed.alerts_after, newest, ROWS_A_BATCH):
             for row in batch:
                 yield row
             newest = batch[-1].created_at
@@ -166,15 +170,30 @@ class SqliteMarketStore:
     async def feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published rows, newest first, read by index."""
         async with self._connections.querying() as db:
-            return await sqlite_reads.feed(db, query)
+            return await sqlite_feed.feed(db, query)
 
-    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
-        """Count the published rows in (`after`, `until`]; all three bounds are epoch ms."""
-        return await self._read(sqlite_reads.statistics, after, until, kept_after)
-
-    async def _changes_after(self, created_at: int) -> list[ChangeRow]:
+    async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
+        """Return one page of alerts, newest first, read by index."""
         async with self._connections.querying() as db:
-            return await sqlite_reads.changes_after(db, created_at, CHANGES_A_BATCH)
+            return await sqlite_feed.alerts_feed(db, query)
+
+    async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
+        """Return one page of both tiers, newest first; `after` bounds the changes alone."""
+        async with self._connections.querying() as db:
+            return await sqlite_feed.merged_feed(db, query, alerts_after)
+
+    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
+        """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms."""
+        return await self._read(sqlite_feed.statistics, tier, after, until, kept_after)
+
+    async def _prune(self, table: str, before: int) -> int:
+        pruned = 0
+        while True:
+            async with self._connections.writing() as db:
+                deleted = await sqlite_writes.prune(db, table, before)
+            pruned += deleted
+            if not deleted:
+                return pruned
 
     async def _read(
         self,
@@ -184,6 +203,19 @@ class SqliteMarketStore:
     ) -> Found:
         async with self._connections.reading() as db:
             return await read(db, *args, **kwargs)
+
+
+async def _pass_content(db: Connection, number: int) -> PassContent:
+    """Return the rows of one pass in the order of its digests; StoreError for an unknown pass."""
+    row = await sqlite_reads.one_pass(db, number)
+    ends = row.first_created_at, row.last_created_at
+    return PassContent(
+        await sqlite_reads.bars_of_pass(db, number),
+        await sqlite_reads.funding_of_pass(db, number),
+        await sqlite_reads.watermarks(db, number),
+        await sqlite_feed.changes_between(db, *ends),
+        await sqlite_feed.alerts_between(db, *ends),
+    )
 
 
 def _lock(path: Path) -> int:

@@ -1,6 +1,5 @@
 """What the SQLite market store reads, as functions over a connection in a read transaction."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from aiosqlite import Connection
@@ -11,39 +10,24 @@ from store.protocol import StoreError
 from store.rows import (
     BarBlock,
     CarryRow,
-    ChangeRow,
     EpochRow,
-    FeedQuery,
     FundingRow,
-    PassContent,
     PassRow,
     Progress,
     ReadingRow,
     Snapshot,
-    Statistics,
     WatermarkRow,
 )
 from store.sqlite_bars import blocks
-from store.sqlite_codes import INDICATOR_CODES, INDICATORS, TIMEFRAME_CODES
+from store.sqlite_codes import INDICATORS
 
 _BARS = "SELECT a.ticker, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data "
 _FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
-_CHANGE = """
-SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id), c.indicator, c.timeframe,
-  c.close_time, c.epoch, c."before", c."after", c.price, c.published
-"""
 _PASS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
-  changes_digest, digest
+  changes_digest, alerts_digest, digest
 FROM passes
 """
-_PUBLISHED = """
-FROM changes INDEXED BY feed_all WHERE published = 1 AND created_at > ? AND created_at <= ?
-"""
-COUNTS = f"""
-SELECT indicator, timeframe, "after", count(*) {_PUBLISHED} GROUP BY indicator, timeframe, "after"
-"""
-OLDEST = f"SELECT min(created_at) {_PUBLISHED}"
 
 
 async def all_rows(db: Connection, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -64,10 +48,13 @@ async def progress(db: Connection) -> Progress:
         market_time=await market_time(db),
         last_created_at=await last_created_at(db),
         passes=await one_value(db, "SELECT coalesce(max(number), 0) FROM passes"),
-        pruned_before=int(
-            await one_value(db, "SELECT value FROM facts WHERE key = 'pruned_before'") or 0
-        ),
+        pruned_before=await _horizon(db, "pruned_before"),
+        alerts_pruned_before=await _horizon(db, "alerts_pruned_before"),
     )
+
+
+async def _horizon(db: Connection, key: str) -> int:
+    return int(await one_value(db, "SELECT value FROM facts WHERE key = ?", key) or 0)
 
 
 async def market_time(db: Connection) -> int | None:
@@ -77,8 +64,14 @@ async def market_time(db: Connection) -> int | None:
 
 
 async def last_created_at(db: Connection) -> int:
-    """Return the newest `created_at`, 0 where there is none."""
-    newest: int = await one_value(db, "SELECT coalesce(max(created_at), 0) FROM changes")
+    """Return the newest `created_at` of both tiers, 0 where there is none."""
+    sql = """
+        SELECT max(
+          (SELECT coalesce(max(created_at), 0) FROM changes),
+          (SELECT coalesce(max(created_at), 0) FROM alerts)
+        )
+    """
+    newest: int = await one_value(db, sql)
     return newest
 
 
@@ -159,29 +152,30 @@ async def passes(db: Connection) -> list[PassRow]:
     return [PassRow(*row) for row in await all_rows(db, _PASS + "ORDER BY number")]
 
 
-async def pass_content(db: Connection, number: int) -> PassContent:
-    """Return the rows of one pass in the order of its digests; StoreError for an unknown pass."""
+async def one_pass(db: Connection, number: int) -> PassRow:
+    """Return one link of the digest chain; StoreError for an unknown pass."""
     found = await all_rows(db, _PASS + "WHERE number = ?", number)
     if not found:
         raise StoreError(f"there is no pass {number}")
-    row = PassRow(*found[0])
-    bars_sql = _BARS + (
+    return PassRow(*found[0])
+
+
+async def bars_of_pass(db: Connection, number: int) -> list[BarBlock]:
+    """Return the bars that a pass took in."""
+    sql = _BARS + (
         "FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ? "
         "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
-    funding_sql = _FUNDING + (
+    return blocks(await all_rows(db, sql, number))
+
+
+async def funding_of_pass(db: Connection, number: int) -> list[FundingRow]:
+    """Return the settlements that a pass took in."""
+    sql = _FUNDING + (
         "FROM funding f JOIN assets a ON a.id = f.asset_id WHERE f.pass = ? "
         "ORDER BY a.ticker, f.settled_at"
     )
-    changes_sql = _CHANGE + (
-        "FROM changes c WHERE c.created_at BETWEEN ? AND ? ORDER BY c.created_at"
-    )
-    return PassContent(
-        blocks(await all_rows(db, bars_sql, number)),
-        [FundingRow(*row) for row in await all_rows(db, funding_sql, number)],
-        await watermarks(db, number),
-        _change_rows(await all_rows(db, changes_sql, row.first_created_at, row.last_created_at)),
-    )
+    return [FundingRow(*row) for row in await all_rows(db, sql, number)]
 
 
 async def last_watermarks(db: Connection) -> list[WatermarkRow]:
@@ -211,12 +205,6 @@ async def orphans(db: Connection) -> int:
     return count
 
 
-async def changes_after(db: Connection, created_at: int, limit: int) -> list[ChangeRow]:
-    """Return the oldest changes after a `created_at`."""
-    sql = _CHANGE + "FROM changes c WHERE c.created_at > ? ORDER BY c.created_at LIMIT ?"
-    return _change_rows(await all_rows(db, sql, created_at, limit))
-
-
 async def snapshot(db: Connection) -> Snapshot:
     """Return the latest state; the version is read first, in the same transaction."""
     number = await version(db)
@@ -233,71 +221,3 @@ async def snapshot(db: Connection) -> Snapshot:
         readings=board,
         late=tuple(row.ticker for row in await last_watermarks(db) if row.is_late),
     )
-
-
-async def feed(db: Connection, query: FeedQuery) -> list[ChangeRow]:
-    """Return one page of published rows, newest first."""
-    sql, values = feed_statement(query)
-    return _change_rows(await all_rows(db, sql, *values))
-
-
-def feed_statement(query: FeedQuery) -> tuple[str, list[object]]:
-    """Write the statement of a page and its values; it names its index, so it can't scan."""
-    conditions = ["c.published = 1", "c.created_at > ?", "c.created_at <= ?"]
-    values: list[object] = [query.after, query.until]
-    for condition, value in _filters(query):
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
-    sql = f"""{_CHANGE}
-        FROM changes c INDEXED BY {_feed_index(query)}
-        WHERE {" AND ".join(conditions)}
-        ORDER BY c.created_at DESC LIMIT ? OFFSET ?"""
-    return sql, [*values, query.limit, query.offset]
-
-
-async def statistics(db: Connection, after: int, until: int, kept_after: int) -> Statistics:
-    """Count the published rows of a window; tell when the oldest kept one was created."""
-    return Statistics(
-        counts={
-            (INDICATORS[indicator], TIMEFRAMES[timeframe], reading): count
-            for indicator, timeframe, reading, count in await all_rows(db, COUNTS, after, until)
-        },
-        oldest=await one_value(db, OLDEST, kept_after, until),
-    )
-
-
-def _filters(query: FeedQuery) -> list[tuple[str, object]]:
-    """Pair each condition with its value, None where it is not asked for; -1 matches nothing."""
-    indicator = query.indicator and INDICATOR_CODES.get(query.indicator, -1)
-    timeframe = query.timeframe and TIMEFRAME_CODES.get(query.timeframe, -1)
-    return [
-        ("c.asset_id = (SELECT id FROM assets WHERE ticker = ?)", query.ticker),
-        ("c.indicator = ?", indicator),
-        ("c.timeframe = ?", timeframe),
-        ('c."after" = ?', query.direction),
-    ]
-
-
-def _feed_index(query: FeedQuery) -> str:
-    """Choose the most selective index that also keeps the order."""
-    if query.ticker is not None:
-        is_cell = query.indicator is not None and query.timeframe is not None
-        return "feed_cell" if is_cell else "feed_asset"
-    if query.indicator is not None:
-        return "feed_indicator"
-    if query.timeframe is not None:
-        return "feed_timeframe"
-    return "feed_all" if query.direction is None else "feed_direction"
-
-
-def _change_rows(rows: Iterable[tuple[Any, ...]]) -> list[ChangeRow]:
-    return [
-        ChangeRow(created_at, ticker, INDICATORS[indicator], TIMEFRAMES[timeframe], *rest)
-        for created_at, ticker, indicator, timeframe, *rest in map(_with_truth, rows)
-    ]
-
-
-def _with_truth(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Make the last column, `published`, a bool."""
-    return *row[:-1], bool(row[-1])

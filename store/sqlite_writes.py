@@ -1,25 +1,36 @@
 """What the SQLite market store writes, as functions over a connection in a write transaction."""
 
 import asyncio
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from aiosqlite import Connection
 
-from schemas.vocabulary import UNIVERSE_RETENTION_MS
+from schemas.vocabulary import ALERTS_RETENTION_MS, UNIVERSE_RETENTION_MS
 from store.digest import (
     GENESIS,
+    alerts_digest,
     bars_digest,
     chain_digest,
     changes_digest,
 )
 from store.protocol import StoreError
-from store.rows import Pass
+from store.rows import AlertRow, ChangeRow, Pass
 from store.sqlite_bars import packed
-from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
+from store.sqlite_codes import ACTION_CODES, INDICATOR_CODES, TIMEFRAME_CODES
 from store.sqlite_reads import all_rows, last_created_at, market_time
 
 PRUNED_AT_ONCE = 5000
 ROWS_A_STATEMENT = (2000, 200, 20, 1)
+HORIZONS = {"changes": "pruned_before", "alerts": "alerts_pruned_before"}
+# What keeps its newest old row: a cell is the base of past boards, an action that of a cooldown
+# which goes on after an engine was rebuilt.
+BASES = {
+    "changes": "asset_id, indicator, timeframe",
+    "alerts": "asset_id, indicator, timeframe, action, epoch",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,8 @@ async def write_pass(db: Connection, work: Pass) -> None:
     assets = await _write_assets(db, work)
     await _write_bars(db, work, assets, number)
     await _write_watermarks(db, work, assets, number)
-    await _write_changes(db, work, assets)
+    await _write_rows(db, work, assets)
+    await _write_board(db, work, assets)
     await _write_carries(db, work, assets)
     await _write_epochs(db, work, assets)
     await _write_link(db, head, work)
@@ -64,27 +76,32 @@ async def write_coverage(db: Connection, document: str) -> None:
     )
 
 
-async def prune_horizon(db: Connection) -> int | None:
-    """Record from when on rows must still be there, and return it; None before the first pass."""
+async def prune_horizons(db: Connection) -> dict[str, int]:
+    """Record from when on rows of each table must still be there, and return it.
+
+    Nothing is old before the first pass.
+    """
     now = await market_time(db)
     if now is None:
-        return None
-    before = now - UNIVERSE_RETENTION_MS
-    await db.execute_fetchall(
-        "INSERT INTO facts (key, value) VALUES ('pruned_before', ?) "
+        return {}
+    kept_ms = {"changes": UNIVERSE_RETENTION_MS, "alerts": ALERTS_RETENTION_MS}
+    before = {table: now - kept for table, kept in kept_ms.items()}
+    await _insert(
+        db,
+        "INSERT INTO facts (key, value) VALUES (?, ?) "
         "ON CONFLICT DO UPDATE SET value = excluded.value",
-        (str(before),),
+        [(HORIZONS[table], str(at)) for table, at in before.items()],
     )
     return before
 
 
-async def prune(db: Connection, before: int) -> int:
-    """Delete some of the changes before a time but each cell's newest; return how many."""
-    sql = """
-        DELETE FROM changes WHERE created_at IN (
-          SELECT created_at FROM changes WHERE created_at < ?1 AND created_at NOT IN (
-            SELECT max(created_at) FROM changes WHERE created_at < ?1
-            GROUP BY asset_id, indicator, timeframe
+async def prune(db: Connection, table: str, before: int) -> int:
+    """Delete some rows before a time but the newest of each cell or base; return how many."""
+    sql = f"""
+        DELETE FROM {table} WHERE created_at IN (
+          SELECT created_at FROM {table} WHERE created_at < ?1 AND created_at NOT IN (
+            SELECT max(created_at) FROM {table} WHERE created_at < ?1
+            GROUP BY {BASES[table]}
           )
           ORDER BY created_at LIMIT ?2
         )
@@ -102,11 +119,12 @@ async def _head(db: Connection) -> _Head:
 def _refuse_disorder(head: _Head, work: Pass) -> None:
     if head.market_time is not None and work.market_time < head.market_time:
         raise StoreError(f"market time may not go back: {work.market_time} < {head.market_time}")
-    newest = head.created_at
-    for change in work.changes:
-        if change.created_at <= newest:
-            raise StoreError(f"created_at must grow: {change.created_at} <= {newest}")
-        newest = change.created_at
+    for rows in (work.changes, work.alerts):  # their order between them, the database holds
+        newest = head.created_at
+        for row in rows:
+            if row.created_at <= newest:
+                raise StoreError(f"created_at must grow: {row.created_at} <= {newest}")
+            newest = row.created_at
 
 
 async def _write_clock(db: Connection, head: _Head, work: Pass) -> None:
@@ -121,8 +139,8 @@ async def _write_clock(db: Connection, head: _Head, work: Pass) -> None:
 async def _write_assets(db: Connection, work: Pass) -> dict[str, int]:
     """Create the assets that the pass mentions first; return the id of every ticker."""
     known = {ticker for (ticker,) in await all_rows(db, "SELECT ticker FROM assets")}
-    kinds = (work.bars, work.funding, work.changes, work.carries, work.epochs, work.watermarks)
-    mentioned = {row.ticker for rows in kinds for row in rows}
+    rows = (work.bars, work.funding, work.changes, work.alerts, work.carries, work.epochs)
+    mentioned = {row.ticker for kind in (*rows, work.watermarks) for row in kind}
     await _insert(
         db,
         "INSERT INTO assets (ticker, publish_from) VALUES (?, ?)",
@@ -161,17 +179,43 @@ async def _write_watermarks(
     )
 
 
-async def _write_changes(db: Connection, work: Pass, assets: dict[str, int]) -> None:
-    """Append the changes and move the board to what they say."""
+async def _write_rows(db: Connection, work: Pass, assets: dict[str, int]) -> None:
+    """Append changes and alerts in their one order, by which the database holds them."""
+    done = 0
+    for alert in work.alerts:
+        before = bisect_left(work.changes, alert.created_at, key=attrgetter("created_at"))
+        await _write_changes(db, work.changes[done:before], assets)
+        await _write_alert(db, alert, assets)
+        done = before
+    await _write_changes(db, work.changes[done:], assets)
+
+
+async def _write_changes(
+    db: Connection, changes: Sequence[ChangeRow], assets: dict[str, int]
+) -> None:
     await _insert(
         db,
         "INSERT INTO changes (created_at, asset_id, indicator, timeframe, close_time, epoch, "
         '"before", "after", price, published) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
         [
             (created_at, assets[ticker], INDICATOR_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
-            for created_at, ticker, key, timeframe, *rest in work.changes
+            for created_at, ticker, key, timeframe, *rest in changes
         ],
     )
+
+
+async def _write_alert(db: Connection, alert: AlertRow, assets: dict[str, int]) -> None:
+    created_at, ticker, indicator, timeframe, close_time, epoch, action, price = alert
+    names = INDICATOR_CODES[indicator], TIMEFRAME_CODES[timeframe]
+    await db.execute_fetchall(
+        "INSERT INTO alerts (created_at, asset_id, indicator, timeframe, close_time, epoch, "
+        "action, price) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (created_at, assets[ticker], *names, close_time, epoch, ACTION_CODES[action], price),
+    )
+
+
+async def _write_board(db: Connection, work: Pass, assets: dict[str, int]) -> None:
+    """Move the board to what the changes say."""
     newest = {(row.ticker, row.timeframe, row.indicator): row.after for row in work.changes}
     await _insert(
         db,
@@ -232,13 +276,18 @@ async def _write_link(db: Connection, head: _Head, work: Pass) -> None:
     """Append the pass to the digest chain."""
     bars = await asyncio.to_thread(bars_digest, work.bars, work.funding, work.watermarks)
     changes = await asyncio.to_thread(changes_digest, work.changes)
-    link = chain_digest(head.digest, work.market_time, bars, changes)
-    first = work.changes[0].created_at if work.changes else None
-    last = work.changes[-1].created_at if work.changes else None
+    alerts = alerts_digest(work.alerts)
+    link = chain_digest(head.digest, work.market_time, bars, changes, alerts)
+    times = [row.created_at for rows in (work.changes[:1], work.changes[-1:]) for row in rows]
+    times += [row.created_at for row in work.alerts]
+    first, last = min(times, default=None), max(times, default=None)
     await db.execute_fetchall(
         "INSERT INTO passes (number, market_time, written_at, first_created_at, last_created_at, "
-        "bars_digest, changes_digest, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (head.number + 1, work.market_time, work.written_at, first, last, bars, changes, link),
+        "bars_digest, changes_digest, alerts_digest, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(head.number + 1, work.market_time, work.written_at, first, last),
+            *(bars, changes, alerts, link),
+        ),
     )
 
 

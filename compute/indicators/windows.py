@@ -4,7 +4,7 @@ Assets lie on axis 0 and a window on the last axis, oldest first, so that no ass
 depends on the others. A carry starts as NaN: what is not yet defined stays NaN by itself.
 """
 
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,28 @@ from compute.indicators.contract import (
     NO_READING,
     WARMUP,
     ZERO_DIVISOR,
-    Bar,
     Carry,
     Floats,
     Readings,
 )
 
 Counts = NDArray[np.int64]
+
+
+class Spans(Protocol):
+    """What a range is measured on: any bar, shape (N,)."""
+
+    @property
+    def high(self) -> Floats:
+        """The highest price."""
+
+    @property
+    def low(self) -> Floats:
+        """The lowest price."""
+
+    @property
+    def close(self) -> Floats:
+        """The last price."""
 
 
 def undefined(*shape: int) -> Floats:
@@ -125,7 +140,7 @@ def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats
     return np.where(count < period, np.nan, moved)
 
 
-def true_range(bar: Bar, previous_close: Floats) -> Floats:
+def true_range(bar: Spans, previous_close: Floats) -> Floats:
     """Return Wilder's true range: high - low of the bar and the previous close, if there is one."""
     true_high: Floats = np.fmax(bar.high, previous_close)
     return true_high - np.fmin(bar.low, previous_close)
@@ -136,7 +151,7 @@ def start_atr(assets: int) -> Carry:
     return {"previous_close": undefined(assets), "atr": np.zeros(assets)}
 
 
-def atr(carry: Carry, bar: Bar, period: int) -> Floats:
+def atr(carry: Carry, bar: Spans, period: int) -> Floats:
     """Return the ATR after this bar, NaN before bar `period`; the bar must be counted already.
 
     It replaces `previous_close` (never in place), so a caller may take the old one before.

@@ -49,8 +49,9 @@ COVERAGE_NOTE = (
     "deployment has no data of it. An empty alerts list: universe only."
 )
 ALERTS_NOTE = (
-    "BUY and SELL are legacy actions that older rows may carry. This release publishes no alerts "
-    "yet: tier=alerts answers 503 until the alert engines are in."
+    "An engine publishes the same action at most once per cooldown_candles candles, in clock time; "
+    "one that fires sooner is held until then. BUY and SELL are legacy actions that older rows may "
+    "carry."
 )
 STATUSES: dict[IndicatorStatus, str] = {
     "stable": "Its id and the meaning of its readings do not change without a changelog entry.",

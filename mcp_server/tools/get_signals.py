@@ -1,84 +1,104 @@
-"""The feed of changes of readings, newest first."""
+"""The feed of both tiers, newest first: changes of readings, and actions of the alert engines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mcp_server.context import Board, Context
 from mcp_server.freshness import freshness
+from mcp_server.signal_rows import signal
 from mcp_server.tools.tool import Tool
 from mcp_server.values import indicator_named, one_ticker, since_ms
-from schemas.errors import unavailable
-from schemas.meta import SignalsMeta
+from schemas.coverage import together
+from schemas.meta import RetentionDays, SignalsMeta
 from schemas.queries import SignalsQuery
-from schemas.results import Pagination, Signal, SignalsResponse, Transition
+from schemas.results import Pagination, SignalsResponse
 from schemas.vocabulary import (
+    ALERTS_RETENTION_MS,
+    COOLDOWN_CANDLES,
     DAY_MS,
-    READING_NAMES,
     UNIVERSE_RETENTION_MS,
+    Direction,
     IndicatorId,
-    change_type,
+    Timeframe,
     instant,
 )
-from store.rows import MAX_OFFSET, ChangeRow, FeedQuery
+from store.rows import MAX_OFFSET, FeedQuery, FeedRow
 
-ALERTS_RETRY_S = 86_400
-READING_NUMBERS: dict[str, int] = {name: number for number, name in READING_NAMES.items()}
+DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
+RETENTION_DAYS = RetentionDays(
+    universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
+)
 TIMING = (
-    "created_at is when a row was written, about 3 to 5 minutes after its candle closed; every "
-    "change is logged, there is no cooldown."
+    "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
+    "alert is written when its window ends. Rows of one run are milliseconds apart, whatever "
+    "candles they fired on."
+)
+COOLDOWN = (
+    "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
+    f"timeframe at most once per {COOLDOWN_CANDLES} candles ({4 * COOLDOWN_CANDLES} hours on 4h, "
+    f"{COOLDOWN_CANDLES} days on 1d); one that fires sooner is held, then published with the price "
+    "it fired at, or never if another alert of the three goes out first."
+)
+CLOSE = (
+    "CLOSE ends the strategy's open position without saying whether it was long or short; by the "
+    "cooldown its entry may be missing from the feed or come late."
 )
 
 DESCRIPTION = (
-    "Returns the feed of changes of indicator readings, newest first: what flipped, from what to "
-    "what, when and at which price. "
+    "Returns the feed, newest first: changes of indicator readings (tier universe, the default, of "
+    "all indicators but perpkit), the alert engines' LONG, SHORT and CLOSE (tier alerts, of the "
+    "few tickers that the catalog names), or both (all). "
     "Use it to poll for news (at most every 900 seconds, passing the next_cursor of the first page "
-    "as since) or to look back up to 365 days; use signals_get_state for where things stand now. "
-    "200 rows are about 68,000 characters, so filter or keep limit near 50; to read a backlog "
+    "as since) or to look back up to 365 days, 90 for alerts; use signals_get_state for where "
+    "things stand now. "
+    "200 rows are about 69,000 characters, so filter or keep limit near 50; to read a backlog "
     "raise offset by limit until has_more is false. "
-    "An empty page means that nothing matching changed after since, and meta.note says why; only "
-    "tier universe is published by this release, which logs every indicator but perpkit."
+    "An alert is published at most once per 20 candles and action. An empty page means that "
+    "nothing matched after since, and meta.note says why."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a query means on a board: `after` in epoch ms, the ticker and indicator found."""
+    """What a query means on a board: times in epoch ms, the ticker and indicator found.
 
-    after: int
+    Changes are asked for after `after`, alerts after theirs: each tier has its retention.
+    """
+
     since: int | None
+    after: int
+    alerts_after: int
     ticker: str | None
     indicator: IndicatorId | None
 
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
-    """Return one page of changes; the page and its reasons rest on one version of the board."""
+    """Return one page of the feed; the page and its reasons rest on one version of the board."""
     board = await context.board()
     asked = _asked(query, board)
-    if query.tier != "universe":
-        raise unavailable(
-            f"tier: {query.tier} is not published yet; accepted: universe. The alert engines come "
-            f"in a later release; retry after {ALERTS_RETRY_S} seconds or read tier=universe.",
-            retry_after_s=ALERTS_RETRY_S,
-        )
-    rows = [] if query.direction == "exit" else await _rows(query, asked, board, context)
+    rows = await _rows(query, asked, board, context)
     page = rows[: query.limit]
     notes = [] if page else [_why_empty(query, asked, board)]
     return SignalsResponse(
-        signals=[_signal(row, board) for row in page],
+        signals=[signal(row, board) for row in page],
         pagination=_pagination(query, rows),
         meta=SignalsMeta(
             **freshness(board, context.clock(), *notes, timeframe=query.timeframe),
-            retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
+            retention_days=RETENTION_DAYS,
             timing=TIMING,
+            cooldown=COOLDOWN,
+            close=CLOSE,
         ),
     )
 
 
 def _asked(query: SignalsQuery, board: Board) -> _Asked:
     since = None if query.since is None else since_ms(query.since)
-    oldest = board.market_time - UNIVERSE_RETENTION_MS
     return _Asked(
-        after=oldest if since is None else max(since, oldest),
         since=since,
+        after=max(since or 0, board.market_time - UNIVERSE_RETENTION_MS),
+        alerts_after=max(since or 0, board.market_time - ALERTS_RETENTION_MS),
         ticker=None if query.ticker is None else one_ticker(query.ticker, board.assets).ticker,
         indicator=(
             None if query.indicator is None else indicator_named(query.indicator, board.coverage)
@@ -86,27 +106,41 @@ def _asked(query: SignalsQuery, board: Board) -> _Asked:
     )
 
 
+def _read(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
+    """Return which tiers can hold a matching row, None for neither."""
+    only = {"neutral": "universe", "exit": "alerts"}.get(query.direction or "")
+    if only is None or only == query.tier:
+        return query.tier
+    if query.tier != "all":
+        return None
+    return "universe" if only == "universe" else "alerts"
+
+
 async def _rows(
     query: SignalsQuery, asked: _Asked, board: Board, context: Context
-) -> list[ChangeRow]:
+) -> Sequence[FeedRow]:
     """Return the page and, where there is one, the row after it; no store holds 2^63 rows."""
-    if query.offset > MAX_OFFSET:
+    store, tiers = context.boards.store, _read(query)
+    if query.offset > MAX_OFFSET or tiers is None:
         return []
-    return await context.boards.store.feed(
-        FeedQuery(
-            after=asked.after,
-            until=board.snapshot.last_created_at,
-            limit=query.limit + 1,
-            offset=query.offset,
-            ticker=asked.ticker,
-            indicator=asked.indicator,
-            timeframe=query.timeframe,
-            direction=READING_NUMBERS.get(query.direction or ""),
-        )
+    wanted = FeedQuery(
+        after=asked.alerts_after if tiers == "alerts" else asked.after,
+        until=board.snapshot.last_created_at,
+        limit=query.limit + 1,
+        offset=query.offset,
+        ticker=asked.ticker,
+        indicator=asked.indicator,
+        timeframe=query.timeframe,
+        direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
     )
+    if tiers == "universe":
+        return await store.feed(wanted)
+    if tiers == "alerts":
+        return await store.alerts_feed(wanted)
+    return await store.merged_feed(wanted, asked.alerts_after)
 
 
-def _pagination(query: SignalsQuery, rows: list[ChangeRow]) -> Pagination:
+def _pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
     return Pagination(
         limit=query.limit,
         offset=query.offset,
@@ -116,37 +150,18 @@ def _pagination(query: SignalsQuery, rows: list[ChangeRow]) -> Pagination:
     )
 
 
-def _signal(row: ChangeRow, board: Board) -> Signal:
-    before = row.before
-    return Signal.model_construct(
-        id=row.id,
-        tier="universe",
-        ticker=row.ticker,
-        asset_class=board.assets[row.ticker].asset_class,
-        indicator=row.indicator,
-        indicator_name=board.indicator_name(row.indicator),
-        timeframe=row.timeframe,
-        direction=READING_NAMES[row.after],
-        transition=None if before is None else _transition(before, row.after),
-        change_type=None if before is None else change_type(before, row.after),
-        action=None,
-        price=row.price,
-        created_at=instant(row.created_at),
-    )
-
-
-def _transition(before: int, after: int) -> Transition:
-    return Transition.model_construct(from_=READING_NAMES[before], to=READING_NAMES[after])
-
-
 def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
-    if query.direction == "exit":
+    if _read(query) is None and query.direction == "exit":
         return "exit is a direction of the alerts tier alone; no universe row can match."
-    if asked.indicator in {i.id for i in board.coverage.indicators if not i.logged}:
+    if _read(query) is None:
+        return "neutral is a direction of the universe tier alone; no alert can match."
+    if query.tier == "universe" and asked.indicator in _unlogged(board):
         return (
             f"Changes of {asked.indicator} are not logged on the universe tier; "
-            "read its current readings from state."
+            "read its current readings from state, its actions from tier=alerts."
         )
+    if query.tier == "alerts" and not _is_followed(board, asked.ticker, query.timeframe):
+        return f"No alert engine follows what was asked for; {_followed(board)}"
     if asked.since is not None and asked.since > board.newest:
         return "since lies after the last compute (as_of); nothing can have changed yet."
     if query.offset:
@@ -156,9 +171,28 @@ def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
     )
 
 
+def _unlogged(board: Board) -> set[str]:
+    return {i.id for i in board.coverage.indicators if not i.logged}
+
+
+def _is_followed(board: Board, ticker: str | None, timeframe: Timeframe | None) -> bool:
+    assets = board.assets.values() if ticker is None else [board.assets[ticker]]
+    followed = together(asset.alerts for asset in assets)
+    return bool(followed) if timeframe is None else timeframe in followed
+
+
+def _followed(board: Board) -> str:
+    """Say what the alert engines follow in this deployment."""
+    tickers = [asset.ticker for asset in board.coverage.assets if asset.alerts]
+    if not tickers:
+        return "this deployment has no data of any asset that they follow."
+    timeframes = together(asset.alerts for asset in board.coverage.assets)
+    return f"they follow {', '.join(tickers)} on {' and '.join(timeframes)}."
+
+
 GET_SIGNALS = Tool(
     name="signals_get_signals",
-    title="Feed of indicator changes",
+    title="Feed of changes and alerts",
     description=DESCRIPTION,
     query=SignalsQuery,
     result=SignalsResponse,

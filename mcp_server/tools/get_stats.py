@@ -1,12 +1,13 @@
 """How much the feed published in the last 30 days, and nothing about how right it was."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import cast
 
 from mcp_server.context import STATISTICS_DAYS, Context
 from mcp_server.freshness import freshness
 from mcp_server.tools.tool import Tool
-from schemas.coverage import Coverage
+from schemas.coverage import Coverage, together
 from schemas.facts import (
     DirectionCount,
     IndicatorCount,
@@ -17,18 +18,32 @@ from schemas.facts import (
 )
 from schemas.meta import StatsMeta
 from schemas.queries import NoArguments
-from schemas.vocabulary import DAY_MS, INDICATOR_IDS, READING_NAMES, TIMEFRAMES, instant
+from schemas.vocabulary import (
+    ACTION_DIRECTIONS,
+    DAY_MS,
+    INDICATOR_IDS,
+    READING_NAMES,
+    TIMEFRAMES,
+    Action,
+    Direction,
+    Tier,
+    Timeframe,
+    instant,
+)
 from store.rows import Statistics
 
+Row = tuple[str, Timeframe, Direction]
+Counts = Counter[Row]
+
 DESCRIPTION = (
-    "Returns how many changes were published in the last 30 days: the total, the mean a day, and "
-    "counts by indicator, timeframe and direction that each add up to the total. "
+    "Returns how many changes and alerts were published in the last 30 days: each tier's total, "
+    "mean a day, and counts by indicator, timeframe and direction that each add up to the total. "
     "Use it to judge how busy the feed is; it holds volume alone, and signals_get_signals has the "
-    "changes themselves. "
-    "It is about 1,400 characters and needs neither key nor arguments. "
-    "Zero means that nothing was published, null that a tier is not published by this release."
+    "rows themselves. "
+    "It is about 2,200 characters and needs neither key nor arguments. "
+    "Zero means that nothing was published, null that a tier covers nothing in this deployment."
 )
-NOT_PUBLISHED = TierStats(
+NOT_COVERED = TierStats(
     total_signals=None,
     signals_per_day=None,
     by_indicator=[],
@@ -45,49 +60,80 @@ async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
     since = board.newest - STATISTICS_DAYS * DAY_MS
     return StatsResponse(
         window=StatsWindow(days=STATISTICS_DAYS, since=instant(since), until=instant(board.newest)),
-        universe_tier=_universe_tier(statistics, board.coverage),
-        alerts_tier=NOT_PUBLISHED,
-        meta=StatsMeta(**freshness(board, context.clock(), *_notes(statistics, since))),
+        universe_tier=_universe_tier(statistics["universe"], board.coverage),
+        alerts_tier=_alerts_tier(statistics["alerts"], board.coverage),
+        meta=StatsMeta(
+            **freshness(board, context.clock(), *_notes(statistics, board.coverage, since))
+        ),
     )
 
 
 def _universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
-    indicators, timeframes, readings = Counter[str](), Counter[str](), Counter[int]()
+    counts: Counts = Counter()
     for (indicator, timeframe, reading), count in statistics.counts.items():
-        indicators[indicator] += count
-        timeframes[timeframe] += count
-        readings[reading] += count
-    total = sum(statistics.counts.values())
+        counts[indicator, timeframe, READING_NAMES[int(reading)]] += count
+    logged = [indicator.id for indicator in coverage.logged]
+    directions: tuple[Direction, ...] = ("bullish", "bearish", "neutral")
+    return _tier(statistics, coverage, counts, logged, TIMEFRAMES, directions)
+
+
+def _alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
+    followed = together(asset.alerts for asset in coverage.tracked)
+    if not followed and statistics.oldest is None:
+        return NOT_COVERED
+    counts: Counts = Counter()
+    for (indicator, timeframe, action), count in statistics.counts.items():
+        counts[indicator, timeframe, ACTION_DIRECTIONS[cast(Action, action)]] += count
+    covered = [indicator.id for indicator in coverage.indicators]
+    held = {timeframe for _, timeframe, _ in counts}
+    timeframes = together([followed, [*held]])
+    return _tier(statistics, coverage, counts, covered, timeframes, ("bullish", "bearish", "exit"))
+
+
+def _tier(
+    statistics: Statistics,
+    coverage: Coverage,
+    counts: Mapping[Row, int],
+    indicators: Container[str],
+    timeframes: Iterable[Timeframe],
+    directions: Iterable[Direction],
+) -> TierStats:
+    """Count rows each way; an indicator that the tier does not cover is named where it has rows."""
+    names = {indicator.id: indicator.name for indicator in coverage.indicators}
+    total = sum(counts.values())
+    by_indicator, by_timeframe, by_direction = (_summed(counts, place) for place in range(3))
     return TierStats(
         total_signals=total,
         signals_per_day=total / STATISTICS_DAYS,
-        by_indicator=list(_by_indicator(indicators, coverage)),
-        by_timeframe=[TimeframeCount(timeframe=t, signals=timeframes[t]) for t in TIMEFRAMES],
-        by_direction=[
-            DirectionCount(direction=READING_NAMES[reading], signals=readings[reading])
-            for reading in (1, -1, 0)
+        by_indicator=[
+            IndicatorCount(
+                indicator=id_, indicator_name=names.get(id_, id_), signals=by_indicator[id_]
+            )
+            for id_ in INDICATOR_IDS
+            if id_ in indicators or by_indicator[id_]
         ],
+        by_timeframe=[TimeframeCount(timeframe=t, signals=by_timeframe[t]) for t in timeframes],
+        by_direction=[DirectionCount(direction=d, signals=by_direction[d]) for d in directions],
         history_starts_at=None if statistics.oldest is None else instant(statistics.oldest),
     )
 
 
-def _by_indicator(counts: Counter[str], coverage: Coverage) -> Iterator[IndicatorCount]:
-    """Yield the logged indicators, and whichever other one has rows."""
-    names = {indicator.id: indicator.name for indicator in coverage.indicators}
-    logged = {indicator.id for indicator in coverage.logged}
-    for id_ in INDICATOR_IDS:
-        if id_ in logged or counts[id_]:
-            yield IndicatorCount(
-                indicator=id_, indicator_name=names.get(id_, id_), signals=counts[id_]
-            )
+def _summed(counts: Mapping[Row, int], place: int) -> Counter[str]:
+    """Sum counts by one of indicator, timeframe and direction."""
+    sums = Counter[str]()
+    for row, count in counts.items():
+        sums[row[place]] += count
+    return sums
 
 
-def _notes(statistics: Statistics, since: int) -> Iterator[str]:
-    if statistics.oldest is None:
+def _notes(statistics: Mapping[Tier, Statistics], coverage: Coverage, since: int) -> Iterator[str]:
+    oldest = statistics["universe"].oldest
+    if oldest is None:
         yield "No change has been published yet."
-    elif statistics.oldest > since:
+    elif oldest > since:
         yield "History starts inside the window, so it holds less than 30 days of changes."
-    yield "The alerts tier is not published by this release, so its figures are null."
+    if not any(asset.alerts for asset in coverage.tracked):
+        yield "No asset of this source is followed by the alert engines."
 
 
 GET_STATS = Tool(

@@ -55,14 +55,17 @@ class Asked:
 class Answers:
     """Everything that one audit has read; it belongs to one version of the board.
 
-    `pages` are those of the feed, newest first, the last one empty. `since` is the exclusive
-    start of the feed read in epoch ms, None where it is everything that the service still shows.
+    `pages` are those of the feed, newest first, the last one empty; so are `alert_pages` of
+    tier=alerts; `merged_pages` are the first ones of tier=all. `since` is the exclusive start of
+    what was read in epoch ms, None where it is everything that the service still shows.
     """
 
     state: Json
     catalog: Json
     stats: Json
     pages: list[Json]
+    alert_pages: list[Json]
+    merged_pages: list[Json]
     confluence: list[Asked]
     flips: list[Asked]
     since: int | None
@@ -74,8 +77,26 @@ class Answers:
 
     @cached_property
     def rows(self) -> list[tuple[int, Json]]:
-        """Every feed row with its `created_at` in epoch ms, in the order of the pages."""
-        return [(ms(row["created_at"]), row) for page in self.pages for row in page["signals"]]
+        """Every universe row with its `created_at` in epoch ms, in the order of the pages."""
+        return _rows(self.pages)
+
+    @cached_property
+    def alerts(self) -> list[tuple[int, Json]]:
+        """Every alert, likewise."""
+        return _rows(self.alert_pages)
+
+    @cached_property
+    def merged(self) -> list[tuple[int, Json]]:
+        """The rows of both tiers that were read together, likewise."""
+        return _rows(self.merged_pages)
+
+    def feeds(self) -> dict[str, list[Json]]:
+        """Return the pages by what findings call them."""
+        return {
+            "signals": self.pages,
+            "alerts": self.alert_pages,
+            "tier=all": self.merged_pages,
+        }
 
     @cached_property
     def removed(self) -> set[str]:
@@ -96,12 +117,17 @@ class Answers:
         yield "state", self.state
         yield "catalog", self.catalog
         yield "stats", self.stats
-        yield from ((f"signals page {at}", page) for at, page in enumerate(self.pages, 1))
+        for name, pages in self.feeds().items():
+            yield from ((f"{name} page {at}", page) for at, page in enumerate(pages, 1))
         yield from ((asked.name, asked.answer) for asked in [*self.confluence, *self.flips])
 
     def reaches(self, start: int) -> bool:
         """Tell whether the feed read holds every row after an instant (epoch ms)."""
         return self.since is None or self.since <= start
+
+
+def _rows(pages: Iterable[Json]) -> list[tuple[int, Json]]:
+    return [(ms(row["created_at"]), row) for page in pages for row in page["signals"]]
 
 
 @dataclass

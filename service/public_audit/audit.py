@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import product
 
 from schemas.vocabulary import DAY_MS, TIMEFRAMES
+from service.public_audit.alerts import check_alerts, check_cooldown, check_merged
 from service.public_audit.answers import Answers, Asked, Json, Report, iso, ms
 from service.public_audit.board import (
     check_catalog,
@@ -23,6 +24,8 @@ from service.public_audit.reader import Reader
 from service.public_audit.windows import HOURS, SIDES, check_flips, check_stats
 
 ATTEMPTS = 3
+MAX_PAGES = 100_000
+MERGED_PAGES = 5
 MIN_AGREES = (1, 3, 6)
 CONFLUENCE: list[Json] = [
     {"timeframe": timeframe, "direction": side, "min_agree": least}
@@ -42,6 +45,9 @@ CHECKS: dict[str, Callable[[Answers, Report], None]] = {
     "pages": check_pages,
     "order": check_order,
     "rows": check_rows,
+    "alerts": check_alerts,
+    "cooldown": check_cooldown,
+    "merged": check_merged,
     "state against the feed": check_state_against_feed,
     "flips": check_flips,
     "stats": check_stats,
@@ -76,7 +82,7 @@ def audited(answers: Answers) -> Report:
 async def steady_answers(reader: Reader, days: int) -> Answers:
     """Read until no compute came in between; PublicAuditError where one always did."""
     for _ in range(ATTEMPTS):
-        reader.expected = reader.calls + OTHER_CALLS + 1
+        reader.expected = reader.calls + OTHER_CALLS + 3
         answers = await _answers(reader, days)
         last = await reader.read("state")
         if all(last[key] == answers.state[key] for key in ("as_of", "assets")):
@@ -92,7 +98,9 @@ async def _answers(reader: Reader, days: int) -> Answers:
     since = None if days >= RETENTION_DAYS else ms(state["as_of"]) - days * DAY_MS
     return Answers(
         state=state,
-        pages=await _pages(reader, since, ms(state["as_of"])),
+        pages=await _pages(reader, "universe", since, ms(state["as_of"])),
+        alert_pages=await _pages(reader, "alerts", since, ms(state["as_of"])),
+        merged_pages=await _pages(reader, "all", since, ms(state["as_of"]), MERGED_PAGES),
         confluence=[await _asked(reader, "confluence", arguments) for arguments in CONFLUENCE],
         flips=[await _asked(reader, "flips", arguments) for arguments in FLIPS],
         stats=await reader.read("stats"),
@@ -105,15 +113,21 @@ async def _asked(reader: Reader, view: str, arguments: Json) -> Asked:
     return Asked(view, arguments, await reader.read(view, **arguments))
 
 
-async def _pages(reader: Reader, since: int | None, as_of: int) -> list[Json]:
-    """Return the pages after an instant, newest first, up to the first empty one."""
-    fixed = {"limit": PAGE} if since is None else {"limit": PAGE, "since": iso(since)}
+async def _pages(
+    reader: Reader, tier: str, since: int | None, as_of: int, most: int = MAX_PAGES
+) -> list[Json]:
+    """Return the pages of a tier after an instant, newest first, up to the first empty one."""
+    fixed: Json = {"tier": tier, "limit": PAGE}
+    if since is not None:
+        fixed["since"] = iso(since)
     span = RETENTION_DAYS * DAY_MS if since is None else as_of - since
     others = reader.expected - 1
     pages: list[Json] = []
-    while not pages or pages[-1]["signals"]:
+    while len(pages) < most and (not pages or pages[-1]["signals"]):
         pages.append(await reader.read("signals", **fixed, offset=len(pages) * PAGE))
         if rows := pages[-1]["signals"]:
             read = max(as_of - ms(rows[-1]["created_at"]), 1)
-            reader.expected = others + max(len(pages), len(pages) * span // read) + 1
+            guess = max(len(pages), len(pages) * span // read) + 1
+            reader.expected = others + min(guess, most)
+    reader.expected = others + len(pages)
     return pages

@@ -12,18 +12,21 @@ from service.public_audit.answers import Answers, Cell, Json, Report, cell_of, m
 
 PAGE = 200
 RETENTION_DAYS = 365
+KEPT_DAYS = {"universe": RETENTION_DAYS, "alerts": 90}
 LOGGED = get_args(LoggedId)
 READINGS = get_args(Reading)
 
 
 def check_pages(answers: Answers, report: Report) -> None:
     """Each page says rightly where it lies, and its rows lie inside what was asked for."""
-    for number, (page, following) in enumerate(pairwise([*answers.pages, {"signals": []}])):
-        where = f"signals page {number + 1}"
-        _check_pagination(where, page, number * PAGE, bool(following["signals"]), report)
-        retention = page["meta"]["retention_days"]
-        report.same(f"{where}: meta.retention_days", retention, RETENTION_DAYS)
-        report.checked["pages"] += 1
+    for name, pages in answers.feeds().items():
+        last = {"signals": pages[-1]["pagination"]["has_more"] and name == "tier=all"}
+        for number, (page, following) in enumerate(pairwise([*pages, last])):
+            where = f"{name} page {number + 1}"
+            _check_pagination(where, page, number * PAGE, bool(following["signals"]), report)
+            retention = page["meta"]["retention_days"]
+            report.same(f"{where}: meta.retention_days", retention, KEPT_DAYS)
+            report.checked["pages"] += 1
     oldest = answers.as_of - RETENTION_DAYS * DAY_MS
     start = oldest if answers.since is None else max(oldest, answers.since)
     end = ms(answers.stats["window"]["until"])

@@ -10,6 +10,7 @@ from schemas.vocabulary import DAY_MS
 from service.public_audit.answers import Answers, Asked, Cell, Json, Report, cell_of, ms
 
 HOUR_MS = 3_600_000
+Rows = list[tuple[int, Json]]
 HOURS = {"1h": (3, 6), "4h": (12, 24), "1d": (48, 72)}
 STATS_DAYS = 30
 SIDES = ("bullish", "bearish")
@@ -85,14 +86,14 @@ def check_stats(answers: Answers, report: Report) -> None:
     report.same("stats: window.days", window["days"], STATS_DAYS)
     report.same("stats: window.since", since, until - STATS_DAYS * DAY_MS)
     report.holds("stats: window.until lies before as_of", until >= answers.as_of)
-    for tier in ("universe_tier", "alerts_tier"):
-        _check_sums(tier, answers.stats[tier], report)
-    if answers.reaches(since):
-        inside = [row for at, row in answers.rows if since < at <= until]
-        _check_volumes(answers.stats["universe_tier"], inside, report)
-    else:
-        report.not_checked["stats, whose 30 days are longer than the feed read"] += 1
-    _check_history(answers.stats["universe_tier"]["history_starts_at"], answers, report)
+    for tier, rows in (("universe_tier", answers.rows), ("alerts_tier", answers.alerts)):
+        told = answers.stats[tier]
+        _check_sums(tier, told, report)
+        if answers.reaches(since):
+            _check_volumes(tier, told, [row for at, row in rows if since < at <= until], report)
+        else:
+            report.not_checked["stats, whose 30 days are longer than the feed read"] += 1
+        _check_history(tier, told["history_starts_at"], rows, answers.since, report)
 
 
 def _check_sums(name: str, tier: Json, report: Report) -> None:
@@ -106,20 +107,22 @@ def _check_sums(name: str, tier: Json, report: Report) -> None:
         report.holds(f"{said} names one twice", len({c[by] for c in counts}) == len(counts))
 
 
-def _check_volumes(tier: Json, rows: list[Json], report: Report) -> None:
-    report.same("stats: universe_tier.total_signals", tier["total_signals"], len(rows))
+def _check_volumes(name: str, tier: Json, rows: list[Json], report: Report) -> None:
+    report.same(f"stats: {name}.total_signals", tier["total_signals"] or 0, len(rows))
     for by in ("indicator", "timeframe", "direction"):
         told = {count[by]: count["signals"] for count in tier[f"by_{by}"] if count["signals"]}
-        report.same(f"stats: universe_tier.by_{by}", told, dict(Counter(row[by] for row in rows)))
+        report.same(f"stats: {name}.by_{by}", told, dict(Counter(row[by] for row in rows)))
     report.checked["rows counted by stats"] += len(rows)
 
 
-def _check_history(told: str | None, answers: Answers, report: Report) -> None:
+def _check_history(
+    name: str, told: str | None, rows: Rows, since: int | None, report: Report
+) -> None:
     """The oldest row kept is the oldest row read, or older where not everything was read."""
-    oldest = min((at for at, _ in answers.rows), default=None)
-    if answers.since is None:
+    oldest = min((at for at, _ in rows), default=None)
+    if since is None:
         start = None if told is None else ms(told)
-        report.same("stats: universe_tier.history_starts_at", start, oldest)
+        report.same(f"stats: {name}.history_starts_at", start, oldest)
     elif oldest is not None:
         is_older = told is not None and ms(told) <= oldest
-        report.holds("stats: universe_tier.history_starts_at lies after a row", is_older)
+        report.holds(f"stats: {name}.history_starts_at lies after a row", is_older)

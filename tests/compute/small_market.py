@@ -14,8 +14,8 @@ from typing import Any
 from compute.audit import Audit, Report
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.rows import market_ms
 from compute.runs import Runs
+from compute.schedule import market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import midnight_s
@@ -41,6 +41,10 @@ ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
     "NVDA": ("stock", "XNAS", date(2024, 1, 1), None),
     "XAU": ("metal", "24x5", date(2024, 1, 1), None),
 }
+
+
+# What alert engines follow: daily IBM and XAU and MATIC on 4h read long enough to act.
+FOLLOWED = ("BTC", "IBM", "MATIC", "XAU")
 
 
 class Content(dict[str, list[tuple[Any, ...]]]):
@@ -149,6 +153,7 @@ def write_universe(parent: Path, renamed_on: date = RENAMED_ON) -> Path:
         text += f'\n[[asset]]\nticker = "{ticker}"\nname = "{ticker}"\nvenue = "made up"\n'
         text += f'asset_class = "{asset_class}"\nsession = "{session}"\nsymbol = "{ticker}"\n'
         text += f"added_on = {added_on}\n"
+        text += "alerts = true\n" if ticker in FOLLOWED else ""
         text += f"removed_on = {removed_on}\n" if removed_on else ""
     path = parent / "universe.toml"
     path.write_text(text, encoding="utf-8")
@@ -209,6 +214,7 @@ async def content(store: SqliteMarketStore) -> Content:
         bars=[tuple(row) for block in await store.bars() for row in block.rows()],
         funding=[tuple(row) for row in await store.funding()],
         changes=[tuple(row) async for row in store.changes()],
+        alerts=[tuple(row) async for row in store.alerts()],
         carries=[tuple(row) for row in await store.carries()],
         readings=[astuple(row) for row in await store.readings()],
         epochs=sorted(astuple(row) for row in await store.epochs()),
@@ -230,5 +236,6 @@ def of_tickers(held: Content, tickers: Iterable[str]) -> Content:
         (name, [row for row in held[name] if row[0] in chosen])
         for name in ("bars", "funding", "carries", "readings", "epochs", "publish_from")
     )
-    own["changes"] = sorted(row[1:] for row in held["changes"] if row[1] in chosen)
+    for name in ("changes", "alerts"):
+        own[name] = sorted(row[1:] for row in held[name] if row[1] in chosen)
     return own

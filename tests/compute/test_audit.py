@@ -335,6 +335,12 @@ PRUNED: dict[str, tuple[str, str]] = {
         f"WHERE created_at < {HORIZON} AND asset_id = {BTC})",
         "is missing: pruning keeps a cell's newest old row",
     ),
+    "a base row deleted of a cell with younger rows": (
+        "DELETE FROM changes WHERE created_at = (SELECT max(o.created_at) FROM changes o "
+        "JOIN changes y USING (asset_id, indicator, timeframe) "
+        f"WHERE o.created_at < {HORIZON} AND y.created_at >= {HORIZON})",
+        "is missing: pruning keeps a cell's newest old row",
+    ),
     "a base row altered": (
         f"UPDATE changes SET price = 2 WHERE created_at = (SELECT max(created_at) FROM changes "
         f"WHERE created_at < {HORIZON} AND asset_id = {BTC})",

@@ -8,8 +8,8 @@ import pytest
 
 from compute.coverage import coverage, with_dropped
 from compute.indicators.registry import INDICATORS
-from compute.rows import market_ms
 from compute.runs import Runs
+from compute.schedule import market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset

@@ -64,6 +64,7 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
         report = await Audit(store, universe, INDICATORS).run()
         snapshot, published_from = await store.snapshot(), await store.publish_from()
         rows = [row async for row in store.changes()]
+        alerts = [row async for row in store.alerts()]
         carries = await store.carries()
     finally:
         await store.close()
@@ -77,6 +78,9 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     published = [row.created_at for row in rows if row.published]
     assert clock.now - 30 * DAY_MS <= published[0] < clock.now - 28 * DAY_MS
     assert {row.indicator for row in rows if row.published} == {"enzo"}
+    assert {row.ticker for row in alerts} == {"BTC", "NVDA"} & set(tickers)
+    assert all(row.close_time * 1000 >= clock.now - 31 * DAY_MS for row in alerts)
+    assert all(row.created_at >= clock.now - 30 * DAY_MS for row in alerts)
 
 
 def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: Snapshot) -> None:

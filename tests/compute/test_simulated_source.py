@@ -21,6 +21,7 @@ from compute.bars import (
 )
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import INDICATORS
+from compute.schedule import RUN_DELAY_S
 from compute.sessions import hours
 from compute.sources.simulated import (
     SimulatedSource,
@@ -29,7 +30,7 @@ from compute.sources.simulated import (
     source_name,
 )
 from compute.sources.source import Fetched
-from compute.stepper import RUN_DELAY_S, Intake, Stepper
+from compute.stepper import Intake, Stepper
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe, midnight_s
 
@@ -412,7 +413,7 @@ def stepped(
     changes, readings = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
     given = Counter[str]()
     due = intake.take(stepper.row, 0, FAR, {})
-    moved = stepper.run(due)
+    moved, _ = stepper.run(due)
     columns = (moved.cell.tolist(), moved.before.tolist(), moved.after.tolist())
     for number, before, after in zip(*columns, strict=True):
         cell = stepper.cells[number][1:]

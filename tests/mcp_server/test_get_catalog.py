@@ -11,7 +11,7 @@ from mcp_server.tools.get_catalog import DESCRIPTION
 from schemas.coverage import Coverage
 from schemas.facts import CatalogIndicator
 from schemas.vocabulary import INDICATOR_IDS
-from tests.bad_inputs import CATALOG, SIGNALS
+from tests.bad_inputs import CATALOG
 from tests.compute.small_market import write_bars
 from tests.full_board import size_in
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, coverage, work
@@ -150,12 +150,6 @@ async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(s
     assert alerts["actions"] == ["LONG", "SHORT", "CLOSE"]
     assert "BUY" in alerts["note"]
     assert "SELL" in alerts["note"]
-
-
-async def test_what_the_alerts_note_says_of_this_release_is_true(served, face):
-    note = (await served.answer(face, CATALOG))["tiers"]["alerts"]["note"]
-    status, _ = await served.refusal(face, SIGNALS, tier="alerts")
-    assert f"tier=alerts answers {status}" in note
 
 
 @pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])

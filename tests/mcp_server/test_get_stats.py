@@ -14,13 +14,14 @@ from access.billing.off import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from mcp_server.tools.tool import listed
-from schemas.vocabulary import DAY_MS, instant
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, instant
 from service.app import create_app
 from store.protocol import StoreError
 from store.rows import Statistics
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import SIGNALS, STATE, STATS
 from tests.full_board import size_in
+from tests.mcp_server.test_get_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.mcp_server.test_get_catalog import OPEN_HEADERS
 from tests.serving import (
     HOUR_MS,
@@ -42,9 +43,9 @@ PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return fig
 class CountingStore(SqliteMarketStore):
     asked = 0
 
-    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
+    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
         self.asked += 1
-        return await super().statistics(after, until, kept_after)
+        return await super().statistics(tier, after, until, kept_after)
 
 
 class FailingStore(SqliteMarketStore):
@@ -52,10 +53,10 @@ class FailingStore(SqliteMarketStore):
 
     is_broken = True
 
-    async def statistics(self, after: int, until: int, kept_after: int) -> Statistics:
+    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
         if self.is_broken:
             raise StoreError("disk I/O error")
-        return await super().statistics(after, until, kept_after)
+        return await super().statistics(tier, after, until, kept_after)
 
 
 @asynccontextmanager
@@ -173,7 +174,7 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, fa
     assert "No change has been published yet" in answer["meta"]["note"]
 
 
-async def test_the_alerts_tier_is_null_and_the_note_says_why(served, face):
+async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, face):
     answer = await served.answer(face, STATS)
     assert answer["alerts_tier"] == {
         "total_signals": None,
@@ -183,7 +184,27 @@ async def test_the_alerts_tier_is_null_and_the_note_says_why(served, face):
         "by_direction": [],
         "history_starts_at": None,
     }
-    assert "alerts tier is not published" in answer["meta"]["note"]
+    assert "No asset of this source is followed" in answer["meta"]["note"]
+
+
+async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served, face):
+    await publish_alerts(served)
+    tier = (await served.answer(face, STATS))["alerts_tier"]
+    assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
+    indicators = tally(tier["by_indicator"], "indicator")
+    assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
+    assert list(indicators) == [*INDICATOR_IDS]
+    assert tally(tier["by_timeframe"], "timeframe") == {"4h": 4, "1d": 1}
+    directions = {"bullish": 2, "bearish": 2, "exit": 1}
+    assert tally(tier["by_direction"], "direction") == directions
+    assert tier["history_starts_at"] == instant(ALERTS[0].created_at)
+
+
+async def test_followed_assets_without_alerts_count_zero(served, face):
+    await served.market.publish_coverage(followed_coverage())
+    tier = (await served.answer(face, STATS))["alerts_tier"]
+    assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
+    assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
 
 async def test_meta_says_what_the_counts_rest_on(served, face):
@@ -204,12 +225,12 @@ async def test_a_version_is_counted_once_however_many_ask(served, face, tmp_path
     async with served_by(CountingStore, served, tmp_path) as counting:
         await asyncio.gather(*(counting.answer(face, STATS) for _ in range(12)))
         await counting.answer("rest", STATS)
-        assert counting.market.asked == 1
+        assert counting.market.asked == 2  # once a tier
         later = NOON + HOUR_MS
         await counting.market.commit(work(later, [change(later, "BTC", "llnr", "1d", 1, 0)]))
         answers = await asyncio.gather(*(counting.answer(face, STATS) for _ in range(12)))
         assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
-        assert counting.market.asked == 2
+        assert counting.market.asked == 4
 
 
 async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served, face, tmp_path):
@@ -239,6 +260,7 @@ async def test_a_tool_without_arguments_refuses_any(served):
 
 
 async def test_the_description_tells_the_size(served):
+    await publish_alerts(served)
     text = json.dumps(await served.answer("mcp", STATS), separators=(",", ":"))
     assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
 

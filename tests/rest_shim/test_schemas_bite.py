@@ -49,6 +49,8 @@ FREE_TEXT = (
     "meta.late_assets",
     "meta.not_covered",
     "meta.timing",
+    "meta.cooldown",
+    "meta.close",
     "meta.counted",
     "key.label",
 )

@@ -10,6 +10,7 @@ import pytest
 from service.public_audit.audit import ATTEMPTS, OTHER_CALLS, audited, steady_answers
 from service.public_audit.reader import PublicAuditError, Reader
 from tests.compute.recorded import recorded_folder, require_recorded
+from tests.mcp_server.test_get_alerts import publish_alerts
 from tests.service.commands import signals
 from tests.service.conftest import service_of
 from tests.serving import HOUR_MS, NOON, change, flips, work
@@ -22,6 +23,8 @@ CHECKED = [
     "assets ranked by confluence",
     "pages",
     "rows",
+    "alerts",
+    "merged rows",
     "readings held against the feed",
     "assets ranked by flips",
     "rows counted by stats",
@@ -97,7 +100,7 @@ def test_what_a_short_reading_cannot_check_is_said(recorded_service, tmp_path):
     done = run_audit(tmp_path, *recorded_service, "--days", "1")
     assert done.stdout.splitlines()[-1] == "clean"
     assert "not checked: flips of windows longer than the feed read (6)" in done.stdout
-    assert "not checked: stats, whose 30 days are longer than the feed read (1)" in done.stdout
+    assert "not checked: stats, whose 30 days are longer than the feed read (2)" in done.stdout
 
 
 async def test_both_faces_give_the_same_answers(recorded_service, recorded_answers):
@@ -110,6 +113,7 @@ async def test_both_faces_give_the_same_answers(recorded_service, recorded_answe
 
 
 async def test_a_store_with_removed_and_renamed_assets_is_served_in_views_that_agree(served, face):
+    await publish_alerts(served)
     if face == "mcp":
         read = await steady_answers(McpReader(served.client, served.key_headers), 365)
     else:
@@ -169,7 +173,7 @@ async def test_an_audit_that_a_compute_overtakes_starts_over(served, hours):
         answers = await steady_answers(reader, 30)
     assert audited(answers).findings == []
     assert len(answers.rows) == 8 + hours
-    assert reader.calls == (OTHER_CALLS + 2) * (hours + 1)
+    assert reader.calls == (OTHER_CALLS + 5) * (hours + 1)
 
 
 async def test_a_service_that_never_stands_still_is_one_plain_error(served):

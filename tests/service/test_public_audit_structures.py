@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.public_audit.answers import Answers, Asked
+from service.public_audit.answers import Answers, Asked, iso, ms
 from service.public_audit.audit import CHECKS
 from tests.service.tampered import ROW, assert_exactly, findings_of, other, richest
 
@@ -172,7 +172,49 @@ def agree_too_little(answers: Answers) -> None:
     ]
 
 
+def drop_an_alert(answers: Answers) -> None:
+    page = answers.alert_pages[0]
+    del page["signals"][3]
+    page["pagination"]["returned"] -= 1
+
+
+def repeat_an_alert(answers: Answers) -> None:
+    """Publish an action of an engine again, an hour after it was published."""
+    rows = answers.alert_pages[0]["signals"]
+    row = deepcopy(rows[0])
+    close = row["id"].split(".")[-3]
+    row["id"] = row["id"].replace(close, str(int(close) + 3600))
+    row["created_at"] = iso(ms(row["created_at"]) + 3_600_000)
+    rows.insert(0, row)
+
+
+def swap_two_alerts(answers: Answers) -> None:
+    swap(answers.alert_pages[0]["signals"])
+
+
+def merge_wrongly(answers: Answers) -> None:
+    swap(answers.merged_pages[0]["signals"])
+
+
+def end_the_merged_feed_early(answers: Answers) -> None:
+    del answers.merged_pages[1:]
+    answers.merged_pages[0]["pagination"]["has_more"] = False
+
+
 STRUCTURES: list[tuple[Callable[[Answers], None], list[str]]] = [
+    (drop_an_alert, ["alerts page 1 is short", "tier=all: row", "stats: alerts_tier"]),
+    (
+        repeat_an_alert,
+        [
+            'alerts: "alerts.* comes within the cooldown',
+            "alerts page 1( is short|: pagination)",
+            "stats: alerts_tier",
+            "tier=all: row",
+        ],
+    ),
+    (swap_two_alerts, ['alerts: "alerts.* is not older than']),
+    (merge_wrongly, ["tier=all: row 1 is"]),
+    (end_the_merged_feed_early, ["tier=all: ends before the rows of both tiers do"]),
     (
         flip_a_reading,
         [

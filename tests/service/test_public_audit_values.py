@@ -8,7 +8,16 @@ import pytest
 
 from service.public_audit.answers import Answers, iso, ms
 from service.public_audit.windows import HOUR_MS
-from tests.service.tampered import ROW, assert_exactly, findings_of, other, place
+from tests.service.tampered import (
+    ALERT,
+    MERGED,
+    ROW,
+    STATS,
+    assert_exactly,
+    findings_of,
+    other,
+    place,
+)
 
 
 def more(number: int) -> int:
@@ -49,7 +58,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         to(None),
         ["signals page 2: pagination.next_cursor is null"],
     ),
-    ("pages.1.meta.retention_days", to(366), ["signals page 2: meta.retention_days is 366"]),
+    ("pages.1.meta.retention_days.universe", to(366), ["signals page 2: meta.retention_days is"]),
     ("pages.1.meta.removed_assets", to(["BTC"]), ["signals page 2: meta.removed_assets is"]),
     (
         "pages.1.signals.7.id",
@@ -131,12 +140,39 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ("stats.universe_tier.history_starts_at", to(None), ["stats: .*history_starts_at is null"]),
     (
         "stats.alerts_tier.total_signals",
-        to(4),
+        more,
         [
-            r"stats: alerts_tier.by_\w+ sums to total_signals is 0, recomputed 4",
-            "stats: alerts_tier.signals_per_day is null",
+            r"stats: alerts_tier.by_\w+ sums to total_signals is",
+            "stats: alerts_tier.(signals_per_day|total_signals) is",
         ],
     ),
+    ("stats.alerts_tier.by_direction.0.signals", more, ["stats: alerts_tier.by_direction"]),
+    ("stats.alerts_tier.history_starts_at", to(None), ["stats: alerts_.*history_starts_at is"]),
+    ("alert_pages.0.pagination.limit", more, ["alerts page 1: pagination.limit is 201"]),
+    ("merged_pages.1.pagination.offset", more, ["tier=all page 2: pagination.offset is 201"]),
+    ("alert_pages.0.signals.7.tier", to("universe"), [rf"{ALERT}: tier is", MERGED]),
+    ("alert_pages.0.signals.7.asset_class", to("metal"), [f"{ALERT}: asset_class is", MERGED]),
+    ("alert_pages.0.signals.7.indicator_name", to("x"), [f"{ALERT}: indicator_name is", MERGED]),
+    ("alert_pages.0.signals.7.direction", to("neutral"), [f"{ALERT}: direction is", MERGED, STATS]),
+    ("alert_pages.0.signals.7.change_type", to("reversal"), [f"{ALERT}: change_type is", MERGED]),
+    ("alert_pages.0.signals.7.transition", to({}), [f"{ALERT}: transition is", MERGED]),
+    (
+        "alert_pages.0.signals.7.action",
+        to("HOLD"),
+        [f"{ALERT}: direction is", f"{ALERT}: its id does not follow", MERGED],
+    ),
+    (
+        "alert_pages.0.signals.7.timeframe",
+        to("1h"),
+        [
+            f"{ALERT}: its id does not follow",
+            f"{ALERT}: no engine is covered",
+            "cooldown: an answer is not of SPEC.md's shape",
+            MERGED,
+            STATS,
+        ],
+    ),
+    ("merged_pages.0.signals.3.price", more, [MERGED]),
     ("catalog.meta.source", to("live"), ["catalog: meta.source is"]),
     ("catalog.assets.total", more, ["catalog: assets.total is 252, recomputed 251"]),
     ("catalog.assets.crypto", more, ["catalog: assets.crypto is 177, recomputed 176"]),
@@ -147,6 +183,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         [
             "catalog: coverage.assets is",
             "catalog: tiers.alerts.tickers is",
+            f"{ALERT}: no engine is covered",
         ],
     ),
     ("catalog.coverage.assets.BTC.asset_class", to("metal"), ["catalog: coverage.assets is"]),

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from schemas.vocabulary import Timeframe
+from schemas.vocabulary import Action, Timeframe
 from store.rows import (
+    AlertRow,
     BarBlock,
     BarRow,
     CarryRow,
@@ -26,6 +27,7 @@ NOW = 1_780_000_000_000
 DAY_MS = 86_400_000
 EVER = 2**62
 TABLES = (
+    "alerts",
     "assets",
     "bars",
     "carries",
@@ -82,6 +84,21 @@ def change(
     )
 
 
+def alert(
+    created_at: int,
+    action: Action = "LONG",
+    ticker: str = "BTC",
+    indicator: str = "perpkit",
+    timeframe: Timeframe = "4h",
+    *,
+    close_time: int | None = None,
+    epoch: int = 0,
+) -> AlertRow:
+    """An alert whose bar is its own unless `close_time` says otherwise."""
+    closed = created_at if close_time is None else close_time
+    return AlertRow(created_at, ticker, indicator, timeframe, closed, epoch, action, 0.3)
+
+
 def carry(ticker: str = "BTC", data: bytes = b"\x00\xff") -> CarryRow:
     return CarryRow(ticker, "4h", "reversals", 2, "f8", 1, 7200, data)
 
@@ -101,7 +118,8 @@ def full(market_time: int = NOW, *, step: int = 0) -> Pass:
         market_time,
         bars=blocks(bar("ETH", 3600 * step), bar("BTC", 3600 * step)),
         funding=[FundingRow("BTC", 3600 * step, -0.0001)],
-        changes=[change(NOW + 10 * step), change(NOW + 10 * step + 1, "ETH", "dexter", "1d")],
+        changes=[change(NOW + 10 * step), change(NOW + 10 * step + 2, "ETH", "dexter", "1d")],
+        alerts=[alert(NOW + 10 * step + 1), alert(NOW + 10 * step + 3, "CLOSE", "ETH")],
         carries=[carry()],
         epochs=[epoch(number=step)],
         watermarks=[WatermarkRow("ETH", 3600 * step - 1, is_late=True)],

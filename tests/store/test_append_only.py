@@ -7,9 +7,19 @@ from pathlib import Path
 import pytest
 
 from store.sqlite import SqliteMarketStore
-from tests.store.rows import DAY_MS, NOW, change, content, full, plainly, work
+from tests.store.rows import DAY_MS, NOW, alert, change, content, full, plainly, work
 
-GUARDED = ("assets", "bars", "changes", "clock", "epochs", "funding", "passes", "watermarks")
+GUARDED = (
+    "alerts",
+    "assets",
+    "bars",
+    "changes",
+    "clock",
+    "epochs",
+    "funding",
+    "passes",
+    "watermarks",
+)
 ATTACKS = {
     "update": "UPDATE {table} SET {moved}",
     "update or replace": "UPDATE OR REPLACE {table} SET {moved}",
@@ -21,6 +31,7 @@ ATTACKS = {
     "ON CONFLICT DO UPDATE SET {moved}",
 }
 MOVED = {
+    "alerts": "price = price + 1",
     "assets": "publish_from = publish_from + 1",
     "bars": "data = zeroblob(length(data))",
     "changes": "price = price + 1",
@@ -64,7 +75,7 @@ async def test_a_newer_row_cannot_replace_a_stored_change_of_the_same_id(
     assert_refused(path, INSERT_CHANGE.format(created_at=NOW + 99, close_time="close_time"))
 
 
-@pytest.mark.parametrize("created_at", ["NULL", str(NOW + 1), str(NOW), "1", "-5"])
+@pytest.mark.parametrize("created_at", ["NULL", str(NOW + 3), str(NOW), "1", "-5"])
 async def test_a_change_cannot_be_slipped_in_before_the_newest(
     market: SqliteMarketStore, path: Path, created_at: str
 ) -> None:
@@ -84,7 +95,7 @@ async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
 
 async def test_a_pass_number_cannot_be_left_out(market: SqliteMarketStore, path: Path) -> None:
     await market.commit(full())
-    assert_refused(path, "INSERT INTO passes VALUES (3, 0, NULL, NULL, NULL, x'', x'', x'')")
+    assert_refused(path, "INSERT INTO passes VALUES (3, 0, NULL, NULL, NULL, x'', x'', x'', NULL)")
 
 
 async def test_the_clock_may_move_on(market: SqliteMarketStore, path: Path) -> None:
@@ -108,3 +119,36 @@ async def test_without_a_clock_no_change_is_old(market: SqliteMarketStore, path:
     plainly(path, "INSERT INTO assets (ticker, publish_from) VALUES ('BTC', 0)")
     plainly(path, "INSERT INTO changes VALUES (1, 1, 0, 0, 0, 0, NULL, 1, 1.0, 1)")
     assert_refused(path, "DELETE FROM changes")
+
+
+INSERT_ALERT = (
+    "INSERT OR REPLACE INTO alerts SELECT {created_at}, asset_id, indicator, timeframe, "
+    "{close_time}, epoch, action, 1.0 FROM alerts ORDER BY created_at LIMIT 1"
+)
+
+
+@pytest.mark.parametrize("created_at", ["NULL", str(NOW + 3), str(NOW), "1", "-5"])
+async def test_an_alert_cannot_be_slipped_in_before_the_newest_row_of_either_tier(
+    market: SqliteMarketStore, path: Path, created_at: str
+) -> None:
+    await market.commit(full())
+    assert_refused(path, INSERT_ALERT.format(created_at=created_at, close_time="1"))
+    await market.commit(work(NOW + 9, changes=[change(NOW + 9)]))
+    assert_refused(path, INSERT_ALERT.format(created_at=NOW + 9, close_time="1"))
+
+
+async def test_a_newer_row_cannot_replace_a_stored_alert_of_the_same_id(
+    market: SqliteMarketStore, path: Path
+) -> None:
+    await market.commit(full())
+    assert_refused(path, INSERT_ALERT.format(created_at=NOW + 99, close_time="close_time"))
+
+
+async def test_an_alert_may_be_deleted_from_the_age_of_90_days_on(
+    market: SqliteMarketStore, path: Path
+) -> None:
+    edge = NOW - 90 * DAY_MS
+    await market.commit(work(NOW, alerts=[alert(edge - 1), alert(edge)]))
+    assert_refused(path, f"DELETE FROM alerts WHERE created_at = {edge}")
+    plainly(path, f"DELETE FROM alerts WHERE created_at = {edge - 1}")
+    assert plainly(path, "SELECT created_at FROM alerts") == [(edge,)]

@@ -11,7 +11,7 @@ from schemas.vocabulary import TIMEFRAMES
 from store import digest
 from store.rows import BarRow, ChangeRow, FundingRow, WatermarkRow
 from store.sqlite import SqliteMarketStore
-from tests.store.rows import NOW, bar, blocks, change, full, work
+from tests.store.rows import NOW, alert, bar, blocks, change, full, work
 
 BAR_BYTES = b"bBTC\x001h\x00" + struct.pack(">qddddd", 3600, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 FUNDING_BYTES = b"fBTC\x00" + struct.pack(">qd", 3600, -0.0001)
@@ -99,9 +99,9 @@ async def test_every_pass_can_be_recomputed_from_what_is_stored(
         taken_in = digest.bars_digest(held.bars, held.funding, held.watermarks)
         assert taken_in == row.bars_digest
         assert digest.changes_digest(held.changes) == row.changes_digest
-        previous = digest.chain_digest(
-            previous, row.market_time, row.bars_digest, row.changes_digest
-        )
+        assert digest.alerts_digest(held.alerts) == row.alerts_digest
+        parts = row.bars_digest, row.changes_digest, row.alerts_digest
+        previous = digest.chain_digest(previous, row.market_time, *parts)
         assert previous == row.digest
 
 
@@ -120,4 +120,31 @@ def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
         row._replace(published=False),
     ]
     digests = {digest.changes_digest([other]) for other in (row, *others)}
+    assert len(digests) == len(others) + 1
+
+
+def test_alerts_have_a_digest_of_their_own_and_none_where_there_are_none() -> None:
+    row = alert(1000, close_time=5, epoch=2)
+    head = b"a" + struct.pack(">q", 1000) + b"BTC\x00perpkit\x004h\x00"
+    expected = head + b"LONG\x00" + struct.pack(">qqd", 5, 2, 0.3)
+    assert digest.alerts_digest([row]) == sha256(expected).digest()
+    assert digest.alerts_digest([]) is None
+    parts = bytes(32), 7, bytes(32), bytes(32)
+    assert digest.chain_digest(*parts) == digest.chain_digest(*parts, None)
+    assert digest.chain_digest(*parts) != digest.chain_digest(*parts, bytes(32))
+
+
+def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:
+    row = alert(1000)
+    others = [
+        row._replace(created_at=1001),
+        row._replace(ticker="BT"),
+        row._replace(indicator="llnr"),
+        row._replace(timeframe="1d"),
+        row._replace(close_time=2),
+        row._replace(epoch=1),
+        row._replace(action="BUY"),
+        row._replace(price=0.30000000000000004),
+    ]
+    digests = {digest.alerts_digest([other]) for other in (row, *others)}
     assert len(digests) == len(others) + 1

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.rows import MAX_OFFSET, ChangeRow, FeedQuery
+from store.protocol import StoreError
+from store.rows import MAX_OFFSET, AlertRow, ChangeRow, FeedQuery, FeedRow
 from store.sqlite import SqliteMarketStore
-from store.sqlite_reads import feed_statement
-from tests.store.rows import NOW, change, query, work
+from store.sqlite_feed import alerts_statement, changes_statement, merged_statement, ordered
+from tests.store.rows import NOW, alert, change, query, work
 
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
@@ -26,6 +27,7 @@ COMBINATIONS = [
     for chosen in product([False, True], repeat=len(FILTERS))
 ]
 
+SIDES = {"LONG": 1, "BUY": 1, "SHORT": -1, "SELL": -1, "CLOSE": 0}
 CELLS = st.tuples(
     st.sampled_from(["BTC", "ETH"]),
     st.sampled_from(["enzo", "dexter"]),
@@ -86,18 +88,40 @@ async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
     await store.close()
 
 
+def plan_of(path: Path, sql: str, values: list[object]) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        asked = connection.execute(f"EXPLAIN QUERY PLAN {ordered(sql)}", [*values, 1, 0])
+        return [row[3] for row in asked if "SUBQUERY" not in row[3]]
+
+
 @pytest.mark.parametrize("filters", COMBINATIONS, ids=lambda filters: "+".join(filters) or "none")
 async def test_every_combination_of_filters_is_read_by_index_and_never_sorted(
     market: SqliteMarketStore, path: Path, filters: dict[str, object]
 ) -> None:
-    sql, values = feed_statement(query(**filters))
-    with closing(sqlite3.connect(path)) as connection:
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
-    steps = [step for step in plan if "SUBQUERY" not in step]
-    assert all(step.startswith("SEARCH ") for step in steps), plan
+    steps = plan_of(path, *changes_statement(query(**filters)))
+    assert all(step.startswith("SEARCH ") for step in steps), steps
     assert "INDEX feed_" in steps[0]
     assert "created_at>?" in steps[0]
     assert "created_at<?" in steps[0]
+
+
+@pytest.mark.parametrize("filters", COMBINATIONS, ids=lambda filters: "+".join(filters) or "none")
+async def test_alerts_alone_and_merged_are_read_by_index_and_never_sorted(
+    market: SqliteMarketStore, path: Path, filters: dict[str, object]
+) -> None:
+    alone = plan_of(path, *alerts_statement(query(**filters)))
+    assert all(step.startswith("SEARCH ") for step in alone), alone
+    assert any(
+        bound in alone[0] for bound in ("created_at>? AND created_at<?", "rowid>? AND rowid<?")
+    )
+    merged = plan_of(path, *merged_statement(query(**filters), 5))
+    assert [step for step in merged if not step.startswith("SEARCH ")] == [
+        "MERGE (UNION ALL)",
+        "LEFT",
+        "RIGHT",
+    ]
+    assert "feed_" in merged[2]
+    assert alone[0] in merged
 
 
 @pytest.mark.parametrize("filters", COMBINATIONS, ids=lambda filters: "+".join(filters) or "none")
@@ -140,3 +164,72 @@ async def test_a_filter_is_a_value_and_never_sql(market: SqliteMarketStore) -> N
     assert await market.feed(query(ticker="")) == []
     assert await market.feed(query(timeframe="1w")) == []
     assert len(await market.feed(query())) == 1
+
+
+ALERTS = st.tuples(
+    st.sampled_from(["BTC", "ETH"]),
+    st.sampled_from(["enzo", "perpkit"]),
+    st.sampled_from(["4h", "1d"]),
+    st.sampled_from([*SIDES]),
+)
+
+
+def modelled_alerts(
+    rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type
+) -> list[FeedRow]:
+    """Filter rows of both tiers; `after` bounds the alerts."""
+    found = [
+        row
+        for row in reversed(rows)
+        if isinstance(row, kinds)
+        and (after if isinstance(row, AlertRow) else asked.after) < row.created_at <= asked.until
+        and asked.ticker in (None, row.ticker)
+        and asked.indicator in (None, row.indicator)
+        and asked.timeframe in (None, row.timeframe)
+        and asked.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)
+    ]
+    return found[asked.offset : asked.offset + asked.limit]
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rows=st.lists(st.one_of(ALERTS, CELLS), min_size=25, max_size=30),
+    asked=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
+)
+async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
+    open_market: OpenMarket,
+    tmp_path: Path,
+    rows: list[tuple[object, ...]],
+    asked: list[tuple[FeedQuery, int]],
+) -> None:
+    made: list[FeedRow] = []
+    for at, row in enumerate(rows, 1):
+        if len(row) == 4:
+            ticker, indicator, timeframe, action = row
+            made.append(alert(2 * at, action, ticker, indicator, timeframe))
+        else:
+            ticker, indicator, timeframe, after, *_ = row
+            made.append(change(2 * at, ticker, indicator, timeframe, after=after))
+    store = await open_market(Path(tempfile.mkdtemp(dir=tmp_path)) / "market.db")
+    changes = [row for row in made if isinstance(row, ChangeRow)]
+    alerts = [row for row in made if isinstance(row, AlertRow)]
+    await store.commit(work(changes=changes, alerts=alerts))
+    for one, after in asked:
+        both = modelled_alerts(made, one, after, ChangeRow, AlertRow)
+        assert await store.merged_feed(one, after) == both
+        assert await store.alerts_feed(one) == modelled_alerts(made, one, one.after, AlertRow)
+    assert [row async for row in store.alerts()] == alerts
+    assert [row async for row in store.changes()] == changes
+    await store.close()
+
+
+async def test_an_alert_and_a_change_never_share_a_time(market: SqliteMarketStore) -> None:
+    with pytest.raises(StoreError):
+        await market.commit(work(changes=[change(NOW)], alerts=[alert(NOW)]))
+    await market.commit(work(changes=[change(NOW)], alerts=[alert(NOW + 1)]))
+    for late in ({"changes": [change(NOW + 1)]}, {"alerts": [alert(NOW + 1, "CLOSE")]}):
+        with pytest.raises(StoreError):
+            await market.commit(work(**late))
+    assert (await market.snapshot()).last_created_at == NOW + 1

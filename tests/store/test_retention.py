@@ -9,7 +9,7 @@ from store import sqlite_writes
 from store.digest import bars_digest
 from store.rows import ReadingRow
 from store.sqlite import SqliteMarketStore
-from tests.store.rows import DAY_MS, NOW, bar, blocks, change, plainly, work
+from tests.store.rows import DAY_MS, NOW, alert, bar, blocks, change, plainly, work
 
 EDGE = NOW - 365 * DAY_MS
 
@@ -89,3 +89,26 @@ async def test_rows_of_no_pass_are_counted(
     plainly(path, "INSERT INTO bars VALUES (1, 1, 3, 0, 2, ?, zeroblob(96))", [wrong + 1])
     plainly(path, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", [wrong + 1])
     assert await market.orphans() == 3
+
+
+async def test_prune_keeps_the_newest_old_alert_of_each_engine_action_and_epoch(
+    market: SqliteMarketStore,
+) -> None:
+    edge = NOW - 90 * DAY_MS
+    dropped = [alert(edge - 9), alert(edge - 8, "CLOSE")]
+    base = [
+        alert(edge - 7, "CLOSE"),
+        alert(edge - 6, epoch=1),
+        alert(edge - 5, ticker="ETH"),
+        alert(edge - 4, timeframe="1d"),
+        alert(edge - 3, indicator="enzo"),
+        alert(edge - 1),
+    ]
+    young = [alert(edge), alert(NOW)]
+    await market.commit(work(NOW, alerts=[*dropped, *base, *young]))
+    assert await market.prune() == 2
+    assert [row async for row in market.alerts()] == [*base, *young]
+    assert await market.prune() == 0
+    progress = await market.progress()
+    assert (progress.pruned_before, progress.alerts_pruned_before) == (EDGE, edge)
+    assert progress.last_created_at == NOW

@@ -69,11 +69,12 @@ async def test_everything_in_a_pass_comes_back_as_given(market: SqliteMarketStor
     assert rows_of(await market.bars()) == rows_of([given.bars[1], given.bars[0]])
     assert await market.funding() == list(given.funding)
     assert await all_changes(market) == list(given.changes)
+    assert [row async for row in market.alerts()] == list(given.alerts)
     assert await market.carries() == list(given.carries)
     assert await market.epochs() == list(given.epochs)
     assert await market.publish_from() == {"BTC": 5, "ETH": 7}
     progress = await market.progress()
-    assert (progress.market_time, progress.last_created_at, progress.passes) == (NOW, NOW + 1, 1)
+    assert (progress.market_time, progress.last_created_at, progress.passes) == (NOW, NOW + 3, 1)
 
 
 async def test_everything_is_there_after_reopening(
@@ -285,7 +286,7 @@ async def test_the_version_moves_with_every_commit_of_any_process(
 async def test_changes_come_in_batches_without_a_gap(
     market: SqliteMarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "CHANGES_A_BATCH", 3)
+    monkeypatch.setattr(sqlite, "ROWS_A_BATCH", 3)
     rows = [change(1000 * at, published=at % 2 == 0) for at in range(1, 11)]
     await market.commit(work(changes=rows))
     assert await all_changes(market) == rows

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import date
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from store import migrations
+from store.digest import chain_digest
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
@@ -23,18 +25,20 @@ OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
 ROOT = Path(__file__).parents[2]
 OPEN = "import sys; from pathlib import Path; from store import migrations as m; "
+APPLIED = [(name,) for name in migrations.MARKET_MIGRATIONS]
 MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
 
 
 @pytest.fixture
-def second_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def next_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Package data as the next version of the code would have it."""
     package = tmp_path / "package"
     package.mkdir()
-    shutil.copy(ROOT / "store" / "market_0001.sql", package)
-    (package / "market_0002.sql").write_text("CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;")
+    for name in migrations.MARKET_MIGRATIONS:
+        shutil.copy(ROOT / "store" / f"{name}.sql", package)
+    (package / "market_9999.sql").write_text("CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;")
     monkeypatch.setattr(migrations, "files", lambda _: package)
-    return ("market_0001", "market_0002")
+    return (*migrations.MARKET_MIGRATIONS, "market_9999")
 
 
 async def assert_refused(path: Path, match: str) -> None:
@@ -93,41 +97,62 @@ async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
 
 async def test_an_empty_file_counts_as_new(open_market: OpenMarket, empty: Path) -> None:
     await (await open_market(empty)).commit(work())
-    assert plainly(empty, "SELECT name FROM migrations") == [("market_0001",)]
+    assert plainly(empty, "SELECT name FROM migrations") == APPLIED
     assert not list(empty.parent.glob("*.before-*"))
 
 
 async def test_a_database_with_content_is_copied_before_it_is_migrated(
-    market: SqliteMarketStore, path: Path, second_migration: tuple[str, ...]
+    market: SqliteMarketStore, path: Path, next_migration: tuple[str, ...]
 ) -> None:
     await market.commit(full())
     before = content(path)
-    migrations.migrate(path, second_migration)
-    copy = path.with_name("market.db.before-market_0002")
+    migrations.migrate(path, next_migration)
+    copy = path.with_name("market.db.before-market_9999")
     assert content(path) == content(copy) == before
-    assert plainly(copy, "SELECT name FROM migrations") == [("market_0001",)]
-    assert len(plainly(path, "SELECT name FROM migrations")) == 2
+    assert plainly(copy, "SELECT name FROM migrations") == APPLIED
+    assert plainly(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
     assert not list(path.parent.glob("*.unfinished*"))
 
 
-def test_a_new_database_takes_all_migrations_without_a_copy(
-    path: Path, second_migration: tuple[str, ...]
+async def test_a_database_from_before_the_alerts_tier_keeps_its_rows_and_its_chain(
+    open_market: OpenMarket, path: Path
 ) -> None:
-    migrations.migrate(path, second_migration)
-    migrations.migrate(path, second_migration)
-    assert len(plainly(path, "SELECT name FROM migrations")) == 2
+    migrations.migrate(path, ["market_0001"])
+    nothing, link = sha256(b"").digest(), NOW.to_bytes(8, "big")
+    head = sha256(bytes(32) + link + nothing + nothing).digest()
+    plainly(path, "INSERT INTO clock (id, market_time) VALUES (1, ?)", [NOW])
+    plainly(
+        path,
+        "INSERT INTO passes VALUES (1, ?, NULL, NULL, NULL, ?, ?, ?)",
+        [NOW, nothing, nothing, head],
+    )
+    store = await open_market(path)
+    (old,) = await store.passes()
+    assert (old.digest, old.alerts_digest) == (head, None)
+    await store.commit(full(NOW + 1))
+    _, new = await store.passes()
+    digests = new.bars_digest, new.changes_digest, new.alerts_digest
+    assert new.digest == chain_digest(head, NOW + 1, *digests)
+
+
+def test_a_new_database_takes_all_migrations_without_a_copy(
+    path: Path, next_migration: tuple[str, ...]
+) -> None:
+    migrations.migrate(path, next_migration)
+    migrations.migrate(path, next_migration)
+    assert plainly(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
     assert not list(path.parent.glob("*.before-*"))
 
 
 def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
-    path: Path, second_migration: tuple[str, ...], tmp_path: Path
+    path: Path, next_migration: tuple[str, ...], tmp_path: Path
 ) -> None:
-    migrations.migrate(path, second_migration[:1])
+    migrations.migrate(path, migrations.MARKET_MIGRATIONS)
     broken = "CREATE TABLE added (id INTEGER);\nINSERT INTO missing VALUES (1);\n"
-    (tmp_path / "package" / "market_0002.sql").write_text(broken)
+    (tmp_path / "package" / "market_9999.sql").write_text(broken)
     with pytest.raises(StoreError, match="no such table"):
-        migrations.migrate(path, second_migration)
-    assert plainly(path, "SELECT name FROM migrations") == [("market_0001",)]
+        migrations.migrate(path, next_migration)
+    assert plainly(path, "SELECT name FROM migrations") == APPLIED
     assert not plainly(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
 
 
@@ -137,7 +162,7 @@ async def test_processes_that_start_together_all_find_a_migrated_file(path: Path
         for _ in range(4)
     ]
     assert [await process.wait() for process in starting] == [0] * 4
-    assert plainly(path, "SELECT name FROM migrations") == [("market_0001",)]
+    assert plainly(path, "SELECT name FROM migrations") == APPLIED
 
 
 async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, path: Path) -> None:

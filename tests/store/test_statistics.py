@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.vocabulary import TIMEFRAMES
+from schemas.vocabulary import TIMEFRAMES, Tier
 from store.rows import ChangeRow, Statistics
 from store.sqlite import SqliteMarketStore
-from store.sqlite_reads import COUNTS, OLDEST
-from tests.store.rows import NOW, change, work
+from store.sqlite_feed import COUNTS, OLDEST
+from tests.store.rows import NOW, alert, change, work
 
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
@@ -61,7 +61,7 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(
     store = await open_market(Path(tempfile.mkdtemp(dir=tmp_path)) / "market.db")
     await store.commit(work(changes=rows))
     for bounds in asked:
-        assert await store.statistics(*bounds) == modelled(rows, *bounds)
+        assert await store.statistics("universe", *bounds) == modelled(rows, *bounds)
     await store.close()
 
 
@@ -69,24 +69,43 @@ async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
     market: SqliteMarketStore,
 ) -> None:
     await market.commit(work(changes=[change(NOW + at) for at in range(5)]))
-    found = await market.statistics(after=NOW + 1, until=NOW + 3, kept_after=NOW)
+    found = await market.statistics("universe", after=NOW + 1, until=NOW + 3, kept_after=NOW)
     assert found == Statistics({("enzo", "1h", 1): 2}, NOW + 1)
 
 
 async def test_rows_that_are_not_published_count_nowhere(market: SqliteMarketStore) -> None:
     await market.commit(work(changes=[change(NOW, published=False)]))
-    assert await market.statistics(0, NOW, 0) == Statistics({}, None)
+    assert await market.statistics("universe", 0, NOW, 0) == Statistics({}, None)
 
 
 async def test_an_empty_store_counts_nothing(market: SqliteMarketStore) -> None:
-    assert await market.statistics(0, NOW, 0) == Statistics({}, None)
+    assert await market.statistics("universe", 0, NOW, 0) == Statistics({}, None)
 
 
+async def test_alerts_are_counted_by_action_in_a_window_of_their_own(
+    market: SqliteMarketStore,
+) -> None:
+    rows = [alert(NOW), alert(NOW + 1), alert(NOW + 2, "CLOSE"), alert(NOW + 4, "CLOSE")]
+    await market.commit(work(alerts=rows, changes=[change(NOW + 3)]))
+    found = await market.statistics("alerts", after=NOW, until=NOW + 3, kept_after=NOW - 1)
+    counts = {("perpkit", "4h", "LONG"): 1, ("perpkit", "4h", "CLOSE"): 1}
+    assert found == Statistics(counts, NOW)
+    assert (await market.statistics("universe", NOW, NOW + 3, 0)).oldest == NOW + 3
+
+
+SEARCHED = {
+    "universe": "SEARCH changes USING INDEX feed_all (created_at>? AND created_at<?)",
+    "alerts": "SEARCH alerts USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+}
+
+
+@pytest.mark.parametrize("tier", SEARCHED)
 @pytest.mark.parametrize("statement", [COUNTS, OLDEST], ids=["counts", "oldest"])
 async def test_statistics_search_the_feeds_index_between_two_times(
-    market: SqliteMarketStore, path: Path, statement: str
+    market: SqliteMarketStore, path: Path, statement: dict[Tier, str], tier: Tier
 ) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", (0, NOW))]
-    assert plan[0] == "SEARCH changes USING INDEX feed_all (created_at>? AND created_at<?)"
+        asked = connection.execute(f"EXPLAIN QUERY PLAN {statement[tier]}", (0, NOW))
+        plan = [row[3] for row in asked]
+    assert plan[0] == SEARCHED[tier]
     assert [step for step in plan[1:] if step != "USE TEMP B-TREE FOR GROUP BY"] == []

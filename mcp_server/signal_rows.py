@@ -1,0 +1,49 @@
+"""Rows of the store as rows of the feed: one schema for changes and alerts."""
+
+from typing import Any
+
+from mcp_server.context import Board
+from schemas.results import Signal, Transition
+from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, change_type, instant
+from store.rows import AlertRow, ChangeRow, FeedRow
+
+
+def signal(row: FeedRow, board: Board) -> Signal:
+    """Return a row as users see it; what its tier does not have is null."""
+    own = _alert_fields(row) if isinstance(row, AlertRow) else _change_fields(row)
+    return Signal.model_construct(
+        id=row.id,
+        ticker=row.ticker,
+        asset_class=board.assets[row.ticker].asset_class,
+        indicator=row.indicator,
+        indicator_name=board.indicator_name(row.indicator),
+        timeframe=row.timeframe,
+        price=row.price,
+        created_at=instant(row.created_at),
+        **own,
+    )
+
+
+def _alert_fields(row: AlertRow) -> dict[str, Any]:
+    return {
+        "tier": "alerts",
+        "direction": ACTION_DIRECTIONS[row.action],
+        "transition": None,
+        "change_type": None,
+        "action": row.action,
+    }
+
+
+def _change_fields(row: ChangeRow) -> dict[str, Any]:
+    before, after = row.before, row.after
+    return {
+        "tier": "universe",
+        "direction": READING_NAMES[after],
+        "transition": None if before is None else _transition(before, after),
+        "change_type": None if before is None else change_type(before, after),
+        "action": None,
+    }
+
+
+def _transition(before: int, after: int) -> Transition:
+    return Transition.model_construct(from_=READING_NAMES[before], to=READING_NAMES[after])

@@ -1,0 +1,158 @@
+"""A slow, obvious second implementation of the alert engines and their publisher.
+
+Written from INDICATORS.md alone: one engine, one bar and one hour after another, nothing carried
+that can be worked out again from the beginning.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+HOUR_S = 3600
+CANDLE_S = {"4h": 4 * HOUR_S, "1d": 24 * HOUR_S}
+NO_READING = None
+
+
+class ModelBar(NamedTuple):
+    """A bar of one sequence: the hour of the run that steps it, its close, what was read."""
+
+    hour: int
+    close_time: int
+    high: float
+    low: float
+    close: float
+    reading: int | None
+
+
+class Fired(NamedTuple):
+    """What an engine did on a bar."""
+
+    close_time: int
+    action: str
+    price: float
+
+
+class Out(NamedTuple):
+    """What was published, and at which hour."""
+
+    hour: int
+    close_time: int
+    action: str
+    price: float
+
+
+def average_true_ranges(bars: Sequence[ModelBar]) -> list[float | None]:
+    """Return Wilder's ATR(14) after each bar, None before the fourteenth."""
+    ranges = []
+    for at, bar in enumerate(bars):
+        if at == 0:
+            ranges.append(bar.high - bar.low)
+        else:
+            before = bars[at - 1].close
+            ranges.append(max(bar.high, before) - min(bar.low, before))
+    averages: list[float | None] = []
+    for at in range(len(bars)):
+        if at < 13:
+            averages.append(None)
+        elif at == 13:
+            total = 0.0
+            for one in ranges[:14]:
+                total += one
+            averages.append(total / 14)
+        else:
+            last = averages[-1]
+            assert last is not None
+            averages.append(last + (ranges[at] - last) / 14)
+    return averages
+
+
+def fired(bars: Sequence[ModelBar]) -> list[Fired]:
+    """Step one engine over all bars of its sequence."""
+    averages = average_true_ranges(bars)
+    position, entry, barred = "flat", 0, "none"
+    out = []
+    for at, bar in enumerate(bars):
+        if bar.reading is NO_READING:
+            continue
+        side = {1: "long", -1: "short", 0: "none"}[bar.reading]
+        if side != barred:
+            barred = "none"
+        if position != "flat":
+            stop = _stop(position, bars[entry : at + 1], averages[entry : at + 1])
+            is_long = position == "long"
+            if stop is not None and (bar.close < stop if is_long else bar.close > stop):
+                out.append(Fired(bar.close_time, "CLOSE", bar.close))
+                if side == position:
+                    barred = position
+                position = "flat"
+                continue
+        if side == "none" and position != "flat":
+            out.append(Fired(bar.close_time, "CLOSE", bar.close))
+            position = "flat"
+        elif side in ("long", "short") and side not in (position, barred):
+            out.append(Fired(bar.close_time, "LONG" if side == "long" else "SHORT", bar.close))
+            position, entry = side, at
+    return out
+
+
+def _stop(
+    position: str, since: Sequence[ModelBar], averages: Sequence[float | None]
+) -> float | None:
+    """Work the stop out again from the entry on, the entry bar included."""
+    stops = []
+    for at in range(len(since)):
+        average = averages[at]
+        if average is None:
+            continue
+        closes = [bar.close for bar in since[: at + 1]]
+        if position == "long":
+            stops.append(max(closes) - 3 * average)
+        else:
+            stops.append(min(closes) + 3 * average)
+    if not stops:
+        return None
+    return max(stops) if position == "long" else min(stops)
+
+
+@dataclass
+class ModelPublisher:
+    """The publisher of one engine, asked at every hour."""
+
+    timeframe: str
+    published: list[Out] = field(default_factory=list)
+    held: list[Fired] = field(default_factory=list)
+
+    def at(self, hour: int, new: Sequence[Fired]) -> None:
+        ripe = [one for one in self.held if not self._is_shut(one.action, hour)]
+        for one in sorted([*ripe, *new]):
+            if one in ripe and one not in self.held:
+                continue  # dropped by another publication at this very hour
+            if self._is_shut(one.action, hour):
+                self.held = [held for held in self.held if held.action != one.action] + [one]
+            else:
+                self.published.append(Out(hour, *one))
+                self.held = []
+
+    def _is_shut(self, action: str, hour: int) -> bool:
+        window = 20 * CANDLE_S[self.timeframe]
+        return any(out.action == action and hour < out.hour + window for out in self.published)
+
+
+def published(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[Out]:
+    """Go through every hour from the first bar's to the last, and return what goes out."""
+    by_close = {one.close_time: one for one in fired(bars)}
+    at_hour: dict[int, list[Fired]] = {}
+    for bar in bars:
+        if bar.close_time in by_close:
+            at_hour.setdefault(bar.hour, []).append(by_close[bar.close_time])
+    publisher = ModelPublisher(timeframe)
+    for hour in range(bars[0].hour, until + 1, HOUR_S) if bars else ():
+        publisher.at(hour, at_hour.get(hour, []))
+    return publisher.published
+
+
+def in_order(outs: Mapping[tuple[str, str, str], Sequence[Out]]) -> list[tuple[object, ...]]:
+    """Merge what several engines publish; keys are (ticker, timeframe, indicator) in order."""
+    places = {key: at for at, key in enumerate(outs)}
+    rows = [(out.hour, out.close_time, places[key], key, out) for key in outs for out in outs[key]]
+    return [(*key, *out) for *_, key, out in sorted(rows, key=lambda row: row[:3])]

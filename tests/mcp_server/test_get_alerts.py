@@ -1,0 +1,190 @@
+"""The alerts tier and the merged feed, on both faces."""
+
+from typing import Any
+
+import pytest
+
+from schemas.coverage import Coverage
+from schemas.vocabulary import DAY_MS, Action, Timeframe
+from store.rows import AlertRow, Pass
+from tests.bad_inputs import SIGNALS
+from tests.serving import HOUR_MS, NOON, Served, change, coverage
+
+FOLLOWED: dict[str, tuple[Timeframe, ...]] = {"BTC": ("4h", "1d"), "NVDA": ("4h", "1d")}
+LATER = NOON + HOUR_MS
+Row = dict[str, Any]
+
+
+def alert(
+    at: int, action: Action, ticker: str, indicator: str = "perpkit", timeframe: Timeframe = "4h"
+) -> AlertRow:
+    return AlertRow(at, ticker, indicator, timeframe, at // HOUR_MS * 3600, 0, action, 99.5)
+
+
+ALERTS = [
+    alert(LATER + 1, "LONG", "BTC", "enzo", "1d"),
+    alert(LATER + 2, "CLOSE", "BTC"),
+    alert(LATER + 4, "SHORT", "NVDA"),
+    alert(LATER + 5, "BUY", "NVDA"),
+    alert(LATER + 6, "SELL", "NVDA"),
+]
+
+
+def followed_coverage() -> Coverage:
+    base = coverage()
+    assets = tuple(
+        asset.model_copy(update={"alerts": FOLLOWED.get(asset.ticker, ())}) for asset in base.assets
+    )
+    return base.model_copy(update={"assets": assets})
+
+
+async def publish_alerts(served: Served) -> None:
+    """Publish a run of alerts, with two changes between them."""
+    await served.market.publish_coverage(followed_coverage())
+    turned = [
+        change(LATER, "ETH", "enzo", "4h", 0, 1),
+        change(LATER + 3, "ETH", "llnr", "4h", -1, 1),
+    ]
+    await served.market.commit(Pass(LATER, changes=turned, alerts=ALERTS))
+
+
+async def feed(served: Served, face: str, **arguments: Any) -> list[Row]:
+    return (await served.answer(face, SIGNALS, **arguments))["signals"]
+
+
+async def test_an_alert_has_exactly_the_fields_of_its_table(served, face):
+    await publish_alerts(served)
+    (row,) = await feed(served, face, tier="alerts", direction="exit")
+    assert row == {
+        "id": f"alerts.BTC.perpkit.4h.{LATER // HOUR_MS * 3600}.CLOSE.0",
+        "tier": "alerts",
+        "ticker": "BTC",
+        "asset_class": "crypto",
+        "indicator": "perpkit",
+        "indicator_name": "PerpKit",
+        "timeframe": "4h",
+        "direction": "exit",
+        "transition": None,
+        "change_type": None,
+        "action": "CLOSE",
+        "price": 99.5,
+        "created_at": "2026-09-30T13:03:00.002Z",
+    }
+
+
+async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(served, face):
+    await publish_alerts(served)
+    universe = await feed(served, face)
+    alerts = await feed(served, face, tier="alerts")
+    both = await feed(served, face, tier="all")
+    assert [row["id"] for row in alerts] == [row.id for row in reversed(ALERTS)]
+    assert {row["tier"] for row in universe} == {"universe"}
+    assert {row["action"] for row in universe} == {None}
+    merged = sorted([*universe, *alerts], key=lambda row: row["created_at"], reverse=True)
+    assert both == merged
+    assert [row["tier"] for row in both][:7] == [
+        *["alerts"] * 3,
+        "universe",
+        *["alerts"] * 2,
+        "universe",
+    ]
+
+
+async def test_every_action_has_its_direction_the_legacy_ones_too(served, face):
+    await publish_alerts(served)
+    rows = await feed(served, face, tier="alerts")
+    assert {row["action"]: row["direction"] for row in rows} == {
+        "LONG": "bullish",
+        "BUY": "bullish",
+        "SHORT": "bearish",
+        "SELL": "bearish",
+        "CLOSE": "exit",
+    }
+
+
+FILTERS: list[dict[str, Any]] = [
+    {"ticker": "nvda"},
+    {"indicator": "PerpKit"},
+    {"timeframe": "4h"},
+    *({"direction": direction} for direction in ("bullish", "bearish", "neutral", "exit")),
+    {"ticker": "btc", "indicator": "enzo", "timeframe": "1d"},
+    {"timeframe": "4h", "direction": "bullish"},
+    {"ticker": "btc", "direction": "exit"},
+]
+
+
+def matches(row: Row, filters: Row) -> bool:
+    names = {"ticker": str.upper, "indicator": str.lower}
+    return all(row[key] == names.get(key, str)(value) for key, value in filters.items())
+
+
+async def test_filters_narrow_both_tiers_alike(served, face):
+    await publish_alerts(served)
+    for tier in ("alerts", "all"):
+        whole = await feed(served, face, tier=tier)
+        for filters in FILTERS:
+            found = await feed(served, face, tier=tier, **filters)
+            assert found == [row for row in whole if matches(row, filters)], (tier, filters)
+
+
+async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, face):
+    await publish_alerts(served)
+    whole = await feed(served, face, tier="all")
+    pages = [
+        await served.answer(face, SIGNALS, tier="all", limit=4, offset=offset)
+        for offset in range(0, len(whole) + 4, 4)
+    ]
+    assert [row for page in pages for row in page["signals"]] == whole
+    more = [page["pagination"]["has_more"] for page in pages]
+    assert more == [True] * (len(whole) // 4) + [False] * (len(pages) - len(whole) // 4)
+    assert await feed(served, face, tier="all", since=whole[3]["created_at"]) == whole[:3]
+    assert await feed(served, face, tier="all", since=whole[0]["created_at"]) == []
+
+
+async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, face):
+    await publish_alerts(served)
+    end = LATER + 2 + 90 * DAY_MS
+    await served.market.commit(Pass(end, changes=[change(end, "ETH", "enzo", "4h", 1, 0)]))
+    served.clock.now = end
+    since = {"since": "2020-01-01T00:00:00Z"}
+    shown = [row.id for row in reversed(ALERTS[2:])]
+    assert [row["id"] for row in await feed(served, face, tier="alerts", **since)] == shown
+    both = await feed(served, face, tier="all", **since)
+    assert [row["id"] for row in both if row["tier"] == "alerts"] == shown
+    assert len(both) == len(shown) + 8 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"tier": "alerts", "direction": "neutral"}, "neutral is a direction of the universe tier"),
+        ({"tier": "universe", "direction": "exit"}, "exit is a direction of the alerts tier"),
+        ({"tier": "alerts", "ticker": "ETH"}, "they follow BTC, NVDA on 4h and 1d"),
+        ({"tier": "alerts", "timeframe": "1h"}, "No alert engine follows what was asked for"),
+        ({"tier": "alerts", "indicator": "ceres"}, "Nothing matching"),
+        ({"tier": "all", "since": "2027-01-01T00:00:00Z"}, "after the last compute"),
+        ({"tier": "alerts", "offset": 10**30}, "lower offset"),
+        ({"indicator": "perpkit"}, "its actions from tier=alerts"),
+    ],
+)
+async def test_an_empty_page_says_what_empty_means(served, face, arguments, reason):
+    await publish_alerts(served)
+    answer = await served.answer(face, SIGNALS, **arguments)
+    assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
+    assert reason in answer["meta"]["note"]
+
+
+async def test_without_followed_assets_the_note_says_so(served, face):
+    answer = await served.answer(face, SIGNALS, tier="alerts")
+    assert "no data of any asset that they follow" in answer["meta"]["note"]
+
+
+async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(served, face):
+    meta = (await served.answer(face, SIGNALS))["meta"]
+    assert meta["retention_days"] == {"universe": 365, "alerts": 90}
+    assert "3 to 5 minutes" in meta["timing"]
+    assert "milliseconds apart" in meta["timing"]
+    for words in ("20 candles", "80 hours on 4h, 20 days on 1d", "every change is logged", "held"):
+        assert words in meta["cooldown"]
+    assert "without saying whether it was long or short" in meta["close"]
+    assert "missing from the feed or come late" in meta["close"]
