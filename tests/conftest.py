@@ -1,11 +1,13 @@
 """Fixtures that more than one package's tests use."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.serving import Face, Served, coverage, serving
+from tests.serving import Face, Served, coverage, seed, serving, stores
 
 
 @pytest.fixture(params=["mcp", "rest"])
@@ -15,10 +17,24 @@ def face(request: pytest.FixtureRequest) -> Face:
     return chosen
 
 
+@pytest.fixture(scope="session")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of a seeded simulated store, for tests to copy."""
+
+    async def seed_once(folder: Path) -> None:
+        async with stores(folder) as (market, _):
+            await seed(market, coverage())
+
+    folder = tmp_path_factory.mktemp("seeded")
+    asyncio.run(seed_once(folder))
+    return folder
+
+
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
+async def served(tmp_path: Path, seeded: Path) -> AsyncIterator[Served]:
     """The service on a seeded simulated store."""
-    async with serving(tmp_path, coverage()) as running:
+    shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
+    async with serving(tmp_path) as running:
         yield running
 
 

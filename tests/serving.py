@@ -308,6 +308,9 @@ async def serving(
                 clock=clock,
                 daily_limit=daily_limit,
             )
-            async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
+            async with (
+                running(app, bound),
+                httpx.AsyncClient(base_url=base_url, verify=False) as client,
+            ):
                 api_key = await keys.create("tests")
                 yield Served(base_url, api_key, client, market, access, keys, clock, app)

@@ -4,8 +4,6 @@ import asyncio
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,24 +16,17 @@ from tests.compute.small_market import (
     open_store,
     write_universe,
 )
+from tests.service.commands import environment
+from tests.service.forked import Forked
 
-COMMAND = "from service.cli import main; raise SystemExit(main())"
-ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
 
 
-def started(folder: Path, database: Path, universe: Path) -> subprocess.Popen[bytes]:
-    environment = {name: at for name, at in os.environ.items() if not name.startswith("SIGNALS_")}
-    environment |= {
-        "SIGNALS_DATABASE_URL": f"sqlite:///{database}",
-        "SIGNALS_UNIVERSE": str(universe),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "replay", "--bars", str(folder)],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
+def started(folder: Path, database: Path, universe: Path) -> Forked:
+    settings = {"database_url": f"sqlite:///{database}", "universe": str(universe)}
+    with open(os.devnull, "wb") as nobody:
+        arguments = ("replay", "--bars", str(folder))
+        return Forked(folder, arguments, environment(folder, **settings), nobody.fileno())
 
 
 def passes(database: Path) -> int:
@@ -51,7 +42,7 @@ def passes(database: Path) -> int:
         db.close()
 
 
-def killed(process: subprocess.Popen[bytes], database: Path, after: int, looks: int) -> bool:
+def killed(process: Forked, database: Path, after: int, looks: int) -> bool:
     """Kill a replay some looks after a number of passes; False where it had already ended."""
     try:
         while process.poll() is None and (passes(database) < after or looks > 0):

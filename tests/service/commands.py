@@ -18,6 +18,7 @@ from typing import Self
 import structlog
 
 from service.cli import main
+from tests.service.forked import Forked
 
 COMMAND = [
     sys.executable,
@@ -63,7 +64,7 @@ def _set_environment(variables: Mapping[str, str]) -> None:
 class Running:
     """A command that runs until it is stopped; `printed` is what was read of its messages."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", messages: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | Forked", messages: int) -> None:
         """`messages` is the descriptor that its standard error can be read from."""
         self.process = process
         self.printed: list[str] = []
@@ -84,6 +85,15 @@ class Running:
         )
         assert process.stderr is not None
         return cls(process, os.dup(process.stderr.fileno()))
+
+    @classmethod
+    def fork(cls, folder: Path, *arguments: str, env: Mapping[str, str]) -> Self:
+        """Start the `signals` command in a folder."""
+        ours, theirs = os.pipe()
+        try:
+            return cls(Forked(folder, arguments, env, theirs), ours)
+        finally:
+            os.close(theirs)
 
     def _read(self, messages: int) -> None:
         # An OSError is how a terminal tells that its other end is closed.
@@ -128,7 +138,10 @@ def running(
 ) -> Iterator[Running]:
     """Run the command beside the block; `faked` are variables that drive its clock."""
     env = {**environment(folder, **settings), **(faked or {})}
-    process = Running.start(folder, *COMMAND, *arguments, env=env)
+    if faked:
+        process = Running.start(folder, *COMMAND, *arguments, env=env)
+    else:
+        process = Running.fork(folder, *arguments, env=env)
     try:
         yield process
     finally:

@@ -39,7 +39,7 @@ from tests.service.commands import (
 from tests.service.test_cli import write_bars
 
 HOUR_MS = 3_600_000
-STOPS = [signal.SIGINT, signal.SIGTERM]
+STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
 
 
 @contextmanager
@@ -204,7 +204,11 @@ def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
     [
         ({"host": "::1"}, True),
         ({"host": "0.0.0.0", "sandbox_public": "1"}, False),
-        ({"base_url": "https://signals.example", "billing": "off"}, False),
+        pytest.param(
+            {"base_url": "https://signals.example", "billing": "off"},
+            False,
+            marks=pytest.mark.prove,
+        ),
     ],
 )
 def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):
@@ -229,23 +233,21 @@ def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
-)
+@pytest.mark.parametrize("number", STOPS)
 def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, number):
-    universe = cut_universe(tmp_path, {"BTC"})
-    with running(tmp_path, "serve", port=free_port(), universe=universe) as process:
+    source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
+    with running(tmp_path, "serve", port=free_port(), source=source) as process:
         process.says("building history: ")
         assert process.stop(number) == 0
     kept, _ = stored(tmp_path)
     last = process.printed[-1]
     assert last.startswith("Stopped while building history. The store keeps everything up to ")
     assert instant(kept) in last
-    with served_process(tmp_path, universe=universe) as (_, printed):
+    with served_process(tmp_path, source=source) as (_, printed):
         pass
     assert not [line for line in printed if "Traceback" in line]
     assert stored(tmp_path)[0] > kept
-    done = signals(tmp_path, "audit", universe=universe)
+    done = signals(tmp_path, "audit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 
