@@ -4,13 +4,13 @@ It sleeps in short steps and judges by the clock alone, so neither suspend nor a
 does harm.
 """
 
-import traceback
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from access.billing.provider import BillingError, Provider
 from access.memberships import end_if_over
+from schemas.errors import failure_facts
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
 from store.access_rows import Horizons
@@ -57,7 +57,7 @@ class Upkeep:
             pruned = await self._store.prune(horizons(now))
             unasked = await self._reconcile()
         except Exception as error:
-            log.error("upkeep_failed", **_facts(error))
+            log.error("upkeep_failed", **failure_facts(error))
             self._failed_at = self._clock()
             return
         log.info("upkeep", pruned=pruned, unasked=unasked)
@@ -75,7 +75,9 @@ class Upkeep:
                 await end_if_over(self._store, self._provider, member, self._clock())
             except Exception as error:
                 unasked += 1
-                facts = {"why": str(error)} if isinstance(error, BillingError) else _facts(error)
+                facts = (
+                    {"why": str(error)} if isinstance(error, BillingError) else failure_facts(error)
+                )
                 log.error("reconcile_failed", subscription=member.subscription, **facts)
         return unasked
 
@@ -88,9 +90,3 @@ def horizons(now: int) -> Horizons:
         events=now - 30 * DAY_MS,
         attempts=now - DAY_MS,
     )
-
-
-def _facts(error: Exception) -> dict[str, str]:
-    """Return where an unexpected failure arose; its message could quote a person's data."""
-    where = "".join(traceback.format_tb(error.__traceback__))
-    return {"failure": type(error).__name__, "where": where}

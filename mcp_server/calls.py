@@ -1,6 +1,5 @@
 """One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
 
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from mcp_server.arguments import validated
 from mcp_server.context import Context, Rendered
 from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
-from schemas.errors import ApiError, ErrorBody, HowToGetAccess, unavailable
+from schemas.errors import ApiError, ErrorBody, HowToGetAccess, failure_facts, unavailable
 from schemas.results import Quota
 from store.protocol import StoreError
 
@@ -129,16 +128,6 @@ def store_failure(error: StoreError, where: str) -> ApiError:
         f"Retry after {STORE_RETRY_S} seconds.",
         STORE_RETRY_S,
     )
-
-
-def failure_facts(error: Exception) -> dict[str, str]:
-    """Return what the log may know of an unexpected failure: where, never with which values.
-
-    Messages and locals (which structlog's console shows where rich is installed) can hold keys
-    and arguments.
-    """
-    where = "".join(traceback.format_tb(error.__traceback__))
-    return {"failure": type(error).__name__, "where": where}
 
 
 def error_text(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> str:

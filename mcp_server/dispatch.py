@@ -9,11 +9,12 @@ import mcp_types
 import structlog
 
 from mcp_server.arguments import shown, suggestion
-from mcp_server.calls import AnyTool, Calls, Outcome, failure_facts
+from mcp_server.calls import AnyTool, Calls, Outcome
 from mcp_server.jsonrpc import Message, Params, RpcError, minified
 from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from mcp_server.tools.tool import listed
 from schemas.coverage import Coverage
+from schemas.errors import failure_facts
 from schemas.results import Quota
 
 PROTOCOL_VERSION = "2025-06-18"

@@ -11,7 +11,6 @@ from starlette.routing import Route
 from mcp_server.calls import (
     AnyTool,
     Calls,
-    failure_facts,
     internal_error,
     quota_headers,
     store_failure,
@@ -32,7 +31,7 @@ from rest_shim.openapi import openapi_text
 from rest_shim.purchases import Desk, submitted
 from rest_shim.query_string import raw_arguments
 from rest_shim.sample import sample_text
-from schemas.errors import ApiError
+from schemas.errors import ApiError, failure_facts
 from store.protocol import StoreError
 
 log = structlog.get_logger("rest")

@@ -1,5 +1,6 @@
 """The one error shape of SPEC.md, and the exception that carries it through both faces."""
 
+import traceback
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,3 +64,13 @@ def invalid_parameter(message: str) -> ApiError:
 def unavailable(message: str, retry_after_s: int) -> ApiError:
     """Return the refusal of what will work later, with when to come back."""
     return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)
+
+
+def failure_facts(error: Exception) -> dict[str, str]:
+    """Return what the log may know of an unexpected failure: where, never with which values.
+
+    Messages and locals (which structlog's console shows where rich is installed) can hold keys
+    and arguments.
+    """
+    where = "".join(traceback.format_tb(error.__traceback__))
+    return {"failure": type(error).__name__, "where": where}
