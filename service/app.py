@@ -54,25 +54,7 @@ def create_app(
     admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
     context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
     calls = Calls(admissions, context)
-    purchases = Purchases(
-        access,
-        provider,
-        Throttle(access, clock, "checkout", checkout_limit),
-        clock,
-        base_url=base_url,
-        daily_limit=daily_limit,
-    )
-    requests = AccessRequests(
-        access,
-        Throttle(access, clock, "access-request", access_request_limit),
-        clock,
-        takes_special_use_email=provider.takes_special_use_email,
-    )
-    desk: Desk = {
-        CHECKOUT.operation_id: purchases.checkout,
-        CLAIM.operation_id: purchases.claim,
-        REQUEST_ACCESS.operation_id: requests.put,
-    }
+    desk = _desk(access, provider, clock, context, checkout_limit, access_request_limit)
     gate = Middleware(
         Gate,
         base_url=base_url,
@@ -96,6 +78,36 @@ def create_app(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _desk(
+    access: AccessStore,
+    provider: Provider,
+    clock: Callable[[], int],
+    context: Context,
+    checkout_limit: Limit,
+    access_request_limit: Limit,
+) -> Desk:
+    """Return who answers each of the purchase routes."""
+    purchases = Purchases(
+        access,
+        provider,
+        Throttle(access, clock, "checkout", checkout_limit),
+        clock,
+        base_url=context.base_url,
+        daily_limit=context.daily_limit,
+    )
+    requests = AccessRequests(
+        access,
+        Throttle(access, clock, "access-request", access_request_limit),
+        clock,
+        takes_special_use_email=provider.takes_special_use_email,
+    )
+    return {
+        CHECKOUT.operation_id: purchases.checkout,
+        CLAIM.operation_id: purchases.claim,
+        REQUEST_ACCESS.operation_id: requests.put,
+    }
 
 
 def _pages(provider: Provider, calls: Calls) -> list[Route]:
