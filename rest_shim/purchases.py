@@ -1,4 +1,4 @@
-"""The POST routes of purchases: a JSON body in, read strictly, and the desk's answer out."""
+"""The POST routes of purchases: a JSON body in, read strictly, and what comes of it out."""
 
 import asyncio
 import json
@@ -20,15 +20,15 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 Answer = TypeVar("Answer")
 # Keys and claim tokens are longer: what may be one, put where it does not belong, is not quoted.
 QUOTED_CHARACTERS = 40
-Desk = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
+Submissions = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
 
 
-async def submitted(request: Request, endpoint: Endpoint, desk: Desk) -> Response:
+async def submitted(request: Request, endpoint: Endpoint, submissions: Submissions) -> Response:
     """Answer one submission; ApiError is what the caller should read."""
     assert endpoint.body is not None
     body = read_json(await read_body(request.receive, request.headers), endpoint.body)
     address = request.client.host if request.client else "unknown"
-    answer = await while_connected(request, desk[endpoint.operation_id](body, address))
+    answer = await while_connected(request, submissions[endpoint.operation_id](body, address))
     is_update = isinstance(answer, AccessRequestResponse) and answer.status == "updated"
     return Response(
         answer.model_dump_json(exclude_none=True),

@@ -28,7 +28,7 @@ from rest_shim.failures import failed
 from rest_shim.legal import legal_text
 from rest_shim.manifest import manifest_text
 from rest_shim.openapi import openapi_text
-from rest_shim.purchases import Desk, submitted
+from rest_shim.purchases import Submissions, submitted
 from rest_shim.query_string import raw_arguments
 from rest_shim.sample import sample_text
 from schemas.errors import ApiError, failure_facts
@@ -43,23 +43,23 @@ Document = Callable[[Calls], Awaitable[str]]
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def routes(calls: Calls, desk: Desk) -> list[Route]:
+def routes(calls: Calls, submissions: Submissions) -> list[Route]:
     """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
     return [
-        Route(path, _responder(endpoint, calls, desk), methods=[endpoint.method])
+        Route(path, _responder(endpoint, calls, submissions), methods=[endpoint.method])
         for endpoint in ENDPOINTS
         if endpoint is not CALL_MCP
         for path in endpoint.paths
     ]
 
 
-def _responder(endpoint: Endpoint, calls: Calls, desk: Desk) -> Responder:
+def _responder(endpoint: Endpoint, calls: Calls, submissions: Submissions) -> Responder:
     """Return what answers an endpoint; KeyError at start for one that nothing answers."""
     if endpoint.tool is not None:
         return _read(endpoint, endpoint.tool, calls)
     if endpoint.operation_id in _DOCUMENTS:
         return _document(endpoint, _DOCUMENTS[endpoint.operation_id], calls)
-    return _submission(endpoint, desk, calls)
+    return _submission(endpoint, submissions, calls)
 
 
 def _read(endpoint: Endpoint, tool: AnyTool, calls: Calls) -> Responder:
@@ -85,9 +85,9 @@ def _document(endpoint: Endpoint, document: Document, calls: Calls) -> Responder
     return guarded(endpoint.path, calls, respond)
 
 
-def _submission(endpoint: Endpoint, desk: Desk, calls: Calls) -> Responder:
+def _submission(endpoint: Endpoint, submissions: Submissions, calls: Calls) -> Responder:
     async def respond(request: Request) -> Response:
-        return await submitted(request, endpoint, desk)
+        return await submitted(request, endpoint, submissions)
 
     return guarded(endpoint.path, calls, respond)
 

@@ -20,7 +20,7 @@ from mcp_server.gate import Gate
 from rest_shim.client_address import ClientAddress, parse_proxies
 from rest_shim.endpoints import CHECKOUT, CLAIM, REQUEST_ACCESS
 from rest_shim.failures import NoStore, failure_handlers
-from rest_shim.purchases import Desk
+from rest_shim.purchases import Submissions
 from rest_shim.routes import routes
 from rest_shim.webhooks import webhook_route
 from schemas.vocabulary import DAILY_LIMIT
@@ -54,7 +54,9 @@ def create_app(
     admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
     context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
     calls = Calls(admissions, context)
-    desk = _desk(access, provider, clock, context, checkout_limit, access_request_limit)
+    submissions = _submissions(
+        access, provider, clock, context, checkout_limit, access_request_limit
+    )
     gate = Middleware(
         Gate,
         base_url=base_url,
@@ -69,7 +71,7 @@ def create_app(
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
-            *routes(calls, desk),
+            *routes(calls, submissions),
             *_pages(provider, calls),
             *_reports(access, provider, clock, calls),
         ],
@@ -80,14 +82,14 @@ def create_app(
     return app
 
 
-def _desk(
+def _submissions(
     access: AccessStore,
     provider: Provider,
     clock: Callable[[], int],
     context: Context,
     checkout_limit: Limit,
     access_request_limit: Limit,
-) -> Desk:
+) -> Submissions:
     """Return who answers each of the purchase routes."""
     purchases = Purchases(
         access,

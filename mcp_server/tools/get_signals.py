@@ -80,11 +80,13 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     rows = await _rows(query, asked, board, context)
     page = rows[: query.limit]
     notes = [] if page else [_why_empty(query, asked, board)]
+    # A held alert goes out at whatever hour its window ends, so any hour may bring one.
+    timeframe = query.timeframe if query.tier == "universe" else None
     return SignalsResponse(
         signals=[signal(row, board) for row in page],
         pagination=_pagination(query, rows),
         meta=SignalsMeta(
-            **freshness(board, context.clock(), *notes, timeframe=query.timeframe),
+            **freshness(board, context.clock(), *notes, timeframe=timeframe),
             retention_days=RETENTION_DAYS,
             timing=TIMING,
             cooldown=COOLDOWN,
@@ -106,7 +108,7 @@ def _asked(query: SignalsQuery, board: Board) -> _Asked:
     )
 
 
-def _read(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
+def _tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
     """Return which tiers can hold a matching row, None for neither."""
     only = {"neutral": "universe", "exit": "alerts"}.get(query.direction or "")
     if only is None or only == query.tier:
@@ -120,7 +122,7 @@ async def _rows(
     query: SignalsQuery, asked: _Asked, board: Board, context: Context
 ) -> Sequence[FeedRow]:
     """Return the page and, where there is one, the row after it; no store holds 2^63 rows."""
-    store, tiers = context.boards.store, _read(query)
+    store, tiers = context.boards.store, _tiers(query)
     if query.offset > MAX_OFFSET or tiers is None:
         return []
     wanted = FeedQuery(
@@ -151,9 +153,9 @@ def _pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
 
 
 def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
-    if _read(query) is None and query.direction == "exit":
+    if _tiers(query) is None and query.direction == "exit":
         return "exit is a direction of the alerts tier alone; no universe row can match."
-    if _read(query) is None:
+    if _tiers(query) is None:
         return "neutral is a direction of the universe tier alone; no alert can match."
     if query.tier == "universe" and asked.indicator in _unlogged(board):
         return (

@@ -133,6 +133,14 @@ def plain_latch(scores: Array, enter: float, exit: float) -> Array:
     return np.array(out)
 
 
+def cut(folder: Path, names: tuple[str, ...], rows: int) -> None:
+    """Copy the newest rows of some recorded files into a folder."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        header, *lines = (recorded_folder() / name).read_text().splitlines()
+        (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
+
+
 def is_near(scores: Array, *thresholds: float) -> Array:
     """Return where |score| lies within the tolerance of a threshold."""
     near = [np.abs(np.abs(scores) - threshold) <= TOLERANCE for threshold in thresholds]

@@ -96,10 +96,7 @@ async def test_recorded_bars_publish_what_the_model_does(
     universe, folder = load_universe(), recorded.recorded_folder()
     if rows < 10**9:
         folder = tmp_path / "bars"
-        folder.mkdir()
-        for name in ("ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv"):
-            header, *lines = (recorded.recorded_folder() / name).read_text().splitlines()
-            (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
+        recorded.cut(folder, ("ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv"), rows)
         monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
     end = FilesSource(folder, universe).ends_at
     assert end is not None

@@ -15,13 +15,6 @@ from tests.compute.small_market import audited, replay
 SUBSET = ("AAPL_1d.csv", "BTC_1h.csv", "BTC_funding.csv", "NVDA_1h.csv")
 
 
-def cut(folder: Path, names: tuple[str, ...], rows: int) -> None:
-    """Copy the newest rows of some recorded files into a folder."""
-    for name in names:
-        header, *lines = (recorded.recorded_folder() / name).read_text().splitlines()
-        (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
-
-
 def alone(end: int) -> set[tuple[str, str, str, int]]:
     """Step every recorded series by itself, one bar after another; return its last readings."""
     found = set()
@@ -49,8 +42,7 @@ async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alon
     universe, folder = load_universe(), recorded.recorded_folder()
     if rows < 10**9:
         folder = tmp_path / "bars"
-        folder.mkdir()
-        cut(folder, SUBSET, rows)
+        recorded.cut(folder, SUBSET, rows)
         monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
     end = FilesSource(folder, universe).ends_at
     assert end is not None

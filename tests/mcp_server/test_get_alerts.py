@@ -188,3 +188,20 @@ async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(ser
         assert words in meta["cooldown"]
     assert "without saying whether it was long or short" in meta["close"]
     assert "missing from the feed or come late" in meta["close"]
+
+
+@pytest.mark.parametrize(
+    ("tier", "expected"),
+    [
+        ("universe", "2026-10-01T00:03:00.000Z"),
+        ("alerts", "2026-09-30T14:03:00.000Z"),
+        ("all", "2026-09-30T14:03:00.000Z"),
+    ],
+)
+async def test_a_held_alert_may_come_at_any_hour_whatever_timeframe_is_asked_for(
+    served, face, tier, expected
+):
+    await publish_alerts(served)
+    served.clock.now = LATER + 200_000
+    answer = await served.answer(face, SIGNALS, tier=tier, timeframe="1d")
+    assert answer["meta"]["nothing_new_before"] == expected

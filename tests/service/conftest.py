@@ -11,7 +11,7 @@ from service.public_audit.answers import Answers
 from service.public_audit.audit import steady_answers
 from service.public_audit.reader import Reader
 from tests.compute.recorded import recorded_folder, require_recorded
-from tests.compute.test_recorded_replay import cut
+from tests.compute.recorded import cut
 from tests.service.commands import signals
 from tests.service.test_serve import served_process
 
@@ -31,7 +31,6 @@ def service_of(folder: Path, bars: Path) -> Iterator[Service]:
 
 def subset(folder: Path) -> Path:
     """Write the newest bars of some coins, and those that a stock has until the coins end."""
-    folder.mkdir()
     for ticker, rows in SUBSET.items():
         cut(folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
     end = (folder / "BTC_1h.csv").read_text().splitlines()[-1].split(",")[0]
