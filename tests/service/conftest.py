@@ -10,8 +10,7 @@ import pytest
 from service.public_audit.answers import Answers
 from service.public_audit.audit import steady_answers
 from service.public_audit.reader import Reader
-from tests.compute.recorded import recorded_folder, require_recorded
-from tests.compute.recorded import cut
+from tests.compute.recorded import cut, recorded_folder, require_recorded
 from tests.service.commands import signals
 from tests.service.test_serve import served_process
 
