@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
 
-.PHONY: serve test prove check bench docs lock format
+.PHONY: serve test prove mutants check bench docs lock format
 
 $(INSTALLED): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -17,8 +17,11 @@ serve: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
 
-prove: $(INSTALLED)
+prove: $(INSTALLED) mutants
 	$(BIN)/python -m pytest -rP
+
+mutants: $(INSTALLED)
+	$(BIN)/python -m docs.mutants
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs import specification
 from mcp_server.tools.get_flips import HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
@@ -21,7 +22,7 @@ from tests.full_board import fill, turn_everything
 from tests.serving import Served, serving
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "agents.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "agents.md", ROOT / "docs" / "coverage.md")
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Arguments = dict[str, Any]
@@ -108,6 +109,12 @@ async def sizes() -> str:
     return "\n".join([_sizes_at_most(usual, turned), _sizes_narrowed(narrow)])
 
 
+async def coverage() -> str:
+    """Return the clauses of SPEC.md, section by section, with what holds them."""
+    named, _ = specification.named_by_tests()
+    return specification.coverage(specification.read(), named)
+
+
 def _sizes_at_most(usual: dict[str, Sizes], turned: dict[str, Sizes]) -> str:
     return _table(
         ("tool", "default answer", "largest answer", "its arguments", "if everything turned"),
@@ -168,7 +175,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {"tools": tools, "sizes": sizes}
+BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {
+    "tools": tools,
+    "sizes": sizes,
+    "coverage": coverage,
+}
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -17,6 +17,8 @@ from store.sqlite_access import SqliteAccessStore
 from tests.serving import Clock, counting_broken
 from tests.store.rows import plainly
 
+pytestmark = pytest.mark.clause("access")
+
 WELL_FORMED = "ek_" + "A" * 43
 MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
@@ -136,6 +138,7 @@ def let_in(outcomes: Sequence[Admitted | BaseException]) -> list[int]:
     return [one.quota.used_today for one in outcomes if isinstance(one, Admitted)]
 
 
+@pytest.mark.clause("5.1", "5.2")
 @pytest.mark.parametrize(
     ("authorization", "x_api_key"),
     [
@@ -163,12 +166,14 @@ async def test_a_live_key_is_let_in_by_either_header(
     }
 
 
+@pytest.mark.clause("5.23")
 async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
     error = await refusal(admissions, None)
     assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
 
 
+@pytest.mark.clause("5.23", "7.18")
 @pytest.mark.parametrize(
     "authorization",
     [
@@ -194,6 +199,18 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
     error = await refusal(admissions, authorization)
     assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
+
+
+@pytest.mark.clause("5.1")
+@pytest.mark.parametrize("authorization", ["Basic {}", "Token {}", "{}"])
+async def test_a_live_key_under_another_scheme_is_refused(
+    admissions: Admissions, keys: Keys, authorization: str
+) -> None:
+    key = await keys.create("agent")
+    error = await refusal(admissions, authorization.format(key))
+    assert (error.code, error.status) == ("invalid_key", 401)
+    assert "Send it as `Authorization: Bearer <API_KEY>`" in error.message
+    assert key not in error.message
 
 
 @pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
@@ -240,6 +257,7 @@ async def test_two_headers_that_differ_are_refused_although_both_keys_live(
     assert stored(store) == []
 
 
+@pytest.mark.clause("5.25")
 async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, keys: Keys) -> None:
     key = await keys.create("agent")
     await admissions.admit(f"Bearer {key}", None)
@@ -281,6 +299,7 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
     assert sorted(counts[0] + counts[1]) == list(range(3, 151))
 
 
+@pytest.mark.clause("8.2")
 async def test_keys_that_call_at_once_are_counted_each_for_itself(
     admissions: Admissions, keys: Keys, store: SqliteAccessStore
 ) -> None:
@@ -293,6 +312,7 @@ async def test_keys_that_call_at_once_are_counted_each_for_itself(
     assert [used for _, used in stored(store)] == [5, 6, 7]
 
 
+@pytest.mark.clause("8.3")
 async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
     open_store: Open, keys: Keys, clock: Clock
 ) -> None:

@@ -5,7 +5,10 @@ import pytest
 from access.email import checked_email
 from schemas.errors import ApiError
 
+pytestmark = pytest.mark.clause("sales")
 
+
+@pytest.mark.clause("4.11.2")
 @pytest.mark.parametrize(
     ("given", "taken"),
     [
@@ -22,6 +25,7 @@ def test_an_address_is_taken_in_its_normal_form(
     assert checked_email(given, takes_special_use=takes_special_use) == taken
 
 
+@pytest.mark.clause("4.11.2", "4.13.9", "7.14")
 @pytest.mark.parametrize(
     "given",
     [

@@ -12,6 +12,8 @@ from store.access_rows import KeyRow
 from store.sqlite_access import SqliteAccessStore
 from tests.serving import Clock
 
+pytestmark = pytest.mark.clause("access")
+
 
 @pytest.fixture
 def clock() -> Clock:
@@ -29,6 +31,7 @@ def everything_in(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
+@pytest.mark.clause("5.3")
 async def test_a_key_is_32_random_bytes_that_the_store_never_sees(
     keys: Keys, tmp_path: Path
 ) -> None:
@@ -46,6 +49,7 @@ def test_a_key_is_stored_as_its_sha256() -> None:
     )
 
 
+@pytest.mark.clause("3.5.3", "3.5.5")
 async def test_a_key_is_revoked_once_and_for_good(keys: Keys, clock: Clock) -> None:
     await keys.create("agent")
     (made,) = await keys.list()

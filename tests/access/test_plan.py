@@ -1,8 +1,13 @@
 """What access costs and how it is had, as every refused key is told."""
 
+import pytest
+
 from access.plan import how_to_get_access
 
+pytestmark = pytest.mark.clause("sales")
 
+
+@pytest.mark.clause("5.12", "5.14", "5.15", "7.6", "7.7", "8.47", "8.48")
 def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
     flow = how_to_get_access("https://signals.example/")
     assert flow.plan == "premium"

@@ -31,6 +31,8 @@ from schemas.vocabulary import DAY_MS
 from tests.access.selling import BASE_URL, CountingStore, Shop, sandbox_id
 from tests.serving import NOON, Clock
 
+pytestmark = pytest.mark.clause("sales")
+
 DAILY_LIMIT = 3
 CHECKOUT_LIMIT = Limit(3, 600)
 # What happened in all lives together: a machine that never came to these would prove nothing.

@@ -24,6 +24,8 @@ from store.protocol import StoreError
 from tests.access.selling import BASE_URL, HeldBilling, Shop, opened, sandbox_id, settle
 from tests.serving import NOON, Clock
 
+pytestmark = pytest.mark.clause("sales")
+
 ROOT = Path(__file__).parents[2]
 UNKNOWN = "ct_" + "A" * 43
 
@@ -55,6 +57,24 @@ def everything_in(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
+@pytest.mark.clause(
+    "2.9.1",
+    "2.9.2",
+    "2.9.3",
+    "2.9.5",
+    "2.9.6",
+    "2.13.13",
+    "3.4.5",
+    "3.4.6",
+    "4.11.5",
+    "5.9",
+    "5.12",
+    "5.14",
+    "5.15",
+    "5.18",
+    "8.47",
+    "8.48",
+)
 @pytest.mark.parametrize(("billing", "amount"), [("monthly", 129), ("yearly", 1199)])
 async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_when(
     sandbox: Shop, billing: str, amount: int
@@ -78,6 +98,28 @@ async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_w
     }
 
 
+@pytest.mark.clause("4.11.5")
+async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: Shop) -> None:
+    plan = (await sandbox.checkout()).plan
+    assert (plan.billing, plan.amount_usd) == ("monthly", 129)
+
+
+@pytest.mark.clause(
+    "2.9.4",
+    "2.10.1",
+    "2.10.2",
+    "2.10.4",
+    "2.10.5",
+    "2.10.7",
+    "3.4.7",
+    "3.4.8",
+    "3.4.10",
+    "4.12.5",
+    "5.11",
+    "5.16",
+    "5.17",
+    "5.18",
+)
 async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: Shop) -> None:
     checkout = await sandbox.checkout(agent_name="Trader")
     assert isinstance(await sandbox.claim(checkout.claim_token), PendingClaim)
@@ -96,18 +138,24 @@ async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: Shop) -> None
     assert (admitted.label, admitted.quota.used_today) == ("Trader", 1)
     again = await sandbox.refusal_of_claim(checkout.claim_token)
     assert (again.code, again.status) == ("invalid_parameter", 409)
+    assert "is not recoverable" in again.message
     (key,) = await sandbox.store.list_keys()
     (member,) = await sandbox.store.memberships("sandbox")
     assert (key.mode, key.label, member.contact_email) == ("test", "Trader", "agent@example.com")
 
 
+@pytest.mark.clause(
+    "2.10.8", "2.10.9", "2.10.10", "3.4.4", "3.4.5", "3.4.6", "5.12", "5.18", "8.47"
+)
 async def test_a_pending_claim_says_when_to_come_back(sandbox: Shop) -> None:
     checkout = await sandbox.checkout()
     pending = await sandbox.claim(checkout.claim_token)
     assert isinstance(pending, PendingClaim)
     assert (pending.status, pending.mode, pending.retry_after_seconds) == ("pending", "test", 10)
+    assert "claim again: every 10 seconds, for up to 5 minutes" in pending.message
 
 
+@pytest.mark.clause("3.4.10", "4.11.11")
 async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
     sandbox: Shop, tmp_path: Path
 ) -> None:
@@ -126,6 +174,7 @@ async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
         assert hashlib.sha256(secret.encode()).digest() in on_disk
 
 
+@pytest.mark.clause("4.11.6", "4.11.11")
 async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_secret(
     held: tuple[Shop, HeldBilling],
 ) -> None:
@@ -138,6 +187,7 @@ async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_sec
     assert order.claim_id not in checkout.claim_token
 
 
+@pytest.mark.clause("2.10.2", "5.11")
 @pytest.mark.parametrize("is_paid", [True, False])
 async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one_key(
     held: tuple[Shop, HeldBilling], is_paid: bool
@@ -170,6 +220,7 @@ async def test_two_checkouts_are_checked_side_by_side(held: tuple[Shop, HeldBill
     assert await outcomes(claiming) == ["pending", "active"]
 
 
+@pytest.mark.clause("4.12.4")
 async def test_a_token_that_can_give_no_key_causes_no_check(
     held: tuple[Shop, HeldBilling],
 ) -> None:
@@ -209,6 +260,7 @@ async def test_the_word_on_one_checkout_is_not_repeated_for_another(
     assert (await shop.claim(second)).status == "active"
 
 
+@pytest.mark.clause("3.4.1")
 async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: Shop) -> None:
     checkout = await sandbox.checkout()
     assert (await sandbox.claim(checkout.claim_token)).status == "pending"
@@ -236,6 +288,7 @@ async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_ask
     assert billing.checks == ["cs_1"] * 2
 
 
+@pytest.mark.clause("7.30")
 async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_claim(
     held: tuple[Shop, HeldBilling], tmp_path: Path
 ) -> None:
@@ -422,6 +475,7 @@ async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
+@pytest.mark.clause("7.14")
 async def test_an_attempt_is_counted_for_a_valid_body_alone(
     held: tuple[Shop, HeldBilling],
 ) -> None:

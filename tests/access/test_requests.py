@@ -12,6 +12,8 @@ from store.access_rows import AccessRequestRow
 from tests.access.selling import BASE_URL, Shop, opened
 from tests.serving import NOON, Clock
 
+pytestmark = pytest.mark.clause("sales")
+
 ADDRESS = "192.0.2.7"
 
 
@@ -29,6 +31,7 @@ async def put(desk: Shop, **body: str) -> str:
     return answer.status
 
 
+@pytest.mark.clause("4.13.3", "4.13.4", "4.13.5", "4.13.6")
 async def test_a_request_is_kept_as_it_was_given(desk: Shop) -> None:
     said = {
         "agent_name": "Trader",
@@ -41,6 +44,7 @@ async def test_a_request_is_kept_as_it_was_given(desk: Shop) -> None:
     assert await desk.store.list_access_requests() == [row]
 
 
+@pytest.mark.clause("4.13.8")
 async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: Shop) -> None:
     await put(desk, operator="ACME", use_case="One thing")
     desk.clock.now += 5000
@@ -51,6 +55,7 @@ async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: Sho
     assert await desk.store.list_access_requests() == [row]
 
 
+@pytest.mark.clause("4.13.1")
 async def test_requests_are_listed_oldest_first(desk: Shop) -> None:
     for name in ("b", "a"):
         assert await put(desk, contact_email=f"{name}@example.com") == "received"
@@ -66,6 +71,7 @@ async def test_blank_texts_count_as_left_out(desk: Shop) -> None:
     assert row.expected_volume == "5"
 
 
+@pytest.mark.clause("4.13.2", "4.13.10", "7.14")
 async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: Shop) -> None:
     for _ in range(30):
         with pytest.raises(ApiError) as refused:

@@ -10,6 +10,8 @@ from tests.serving import Clock
 from tests.stripe_double.double import StripeDouble, stripe_double
 from tests.stripe_double.shop import Shop, billing_by
 
+pytestmark = pytest.mark.clause("sales")
+
 ORDER = Order("c1", "agent@example.com", "monthly", None)
 
 
@@ -31,6 +33,7 @@ async def complaint(stripe: StripeDouble, **changed: Any) -> str:
     return text
 
 
+@pytest.mark.clause("5.19")
 @pytest.mark.parametrize(
     ("api_key", "mode"),
     [
@@ -62,6 +65,7 @@ async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
     assert [ask.path for ask in stripe.requests] == ["prices/price_monthly", "prices/price_yearly"]
 
 
+@pytest.mark.clause("5.15", "5.20")
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

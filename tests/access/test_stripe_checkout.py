@@ -9,9 +9,12 @@ from access.billing.stripe import StripeBilling
 from tests.serving import loopback_socket
 from tests.stripe_double.shop import BUYER, Shop, billing_by
 
+pytestmark = pytest.mark.clause("sales")
+
 ORDER = Order("c1", BUYER, "monthly", "Scout")
 
 
+@pytest.mark.clause("4.11.3", "5.10")
 async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: Shop) -> None:
     answer = (await shop.checkout(billing="yearly", agent_name="Scout")).json()
     session = shop.stripe.sessions()[0]
@@ -53,6 +56,7 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
     assert [session["id"] for session in shop.stripe.sessions()] == [begun.session]
 
 
+@pytest.mark.clause("4.11.10")
 @pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
 async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
     shop: Shop, status: int

@@ -12,6 +12,8 @@ from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble
 from tests.stripe_double.shop import BUYER, Begun, Bought, Shop
 
+pytestmark = pytest.mark.clause("sales")
+
 Spoil = Callable[[StripeDouble, Object], object]
 
 
@@ -22,6 +24,7 @@ async def refused(shop: Shop, begun: Begun, why: str) -> None:
     assert (await shop.served.keys.list())[1:] == []
 
 
+@pytest.mark.clause("3.4.8")
 async def test_a_paid_checkout_gives_one_working_key(shop: Shop) -> None:
     bought = await shop.buy()
     assert await shop.status(bought.api_key) == 200
@@ -39,6 +42,7 @@ async def test_the_address_is_the_one_that_stripe_reports(shop: Shop) -> None:
     assert member.contact_email == "payer@example.com"
 
 
+@pytest.mark.clause("5.17")
 async def test_an_unpaid_checkout_is_pending_and_its_word_holds_two_seconds(shop: Shop) -> None:
     begun = await shop.begin()
     asked = len(shop.stripe.requests)
@@ -58,6 +62,7 @@ async def test_an_unknown_token_asks_stripe_nothing(shop: Shop) -> None:
     assert shop.stripe.requests == []
 
 
+@pytest.mark.clause("3.4.3")
 async def test_a_delayed_payment_is_pending_until_the_money_comes(shop: Shop) -> None:
     begun = await shop.begin()
     shop.stripe.pay(begun.session, is_delayed=True)
@@ -89,6 +94,7 @@ async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: Shop) -> 
     await refused(shop, begun, "is not known to the payment processor")
 
 
+@pytest.mark.clause("3.4.7", "5.20")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -158,6 +164,7 @@ async def test_a_purchase_undone_before_the_claim_gives_no_key(
     await refused(shop, begun, why)
 
 
+@pytest.mark.clause("3.4.7")
 async def test_what_our_own_store_says_of_payment_is_not_read(shop: Shop) -> None:
     begun = await shop.begin()
     claim_id = shop.stripe.books.objects[begun.session]["client_reference_id"]

@@ -11,6 +11,8 @@ from tests.stripe_double.api import unbracketed
 from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble, stripe_double
 
+pytestmark = pytest.mark.clause("tests")
+
 ITEMS = {"line_items[0][price]": "price_monthly", "line_items[0][quantity]": "1"}
 SESSION = {"mode": "subscription", "success_url": "http://127.0.0.1/paid"} | ITEMS
 

@@ -8,6 +8,8 @@ from access.billing.stripe_events import StripeEvent, read_event
 from schemas.errors import ApiError
 from tests.stripe_double.double import signature
 
+pytestmark = pytest.mark.clause("sales")
+
 SECRET = "whsec_double"
 NOW_S = 1_790_769_980
 EVENT = {

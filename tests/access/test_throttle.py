@@ -12,6 +12,8 @@ from store.sqlite_access import SqliteAccessStore
 from tests.access.selling import opened
 from tests.serving import NOON, Clock
 
+pytestmark = pytest.mark.clause("access")
+
 TWO_IN_TEN_S = Limit(2, 10)
 
 
@@ -39,6 +41,7 @@ async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | N
     return refusal.retry_after_s
 
 
+@pytest.mark.clause("8.50")
 async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
     store: SqliteAccessStore, clock: Clock
 ) -> None:
@@ -81,6 +84,7 @@ async def test_refused_attempts_do_not_count(store: SqliteAccessStore, clock: Cl
     assert await refused_for(throttle) is None
 
 
+@pytest.mark.clause("7.27")
 async def test_addresses_and_kinds_are_counted_apart(
     store: SqliteAccessStore, clock: Clock
 ) -> None:

@@ -17,6 +17,8 @@ from store.access_rows import ClaimRow, Horizons, MembershipRow
 from tests.serving import HOUR_MS, NOON, Clock, Served, counting_broken
 from tests.stripe_double.shop import Bought, Shop
 
+pytestmark = pytest.mark.clause("sales")
+
 DAY_MS = 24 * HOUR_MS
 MIDNIGHT = NOON // DAY_MS * DAY_MS + DAY_MS
 
@@ -66,6 +68,7 @@ async def test_a_round_is_made_at_once_and_then_after_each_midnight(served: Serv
     assert 0 <= third - MIDNIGHT - DAY_MS <= STEP_S * 1000
 
 
+@pytest.mark.clause("3.5.5")
 async def test_a_message_that_was_missed_is_made_up_for(shop: Shop) -> None:
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
@@ -206,6 +209,7 @@ async def test_a_clock_that_goes_back_stops_no_round(served: Served) -> None:
     assert rounds == [["upkeep_failed"], ["upkeep"], ["upkeep"]]
 
 
+@pytest.mark.clause("8.51")
 def test_rows_are_kept_as_long_as_they_are_needed() -> None:
     day_500 = 500 * DAY_MS
     assert horizons(day_500) == Horizons(

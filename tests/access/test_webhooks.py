@@ -11,6 +11,8 @@ from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble
 from tests.stripe_double.shop import Bought, Shop
 
+pytestmark = pytest.mark.clause("sales")
+
 Happening = Callable[[StripeDouble, Bought], Object]
 
 
@@ -67,6 +69,7 @@ def resolved(stripe: StripeDouble, bought: Bought) -> Object:
     return stripe.dispute(bought.charge, "prevented", "resolution")
 
 
+@pytest.mark.clause("3.5.5")
 @pytest.mark.parametrize(
     ("happen", "why"),
     [
@@ -101,6 +104,7 @@ async def test_what_ends_a_purchase_revokes_its_key_at_once(
     assert await shop.status(other.api_key) == 200
 
 
+@pytest.mark.clause("3.5.5")
 @pytest.mark.parametrize("happen", [past_due, partly_refunded, inquired, won, blocked])
 async def test_what_ends_nothing_revokes_nothing(shop: Shop, happen: Happening) -> None:
     bought = await shop.buy()

@@ -12,6 +12,8 @@ from compute.indicators.contract import NO_READING
 from tests.compute import alert_model
 from tests.compute.alert_model import ModelBar
 
+pytestmark = pytest.mark.clause("indicators")
+
 QUIET = [(100.0, None)] * 20  # bars of range 2 without a reading: the ATR is 2, a stop is 6 away
 Read = tuple[float, int | None]
 
@@ -91,6 +93,7 @@ RULES: dict[str, tuple[list[Read], list[str]]] = {
 }
 
 
+@pytest.mark.clause("2.1.16", "3.3.1", "3.3.11")
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("side", ["long", "short"])
 def test_an_engine_keeps_the_rule(rule: str, side: str):
@@ -155,6 +158,7 @@ def model_bars(moves: Sequence[tuple[int, int, int, int]], warmup: int) -> list[
     return bars
 
 
+@pytest.mark.clause("3.3.11")
 @settings(max_examples=60, deadline=None)
 @given(moves=MOVES, holding=st.integers(1, 6))
 def test_an_engine_fires_as_the_slow_model_does(

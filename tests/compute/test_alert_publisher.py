@@ -10,6 +10,8 @@ from compute.alerts.publisher import Firing, Publisher
 from schemas.vocabulary import Action, Timeframe
 from tests.compute.alert_model import Fired, ModelPublisher
 
+pytestmark = pytest.mark.clause("indicators")
+
 HOUR_S = 3600
 MONDAY = 1_700_438_400  # 2023-11-20T00:00:00Z
 DAY_S = 24 * HOUR_S
@@ -39,6 +41,7 @@ def publish(
     return told(Publisher(timeframe).run(fires(*said), int(MONDAY + until * HOUR_S)))
 
 
+@pytest.mark.clause("8.41")
 def test_the_first_of_each_action_goes_out_at_once():
     assert publish((0, "LONG"), (4, "CLOSE"), (8, "SHORT"), until=8) == [
         (0, "LONG", 0),
@@ -47,6 +50,7 @@ def test_the_first_of_each_action_goes_out_at_once():
     ]
 
 
+@pytest.mark.clause("3.3.3", "3.3.4", "3.3.6", "8.43")
 def test_the_same_action_goes_out_once_per_eighty_hours():
     said = [(0, "LONG"), (80, "LONG")]
     assert publish(*said, until=90) == [(0, "LONG", 0), (80, "LONG", 80)]
@@ -55,6 +59,7 @@ def test_the_same_action_goes_out_once_per_eighty_hours():
     assert publish(*early, until=80) == [(0, "LONG", 0), (80, "LONG", 76)]
 
 
+@pytest.mark.clause("2.1.17")
 def test_a_held_alert_is_replaced_by_a_newer_one_of_its_action_and_keeps_its_own_price():
     publisher = Publisher("4h")
     out = publisher.run(fires((0, "LONG"), (20, "LONG"), (40, "LONG")), MONDAY + 80 * HOUR_S)
@@ -62,14 +67,28 @@ def test_a_held_alert_is_replaced_by_a_newer_one_of_its_action_and_keeps_its_own
     assert out[-1].price == 40
 
 
+@pytest.mark.clause("3.3.7")
 def test_publishing_one_action_drops_all_others_that_are_held():
     said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (12, "CLOSE"), (16, "SHORT")]
     assert publish(*said, until=400) == [(0, "LONG", 0), (4, "CLOSE", 4), (16, "SHORT", 16)]
 
 
+@pytest.mark.clause("3.3.7")
 def test_a_held_alert_going_out_drops_the_others_too():
     said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (12, "CLOSE")]
     assert publish(*said, until=400) == [(0, "LONG", 0), (4, "CLOSE", 4), (80, "LONG", 8)]
+
+
+@pytest.mark.clause("3.3.8")
+def test_a_close_goes_out_although_its_entry_was_held_back_and_never_will():
+    said = [(0, "LONG"), (4, "SHORT"), (8, "LONG"), (12, "CLOSE")]
+    assert publish(*said, until=400) == [(0, "LONG", 0), (4, "SHORT", 4), (12, "CLOSE", 12)]
+
+
+@pytest.mark.clause("3.3.9")
+def test_an_entry_may_go_out_long_after_it_fired_and_before_the_close_that_ends_it():
+    said = [(0, "LONG"), (4, "CLOSE"), (8, "LONG"), (100, "CLOSE")]
+    assert publish(*said, until=400)[2:] == [(80, "LONG", 8), (100, "CLOSE", 100)]
 
 
 def test_of_two_that_fall_due_in_one_hour_the_older_bar_is_judged_first_and_drops_the_other():
@@ -98,6 +117,7 @@ def test_a_new_firing_in_the_hour_of_a_held_one_comes_after_it_and_is_judged_by_
     ]
 
 
+@pytest.mark.clause("3.3.5", "8.44")
 def test_twenty_daily_candles_are_twenty_days_although_a_market_closes():
     # Friday the 24th and its Fridays: weekends count, so 20 days end on a Thursday.
     friday = 4 * 24.0
@@ -107,6 +127,7 @@ def test_twenty_daily_candles_are_twenty_days_although_a_market_closes():
     assert publish(*said, until=due, timeframe="1d")[1:] == [(due, "LONG", friday + 72)]
 
 
+@pytest.mark.clause("3.3.6")
 def test_a_held_alert_goes_out_at_an_hour_without_any_bar():
     publisher = Publisher("4h")
     publisher.run(fires((0, "LONG"), (76, "LONG")), MONDAY + 76 * HOUR_S)

@@ -27,6 +27,8 @@ from tests.compute.small_market import (
 )
 from tests.compute.test_stepping import NEWER
 
+pytestmark = pytest.mark.clause("indicators", "steps")
+
 CREATED_AT, TICKER, INDICATOR, TIMEFRAME, CLOSE, EPOCH, ACTION, PRICE = range(8)
 ENGINES = ("4h", "1d")
 Rows = list[tuple[Any, ...]]
@@ -75,6 +77,7 @@ def told(rows: Rows) -> Rows:
     ]
 
 
+@pytest.mark.clause("1.24", "1.25", "2.1.15", "2.1.17", "3.3.1", "8.41", "8.42")
 def test_the_small_market_publishes_what_the_model_does(
     whole: Content, bars_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -131,6 +134,7 @@ def check_cooldown(alerts: Rows) -> None:
         last[key] = hour
 
 
+@pytest.mark.clause("3.3.3", "6.7", "8.43", "8.44")
 def test_an_action_of_an_engine_goes_out_at_most_once_in_twenty_candles(whole: Content):
     check_cooldown(whole["alerts"])
 
@@ -257,6 +261,7 @@ async def clean(path: Path, source: ScriptedSource) -> None:
     assert report.checked["alerts"] > 0
 
 
+@pytest.mark.clause("3.3.6", "6.7")
 @pytest.mark.parametrize("stops", [[], [at("16:30", day=7), at("05:30", day=8)]])
 async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
     stops: list[int], tmp_path: Path
@@ -286,6 +291,22 @@ async def test_a_late_bar_fires_in_the_run_that_steps_it(tmp_path: Path):
     assert await published(path, "ETH", "4h") == expected(source, "ETH", "4h", whole, late)
     assert await published(path, "ETH", "1d") == expected(source, "ETH", "1d", whole)
     await clean(path, source)
+
+
+@pytest.mark.clause("3.3.10")
+async def test_alerts_of_one_run_are_milliseconds_apart_whatever_candles_they_fired_on(
+    tmp_path: Path,
+):
+    path, clock = tmp_path / "m.db", Clock(at("13:20", day=3), step_s=60)
+    source = ScriptedSource(clock, {"ETH": "24x7"}, at("12:00", day=3))
+    source.universe = replace_alerts(source.universe, {"ETH"})
+    source.delays["ETH", at("16:00", day=3)] = 900  # so both first bars are stepped at 20:03
+    await live(path, source, clock, at("20:30", day=3))
+    async with open_store(path) as store:
+        older, newer = [row async for row in store.alerts()]
+    assert (older.close_time, newer.close_time) == (at("16:00", day=3), at("20:00", day=3))
+    run = at("20:03", day=3) * 1000
+    assert run < older.created_at < newer.created_at < run + 10
 
 
 async def test_hours_that_are_caught_up_publish_what_the_live_loop_would_have(tmp_path: Path):

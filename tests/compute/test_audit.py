@@ -25,6 +25,8 @@ from tests.compute.small_market import (
     write_funding,
 )
 
+pytestmark = pytest.mark.clause("audit")
+
 LATER = START + 400 * DAY_S  # so that the first stretch is beyond the retention of a year
 
 

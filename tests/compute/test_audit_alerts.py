@@ -18,6 +18,8 @@ from tests.compute.small_market import (
 )
 from tests.compute.test_audit import ID, Databases, alter, copy, one, prune
 
+pytestmark = pytest.mark.clause("audit")
+
 END = START + 380 * DAY_S  # so that alerts reach back beyond their retention of 90 days
 
 

@@ -18,6 +18,8 @@ from compute.bars import (
     closing_time,
 )
 
+pytestmark = pytest.mark.clause("sources")
+
 H = HOUR_S
 GOOD = RawBar(10 * H, 100.0, 110.0, 90.0, 105.0, 7.0)
 NAN, INF = math.nan, math.inf

@@ -16,6 +16,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 TRANSITION = np.array([[1.0, 1.0], [0.0, 1.0]])
 NOISE = np.diag([1.0, 0.002])
 

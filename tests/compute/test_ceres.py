@@ -15,6 +15,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 
 def expected_channels(series: Series) -> dict[str, Array]:
     def over_previous(extreme, prices, period):

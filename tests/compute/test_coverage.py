@@ -18,6 +18,8 @@ from tests.compute.small_market import END, START, hours, open_store, walk, writ
 from tests.serving import change, work
 from tests.serving import coverage as published
 
+pytestmark = pytest.mark.clause("sources")
+
 DAY = date(2026, 9, 30)
 
 
@@ -68,6 +70,7 @@ def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
     return {one.ticker: one for one in held.assets}
 
 
+@pytest.mark.clause("1.2", "1.17")
 def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
     known = universe_of(asset("BTC"), asset("IBM"), asset("ETH"))
     held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
@@ -79,6 +82,7 @@ def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
     assert (held.source, held.published_at, held.recorded_until) == ("recorded", 5, 7)
 
 
+@pytest.mark.clause("1.24")
 def test_alert_engines_follow_chosen_assets_on_four_hours_and_a_day(folder: Path):
     chosen = [asset("IBM", alerts=True), asset("ETH", alerts=True)]
     known = universe_of(asset("BTC", alerts=True), *chosen)
@@ -90,6 +94,7 @@ def test_alert_engines_follow_chosen_assets_on_four_hours_and_a_day(folder: Path
     )
 
 
+@pytest.mark.clause("1.18")
 def test_every_indicator_is_covered_and_all_but_perpkit_logged(folder: Path):
     known = universe_of(asset("BTC"), asset("IBM"))
     held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)

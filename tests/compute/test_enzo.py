@@ -20,6 +20,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 
 @cache
 def recorded():

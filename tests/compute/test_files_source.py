@@ -20,6 +20,8 @@ from tests.compute.small_market import (
     write_table,
 )
 
+pytestmark = pytest.mark.clause("sources")
+
 HEADER = "ts,open,high,low,close,volume\n"
 ROW = "3600,1,2,1,2,5\n"
 

@@ -18,6 +18,8 @@ from store.rows import ChangeRow, Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import Clock, Enough
 
+pytestmark = pytest.mark.clause("sources")
+
 INDICATORS = (Enzo(),)
 EVERY_SESSION = (
     "BTC",
@@ -47,6 +49,7 @@ def dexter_cells(snapshot: Snapshot) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.clause("2.4.8")
 @pytest.mark.parametrize(
     ("start", "tickers"),
     [("2026-11-21T17:22:32", EVERY_SESSION), ("2029-03-01T00:00:00", ("MATIC", "ARM"))],

@@ -10,6 +10,8 @@ from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED
 from tests.compute.recorded import Array
 
+pytestmark = pytest.mark.clause("indicators")
+
 # Bar on which the last of an indicator's raw values is first defined. Reversals' bands: its first
 # event needs the previous bar's too (bar 21).
 FIRST_DEFINED = {
@@ -168,6 +170,7 @@ def test_an_asset_that_goes_flat_and_wakes_again_keeps_finite_values(indicator):
             assert all(np.isfinite(column).all() for column in values.values()), count
 
 
+@pytest.mark.clause("3.1.1")
 @every_indicator
 def test_every_reading_occurs(indicator):
     _, readings = readings_over(indicator, made_up_bars(64, 600))
@@ -269,6 +272,7 @@ def test_what_an_indicator_computes_changes_only_with_its_version(indicator):
     )
 
 
+@pytest.mark.clause("1.4")
 def test_the_registry_lists_the_seven_in_the_order_of_the_specification():
     assert [indicator.id for indicator in INDICATORS] == [
         "trend_oracle",
@@ -281,5 +285,6 @@ def test_the_registry_lists_the_seven_in_the_order_of_the_specification():
     ]
 
 
+@pytest.mark.clause("1.18")
 def test_the_universe_logs_all_but_perpkit():
     assert tuple(i.id for i in INDICATORS)[:6] == UNIVERSE_LOGGED

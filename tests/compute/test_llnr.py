@@ -16,6 +16,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 TIME = np.arange(-63.0, 1.0)
 KERNEL = np.exp(-((TIME / 16) ** 2) / 2)
 

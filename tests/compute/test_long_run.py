@@ -28,6 +28,8 @@ from store.rows import ChangeRow, Pass
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import BEATS, Clock, Enough
 
+pytestmark = pytest.mark.clause("steps")
+
 START = int(datetime(2026, 11, 21, 17, 22, tzinfo=UTC).timestamp())
 HISTORY_S = 100 * DAY_S
 DAYS = 400

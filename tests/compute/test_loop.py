@@ -37,6 +37,8 @@ from tests.compute.scripted import (
 )
 from tests.compute.small_market import Content, content, without_passes
 
+pytestmark = pytest.mark.clause("steps")
+
 prove = pytest.mark.prove
 BEGINS = at("00:00", day=2)
 ROUND_THE_CLOCK = {"BTC": "24x7", "ETH": "24x7"}
@@ -65,6 +67,7 @@ def failures(logs: Logs) -> list[str]:
     return [log["failure"] for log in failed]
 
 
+@pytest.mark.clause("1.26", "1.27", "1.30", "3.2.1")
 async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
     clock = Clock(at("10:20"), step_s=1)
     source = script(clock)
@@ -79,6 +82,21 @@ async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
         assert 0 <= row.created_at - (row.close_time + 180) * 1000 < 10
 
 
+@pytest.mark.clause("3.2.9")
+async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path: Path):
+    path, clock = tmp_path / "m.db", Clock(at("10:20"))
+    source = script(clock, "BTC")
+    await live(path, source, clock, at("14:30"))
+    first, *turns = [row for row in await history(path) if row.timeframe == "1h"]
+    assert (first.before, first.published) == (None, False)
+    assert [first.close_time, *stepped(turns, "BTC")] == source.closes("BTC", -1, at("14:00"))
+    assert len(turns) > 3 * 20
+    assert {(row.before, row.after, row.published) for row in turns} == {
+        (1, -1, True),
+        (-1, 1, True),
+    }
+
+
 async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took(tmp_path: Path):
     clock = Clock(at("10:20"), step_s=7 * 60)
     source = script(clock)
@@ -91,6 +109,7 @@ async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took
     await check(tmp_path / "m.db", source, at("19:00"))
 
 
+@pytest.mark.clause("2.1.18")
 async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_written(
     tmp_path: Path,
 ):
@@ -113,6 +132,7 @@ async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_
     assert all(row.created_at // 1000 == row.close_time + 180 for row in backfill)
 
 
+@pytest.mark.clause("1.30", "3.2.8")
 async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_run(
     tmp_path: Path,
 ):
@@ -157,6 +177,7 @@ async def test_a_pass_in_which_nothing_came_writes_nothing(tmp_path: Path):
     assert written == [at(time) * 1000 for time in ("11:03", "12:03", "12:05")]
 
 
+@pytest.mark.clause("1.28", "1.29", "3.2.8")
 @pytest.mark.parametrize(
     ("timeframe", "close", "following"),
     [("4h", at("12:00"), at("16:00")), ("1d", at("00:00", 5), at("00:00", 6))],
@@ -191,6 +212,7 @@ async def test_a_longer_bar_that_comes_within_the_late_passes_is_stepped_by_them
     assert {row.created_at // 1000 for row in late} == {midnight + 210}
 
 
+@pytest.mark.clause("1.29")
 async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_rests(tmp_path: Path):
     path = tmp_path / "m.db"
     clock = Clock(at("12:00", 5), step_s=60)  # Thursday noon, until Tuesday
@@ -597,6 +619,7 @@ async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_pa
     assert nominal == hourly("10:00", "14:00")
 
 
+@pytest.mark.clause("1.35")
 async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []
     clock = Clock(at("10:20"), step_s=30)

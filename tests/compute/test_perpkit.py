@@ -22,6 +22,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 
 @cache
 def recorded():

@@ -12,6 +12,8 @@ from compute.universe import load_universe
 from tests.compute import recorded
 from tests.compute.small_market import audited, replay
 
+pytestmark = pytest.mark.clause("steps")
+
 SUBSET = ("AAPL_1d.csv", "BTC_1h.csv", "BTC_funding.csv", "NVDA_1h.csv")
 
 

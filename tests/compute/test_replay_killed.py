@@ -19,6 +19,8 @@ from tests.compute.small_market import (
 from tests.service.commands import environment
 from tests.service.forked import Forked
 
+pytestmark = pytest.mark.clause("steps")
+
 LIMIT_S = 60
 
 

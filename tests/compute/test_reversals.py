@@ -18,6 +18,8 @@ from tests.compute.recorded import (
     stepped,
 )
 
+pytestmark = pytest.mark.clause("indicators")
+
 # TA-Lib's SD is E(x^2) - E(x)^2 from running sums, which cancel: its bands carry fewer digits.
 TA_LIB_BANDS_RATIO = 1e-6
 

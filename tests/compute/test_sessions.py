@@ -22,6 +22,8 @@ from compute.sessions import (
 from compute.universe import Session
 from tests.compute.recorded import recorded_folder, require_recorded
 
+pytestmark = pytest.mark.clause("sources")
+
 NEW_YORK = ZoneInfo("America/New_York")
 SESSIONS: list[Session] = ["24x7", "24x5", "XNYS", "XNAS"]
 

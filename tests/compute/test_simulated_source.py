@@ -34,6 +34,8 @@ from compute.stepper import Intake, Stepper
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe, midnight_s
 
+pytestmark = pytest.mark.clause("sources")
+
 ORIGIN = midnight_s(date(2025, 12, 1))
 FAR = ORIGIN + 20 * 365 * DAY_S
 COLUMNS = ("open_time", "close_time", "open", "high", "low", "close", "volume")

@@ -42,6 +42,8 @@ from tests.compute.small_market import (
     write_bars,
 )
 
+pytestmark = pytest.mark.clause("steps")
+
 TICKERS = tuple(ASSETS)
 KEYS = (*(indicator.id for indicator in INDICATORS), "dexter")
 CREATED_AT, TICKER, KEY, TIMEFRAME, CLOSE, EPOCH, BEFORE, AFTER, PRICE, PUBLISHED = range(10)
@@ -167,6 +169,7 @@ def closes_of(held: Content) -> dict[tuple[str, str], list[int]]:
     return {place: sorted(closes) for place, closes in found.items()}
 
 
+@pytest.mark.clause("1.12", "3.2.1", "6.2")
 def test_a_change_starts_where_the_last_one_ended_and_always_moves(whole: Content):
     board: dict[tuple[str, str, str], int] = {}
     for row in whole["changes"]:
@@ -176,6 +179,19 @@ def test_a_change_starts_where_the_last_one_ended_and_always_moves(whole: Conten
         board[cell] = row[AFTER]
     held = {(ticker, timeframe, key): at for ticker, timeframe, key, at in whole["readings"]}
     assert board == held
+
+
+@pytest.mark.clause("2.1.17")
+def test_a_change_carries_the_close_of_the_bar_that_moved_it(whole: Content):
+    closes: dict[tuple[str, str, int], float] = {}
+    for ticker, native, opened, *_, close, _volume in sorted(whole["bars"]):
+        for timeframe in TIMEFRAMES if native == "1h" else (native,):
+            period = PERIOD_S[timeframe]
+            end = -(-(opened + PERIOD_S[native]) // period) * period
+            closes[ticker, timeframe, end] = close  # the last bar within a longer one ends it
+    assert {row[TIMEFRAME] for row in whole["changes"]} == set(TIMEFRAMES)
+    for row in whole["changes"]:
+        assert row[PRICE] == closes[row[TICKER], row[TIMEFRAME], row[CLOSE]]
 
 
 def test_rows_follow_one_order_and_one_sequence_of_times(whole: Content):
@@ -193,6 +209,7 @@ def test_rows_follow_one_order_and_one_sequence_of_times(whole: Content):
     assert len(shared) > 50  # several rows in one run
 
 
+@pytest.mark.clause("1.12", "1.18", "3.2.1", "4.7.24")
 def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Content):
     for row in whole["changes"]:
         hidden = row[BEFORE] is None or row[KEY] in {"perpkit", "dexter"}
@@ -201,6 +218,7 @@ def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Cont
     assert {"perpkit", "dexter"} < moved
 
 
+@pytest.mark.clause("2.4.7", "2.4.9")
 def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_before(whole: Content):
     renamed = midnight_s(RENAMED_ON)
     enzo = [row for row in whole["changes"] if row[KEY] == "enzo"]
@@ -217,6 +235,7 @@ def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_befor
     assert carried == {row[TICKER] for row in dexter} >= {"BTC", "MATIC", "XAU", "IBM"}
 
 
+@pytest.mark.clause("2.4.9")
 async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
@@ -232,6 +251,7 @@ async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
     assert dexter == [close for close in enzo if close < midnight] != []
 
 
+@pytest.mark.clause("2.4.12", "2.4.13")
 def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, bars_folder: Path):
     removed = midnight_s(REMOVED_ON)
     recorded = (bars_folder / "MATIC_1h.csv").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from compute.indicators.trend_oracle import TrendOracle
 from tests.compute.recorded import (
@@ -13,6 +14,8 @@ from tests.compute.recorded import (
     require_recorded,
     stepped,
 )
+
+pytestmark = pytest.mark.clause("indicators")
 
 
 def rolling_sd(values: Array, period: int) -> Array:

@@ -6,6 +6,8 @@ from pydantic import ValidationError
 
 from compute.universe import Universe, UniverseError, load_universe
 
+pytestmark = pytest.mark.clause("sources")
+
 REQUIRED = """
 BTC ETH BNB SOL XRP DOGE ADA AVAX LINK LTC SUI HYPE PAXG BCH ZEC INJ POL
 NVDA TSLA MSFT AAPL GOOG GOOGL AMZN META IBM SPY QQQ XAU XAG XPT XPD
@@ -37,12 +39,14 @@ def packaged() -> Universe:
     return load_universe()
 
 
+@pytest.mark.clause("1.5", "1.6")
 def test_the_packaged_universe_tracks_251_assets_of_which_176_are_crypto(packaged: Universe):
     assert len(packaged.tracked) == 251
     assert packaged.counts["crypto"] == 176
     assert packaged.counts["stock"] + packaged.counts["metal"] == 75
 
 
+@pytest.mark.clause("9.8", "9.10")
 def test_one_removed_asset_stands_outside_the_count_and_continues_as_a_tracked_one(
     packaged: Universe,
 ):
@@ -177,6 +181,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.clause("1.7")
 @pytest.mark.parametrize(("text", "said"), FAULTS.values(), ids=FAULTS.keys())
 def test_a_faulty_file_is_refused_in_one_line_naming_file_entry_and_fault(
     tmp_path: Path, text: str, said: list[str]

@@ -1,9 +1,13 @@
 import asyncio
 
+import pytest
+
 from mcp_server.context import Boards
 from store.rows import Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, coverage, seed, work
+
+pytestmark = pytest.mark.clause("feed")
 
 
 class CountingStore(SqliteMarketStore):

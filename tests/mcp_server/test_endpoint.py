@@ -10,7 +10,20 @@ from mcp_server.arguments import nearest
 from mcp_server.dispatch import INSTRUCTIONS, SERVER_VERSION
 from mcp_server.tools.registry import TOOLS
 from mcp_server.tools.tool import listed
-from tests.bad_inputs import BAD_INPUTS, SIGNALS, STATE
+from tests.bad_inputs import (
+    BAD_INPUTS,
+    CATALOG,
+    CONFLUENCE,
+    FLIPS,
+    KEYED_PATHS,
+    PATHS,
+    SIGNALS,
+    STATE,
+    STATS,
+    USAGE,
+)
+
+pytestmark = pytest.mark.clause("endpoint")
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -22,6 +35,7 @@ def error_of(result):
     return json.loads(result["content"][0]["text"])
 
 
+@pytest.mark.clause("4.14.3", "6.1")
 async def test_initialize_always_answers_the_one_protocol_version(served):
     for asked in ("2024-11-05", "2025-06-18", "2026-07-28"):
         result = (await served.rpc("initialize", {"protocolVersion": asked}))["result"]
@@ -37,16 +51,40 @@ def test_the_server_version_is_that_of_the_project():
     assert "simulated" in INSTRUCTIONS
 
 
+@pytest.mark.clause("4.14.1", "4.14.6")
 async def test_ping_answers_an_empty_result_and_echoes_every_kind_of_id(served):
     for request_id in ("a", "\ud800", 0, -5, 10**30, None):
         response = await served.post({**PING, "id": request_id})
         assert response.json() == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
 
+@pytest.mark.clause("4.14.6", "4.14.10", "4.14.12")
 async def test_a_notification_is_accepted_and_not_executed(served):
     for method in ("notifications/initialized", "ping", "tools/call", "no/such"):
         response = await served.post({"jsonrpc": "2.0", "method": method})
         assert (response.status_code, response.content) == (202, b"")
+
+
+@pytest.mark.clause("4.14.9", "4.14.13")
+@pytest.mark.parametrize("method", ["initialize", "ping", "tools/list"])
+async def test_every_method_but_tools_call_needs_no_key(served, method):
+    assert "result" in await served.rpc(method)
+
+
+@pytest.mark.clause("4.14.14", "4.14.18", "4.14.19")
+@pytest.mark.parametrize("tool", PATHS)
+async def test_exactly_the_keyed_tools_ask_for_a_key(served, tool):
+    unknown = {"Authorization": "Bearer ek_" + "a" * 43}
+    for headers, code in (({}, "missing_key"), (unknown, "invalid_key")):
+        told = (await served.call(tool, headers=headers))["_meta"].get("signals/error")
+        assert told == (code if tool in KEYED_PATHS else None)
+
+
+@pytest.mark.clause("4.14.17")
+async def test_tools_list_shows_the_tools_of_the_specification(served):
+    tools = (await served.rpc("tools/list"))["result"]["tools"]
+    named = [STATE, SIGNALS, CONFLUENCE, FLIPS, CATALOG, STATS, USAGE]
+    assert [tool["name"] for tool in tools] == named
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
@@ -65,6 +103,7 @@ async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
     assert len(json.dumps(tools)) < 12_000
 
 
+@pytest.mark.clause("4.0.2")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_an_input_schema_is_flat_and_closed(tool):
     schema = listed(tool, None).input_schema
@@ -95,6 +134,7 @@ def test_no_model_provider_refuses_a_tool(tool):
         assert argument.get("default", "") is not None
 
 
+@pytest.mark.clause("4.14.11", "7.34")
 @pytest.mark.parametrize(
     "body",
     [
@@ -118,6 +158,7 @@ async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
     assert response.json()["id"] is None
 
 
+@pytest.mark.clause("4.14.5", "4.14.6", "4.14.7", "4.14.11", "7.34")
 @pytest.mark.parametrize(
     ("body", "echoed"),
     [
@@ -148,6 +189,7 @@ async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
     assert (answer["error"]["code"], answer["id"]) == (-32600, echoed)
 
 
+@pytest.mark.clause("4.14.8", "4.14.9", "4.14.16", "7.34")
 @pytest.mark.parametrize(
     ("method", "params", "code"),
     [
@@ -170,6 +212,7 @@ async def test_what_the_protocol_refuses_is_an_error_object(served, method, para
     assert (answer["error"]["code"], answer["id"]) == (code, 1)
 
 
+@pytest.mark.clause("4.6.8", "4.14.14", "5.24", "7.5", "7.7", "7.17", "7.18")
 @pytest.mark.parametrize(
     ("headers", "code", "status"),
     [
@@ -188,6 +231,7 @@ async def test_a_bad_key_is_a_result_that_says_how_to_get_one(served, headers, c
         assert error["docs"].startswith(served.base_url)
 
 
+@pytest.mark.clause("4.6.9", "5.25", "7.19")
 async def test_a_revoked_key_is_refused_on_both_faces(served):
     (key,) = await served.keys.list()
     await served.keys.revoke(key.id)
@@ -211,6 +255,9 @@ async def test_the_key_may_come_as_x_api_key_and_arguments_may_be_absent(served)
     assert answer["result"]["isError"] is False
 
 
+@pytest.mark.clause(
+    "4.6.7", "4.7.28", "4.7.29", "4.8.5", "4.8.11", "4.9.4", "4.9.19", "7.10", "7.11", "7.12"
+)
 @pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
 async def test_bad_arguments_are_refused_with_what_is_accepted(
     served, tool, arguments, code, named

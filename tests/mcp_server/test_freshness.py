@@ -7,6 +7,8 @@ from schemas.vocabulary import instant
 from store.rows import Snapshot
 from tests.serving import HOUR_MS, NOON, coverage
 
+pytestmark = pytest.mark.clause("fresh")
+
 READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 
 

@@ -10,6 +10,8 @@ from store.rows import AlertRow, Pass
 from tests.bad_inputs import SIGNALS
 from tests.serving import HOUR_MS, NOON, Served, change, coverage
 
+pytestmark = pytest.mark.clause("feed")
+
 FOLLOWED: dict[str, tuple[Timeframe, ...]] = {"BTC": ("4h", "1d"), "NVDA": ("4h", "1d")}
 LATER = NOON + HOUR_MS
 Row = dict[str, Any]
@@ -52,6 +54,20 @@ async def feed(served: Served, face: str, **arguments: Any) -> list[Row]:
     return (await served.answer(face, SIGNALS, **arguments))["signals"]
 
 
+@pytest.mark.clause(
+    "1.16",
+    "1.22",
+    "2.1.1",
+    "2.1.2",
+    "2.1.3",
+    "2.1.5",
+    "2.1.6",
+    "2.1.7",
+    "2.1.11",
+    "2.1.13",
+    "2.1.14",
+    "3.1.2",
+)
 async def test_an_alert_has_exactly_the_fields_of_its_table(served, face):
     await publish_alerts(served)
     (row,) = await feed(served, face, tier="alerts", direction="exit")
@@ -72,6 +88,7 @@ async def test_an_alert_has_exactly_the_fields_of_its_table(served, face):
     }
 
 
+@pytest.mark.clause("1.16", "2.1.2", "2.1.14", "4.7.1", "4.7.2", "4.7.3", "4.7.17", "4.7.25")
 async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(served, face):
     await publish_alerts(served)
     universe = await feed(served, face)
@@ -90,6 +107,7 @@ async def test_each_tier_shows_its_own_rows_and_all_merges_them_in_one_order(ser
     ]
 
 
+@pytest.mark.clause("1.22", "2.1.9", "2.1.15", "3.1.2", "3.3.2", "9.18")
 async def test_every_action_has_its_direction_the_legacy_ones_too(served, face):
     await publish_alerts(served)
     rows = await feed(served, face, tier="alerts")
@@ -105,7 +123,7 @@ async def test_every_action_has_its_direction_the_legacy_ones_too(served, face):
 FILTERS: list[dict[str, Any]] = [
     {"ticker": "nvda"},
     {"indicator": "PerpKit"},
-    {"timeframe": "4h"},
+    *({"timeframe": timeframe} for timeframe in ("1h", "4h", "1d")),
     *({"direction": direction} for direction in ("bullish", "bearish", "neutral", "exit")),
     {"ticker": "btc", "indicator": "enzo", "timeframe": "1d"},
     {"timeframe": "4h", "direction": "bullish"},
@@ -118,15 +136,17 @@ def matches(row: Row, filters: Row) -> bool:
     return all(row[key] == names.get(key, str)(value) for key, value in filters.items())
 
 
+@pytest.mark.clause("4.7.4", "4.7.9", "4.7.10")
 async def test_filters_narrow_both_tiers_alike(served, face):
     await publish_alerts(served)
-    for tier in ("alerts", "all"):
+    for tier in ("universe", "alerts", "all"):
         whole = await feed(served, face, tier=tier)
         for filters in FILTERS:
             found = await feed(served, face, tier=tier, **filters)
             assert found == [row for row in whole if matches(row, filters)], (tier, filters)
 
 
+@pytest.mark.clause("4.7.3", "4.7.11", "4.7.18")
 async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, face):
     await publish_alerts(served)
     whole = await feed(served, face, tier="all")
@@ -141,6 +161,18 @@ async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, 
     assert await feed(served, face, tier="all", since=whole[0]["created_at"]) == []
 
 
+@pytest.mark.clause("4.7.22")
+async def test_overlapping_windows_without_their_repeats_are_every_row_once(served, face):
+    await publish_alerts(served)
+    whole = await feed(served, face, tier="all")
+    starts = ["2020-01-01T00:00:00Z", *(row["created_at"] for row in whole[3::3])]
+    read = [row for since in starts for row in await feed(served, face, tier="all", since=since)]
+    kept = {(row["tier"], row["id"]): row for row in read}
+    assert [*kept.values()] == whole
+    assert len(read) > 2 * len(whole)
+
+
+@pytest.mark.clause("8.39", "8.40")
 async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, face):
     await publish_alerts(served)
     end = LATER + 2 + 90 * DAY_MS
@@ -179,6 +211,7 @@ async def test_without_followed_assets_the_note_says_so(served, face):
     assert "no data of any asset that they follow" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
 async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(served, face):
     meta = (await served.answer(face, SIGNALS))["meta"]
     assert meta["retention_days"] == {"universe": 365, "alerts": 90}

@@ -11,10 +11,12 @@ from mcp_server.tools.get_catalog import DESCRIPTION
 from schemas.coverage import Coverage
 from schemas.facts import CatalogIndicator
 from schemas.vocabulary import INDICATOR_IDS
-from tests.bad_inputs import CATALOG
+from tests.bad_inputs import CATALOG, STATE
 from tests.compute.small_market import write_bars
 from tests.full_board import size_in
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, coverage, work
+
+pytestmark = pytest.mark.clause("answers")
 
 LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
 FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
@@ -59,6 +61,22 @@ async def whole(served_empty, packaged, full_source) -> Served:
     return served_empty
 
 
+@pytest.mark.clause(
+    "1.5",
+    "1.6",
+    "1.8",
+    "1.17",
+    "1.18",
+    "1.19",
+    "1.21",
+    "2.7.3",
+    "2.7.5",
+    "2.7.19",
+    "2.7.20",
+    "2.7.21",
+    "2.13.5",
+    "4.2.2",
+)
 async def test_a_full_source_gives_the_counts_of_the_specification(whole, face):
     answer = await whole.answer(face, CATALOG)
     counted = {name: answer["assets"][name] for name in ("total", "crypto", "equities_and_metals")}
@@ -70,6 +88,7 @@ async def test_a_full_source_gives_the_counts_of_the_specification(whole, face):
     assert universe["timeframes"] == answer["timeframes"] == ["1h", "4h", "1d"]
 
 
+@pytest.mark.clause("1.23", "1.24", "1.25", "2.7.18", "2.7.24", "2.7.25", "2.13.5", "4.7.25")
 async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, face):
     answer = await whole.answer(face, CATALOG)
     alerts = answer["tiers"]["alerts"]
@@ -87,6 +106,7 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, face
     }
 
 
+@pytest.mark.clause("2.7.1", "4.2.1")
 async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whole, face):
     before = await whole.answer(face, CATALOG)
     assert before["meta"]["as_of"] is None
@@ -110,6 +130,7 @@ async def test_without_any_coverage_a_call_is_told_when_to_come_back(served_empt
     assert (await served_empty.rest("/catalog")).headers["retry-after"] == "900"
 
 
+@pytest.mark.clause("1.5", "2.7.4", "2.7.24")
 async def test_tracked_assets_are_listed_in_the_order_published(served, face):
     answer = await served.answer(face, CATALOG)
     tickers = ["ETH", "BTC", "NVDA", "XAU", "DARK"]
@@ -123,6 +144,7 @@ async def test_tracked_assets_are_listed_in_the_order_published(served, face):
     assert answer["meta"]["removed_assets"] == ["MATIC"]
 
 
+@pytest.mark.clause("2.7.3", "2.7.18", "2.7.20", "2.7.25", "4.2.2")
 async def test_every_count_follows_from_what_the_source_serves(served, face):
     answer = await served.answer(face, CATALOG)
     counts = (answer["assets"]["total"], answer["assets"]["crypto"])
@@ -137,6 +159,21 @@ async def test_every_count_follows_from_what_the_source_serves(served, face):
     assert answer["tiers"]["alerts"]["tickers"] == answer["tiers"]["alerts"]["timeframes"] == []
 
 
+@pytest.mark.clause("4.2.3")
+async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothing_else(
+    served, face
+):
+    rows = (await served.answer(face, CATALOG))["coverage"]["assets"]
+    state = await served.answer(face, STATE)
+    held = {
+        asset["ticker"]: [*asset["signals"]["enzo"]]
+        for asset in state["assets"]
+        if asset["ticker"] not in state["meta"]["removed_assets"]
+    }
+    assert held == {row["ticker"]: row["universe"] for row in rows if row["universe"]}
+
+
+@pytest.mark.clause("2.7.18")
 async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served, face):
     followed = changed(coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
     await served.market.publish_coverage(followed)
@@ -145,6 +182,7 @@ async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served,
     assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 3 * 7)
 
 
+@pytest.mark.clause("2.1.15", "2.13.5", "3.3.1", "3.3.2")
 async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(served, face):
     alerts = (await served.answer(face, CATALOG))["tiers"]["alerts"]
     assert alerts["actions"] == ["LONG", "SHORT", "CLOSE"]
@@ -152,6 +190,7 @@ async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(s
     assert "SELL" in alerts["note"]
 
 
+@pytest.mark.clause("1.2")
 @pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])
 async def test_the_list_is_the_same_on_any_clock(served, face, removed_on):
     before = await served.answer(face, CATALOG)
@@ -160,6 +199,7 @@ async def test_the_list_is_the_same_on_any_clock(served, face, removed_on):
     assert {**after, "meta": None} == {**before, "meta": None}
 
 
+@pytest.mark.clause("4.2.2")
 async def test_a_newly_published_coverage_is_seen_by_the_next_call(served, face):
     await served.answer(face, CATALOG)
     fewer = coverage().model_copy(update={"assets": ASSETS[:2]})
@@ -168,6 +208,7 @@ async def test_a_newly_published_coverage_is_seen_by_the_next_call(served, face)
     assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
 
 
+@pytest.mark.clause("2.7.6", "2.7.7", "2.7.8", "2.7.10", "9.16")
 async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, face):
     listed = {one["id"]: one for one in (await served.answer(face, CATALOG))["indicators"]}
     assert list(listed) == [*INDICATOR_IDS]
@@ -180,6 +221,7 @@ async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, face
     assert listed["perpkit"]["name"] == "PerpKit"
 
 
+@pytest.mark.clause("2.7.9", "2.7.11", "3.5.2", "4.2.2")
 async def test_an_indicators_note_and_status_are_those_published(whole, face):
     listed = (await whole.answer(face, CATALOG))["indicators"]
     assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
@@ -187,11 +229,31 @@ async def test_an_indicators_note_and_status_are_those_published(whole, face):
     assert all(one["note"] for one in listed)
 
 
+@pytest.mark.clause("2.7.9", "3.5.1", "3.5.2")
+@pytest.mark.parametrize("status", ["stable", "experimental", "legacy"])
+async def test_an_indicator_has_the_status_that_was_published(served, face, status):
+    known = coverage().indicators
+    first = known[0].model_copy(update={"status": status})
+    held = coverage().model_copy(update={"indicators": (first, *known[1:])})
+    await served.market.publish_coverage(held)
+    listed = (await served.answer(face, CATALOG))["indicators"]
+    assert [one["status"] for one in listed] == [status, *["stable"] * 6]
+
+
+@pytest.mark.clause("2.7.22", "2.7.25")
+async def test_coverage_says_what_an_empty_list_of_timeframes_means(served, face):
+    note = (await served.answer(face, CATALOG))["coverage"]["note"]
+    assert "An empty universe list: the source of this deployment has no data" in note
+    assert "An empty alerts list: universe only" in note
+
+
+@pytest.mark.clause("2.7.23", "4.7.24")
 async def test_each_tier_lists_the_indicators_that_it_logs(served, face):
     by_tier = (await served.answer(face, CATALOG))["coverage"]["indicators_by_tier"]
     assert by_tier == {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
 
 
+@pytest.mark.clause("2.7.12", "2.7.13", "2.13.7", "2.13.8", "3.5.1")
 async def test_every_field_and_status_of_an_indicator_is_explained(served, face):
     answer = await served.answer(face, CATALOG)
     assert set(answer["indicator_fields"]) == set(CatalogIndicator.model_fields)
@@ -201,6 +263,7 @@ async def test_every_field_and_status_of_an_indicator_is_explained(served, face)
     assert [text for text in texts if len(text) < 20] == []
 
 
+@pytest.mark.clause("2.4.7", "2.4.10", "2.7.14", "2.7.15", "2.7.16", "2.7.17", "9.19")
 async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, face):
     (key,) = (await served.answer(face, CATALOG))["legacy_indicator_keys"]
     note = key.pop("note")
@@ -215,6 +278,7 @@ async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, face):
     assert "out of date" in note
 
 
+@pytest.mark.clause("2.7.26", "2.13.6", "6.8")
 async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds(served, face):
     cadence = (await served.answer(face, CATALOG))["cadence"]
     assert set(cadence) == {
@@ -235,6 +299,7 @@ PARTLY = "data of 4 of the 5 assets"
 DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
 
 
+@pytest.mark.clause("1.3", "2.7.2")
 @pytest.mark.parametrize(
     ("published", "said"),
     [
@@ -259,6 +324,7 @@ async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
     assert meta["simulated"] == (published.source == "simulated")
 
 
+@pytest.mark.clause("4.2.1", "4.14.18")
 @pytest.mark.parametrize("headers", OPEN_HEADERS)
 async def test_it_needs_no_key_and_ignores_any(served, headers):
     response = await served.client.get("/api/v1/catalog", headers=headers)

@@ -14,6 +14,8 @@ from tests.bad_inputs import CONFLUENCE, STATE
 from tests.full_board import cover, largest_in
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, change, work
 
+pytestmark = pytest.mark.clause("answers")
+
 Readings = dict[str, int]
 
 
@@ -45,6 +47,7 @@ async def tickers(served: Served, face: str, **arguments: object) -> list[str]:
     return [result["ticker"] for result in answer["results"]]
 
 
+@pytest.mark.clause("2.5.2", "2.5.4", "2.5.5", "2.5.6", "2.5.10", "4.8.10")
 async def test_a_result_has_exactly_the_fields_of_its_table(served, face):
     answer = await served.answer(face, CONFLUENCE)
     assert set(answer) == {"as_of", "query", "results", "meta"}
@@ -59,6 +62,7 @@ async def test_a_result_has_exactly_the_fields_of_its_table(served, face):
     }
 
 
+@pytest.mark.clause("1.15", "2.5.8", "2.5.11")
 async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, face):
     later = NOON + HOUR_MS
     await served.market.commit(work(later, [change(later, "BTC", "enzo", "4h", -1, 1)]))
@@ -68,6 +72,7 @@ async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, face)
     assert (second["ticker"], second["agree"], second["total_reporting"]) == ("ETH", 6, 7)
 
 
+@pytest.mark.clause("2.4.10")
 async def test_the_legacy_key_is_explained_where_it_voted(served, face):
     shown = await served.answer(face, CONFLUENCE, timeframe="1d")
     assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
@@ -76,11 +81,13 @@ async def test_the_legacy_key_is_explained_where_it_voted(served, face):
     assert hidden["meta"]["legacy_keys"] == {}
 
 
+@pytest.mark.clause("2.5.11")
 async def test_votes_come_in_the_order_of_the_vocabulary(served, face):
     (btc, _) = (await served.answer(face, CONFLUENCE))["results"]
     assert list(btc["votes"]) == [*INDICATOR_IDS, "dexter"]
 
 
+@pytest.mark.clause("2.5.8", "2.5.10", "4.8.10")
 async def test_an_indicator_without_a_reading_is_left_out(served, face):
     await hold_metals(served, {"XPT": {"llnr": 1, "trend_oracle": 1, "ceres": 0}})
     (result,) = (await served.answer(face, CONFLUENCE, asset_class="metal", min_agree=2))["results"]
@@ -88,6 +95,7 @@ async def test_an_indicator_without_a_reading_is_left_out(served, face):
     assert result["votes"] == {"trend_oracle": "bullish", "ceres": "neutral", "llnr": "bullish"}
 
 
+@pytest.mark.clause("1.15", "4.8.1")
 async def test_only_the_asked_timeframe_votes(served, face):
     agreeing = {}
     for timeframe in TIMEFRAMES:
@@ -100,12 +108,14 @@ async def test_only_the_asked_timeframe_votes(served, face):
     }
 
 
+@pytest.mark.clause("2.5.7", "4.8.4", "4.8.9")
 async def test_bearish_agreement_is_counted_and_ranked_alike(served, face):
     answer = await served.answer(face, CONFLUENCE, timeframe="1d", direction="bearish")
     agreeing = [(r["ticker"], r["agree"], r["total_reporting"]) for r in answer["results"]]
     assert agreeing == [("XAU", 6, 7), ("NVDA", 5, 7)]
 
 
+@pytest.mark.clause("1.15", "4.8.9")
 async def test_results_rank_by_score_then_agree_then_ticker(served, face):
     held = {
         "A5": of(5, 2),
@@ -123,12 +133,28 @@ async def test_results_rank_by_score_then_agree_then_ticker(served, face):
     }
 
 
+@pytest.mark.clause("2.5.9")
 async def test_a_score_is_the_unrounded_quotient(served, face):
     await hold_metals(served, {"XPT": of(5, 2), "XPD": of(7, 0)})
     answer = await served.answer(face, CONFLUENCE, asset_class="metal")
     assert [repr(result["score"]) for result in answer["results"]] == ["1.0", "0.7142857142857143"]
 
 
+@pytest.mark.clause("8.24")
+async def test_three_must_agree_unless_said(served, face):
+    await hold_metals(served, {f"X{agree}": of(agree, 7 - agree) for agree in (2, 3, 4)})
+    assert await tickers(served, face, asset_class="metal") == ["X4", "X3"]
+
+
+@pytest.mark.clause("8.22", "8.23")
+@pytest.mark.parametrize("min_agree", [0, 7])
+async def test_less_than_one_and_more_than_six_are_refused(served, face, min_agree):
+    status, error = await served.refusal(face, CONFLUENCE, min_agree=min_agree)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "an integer from 1 to 6" in error["message"]
+
+
+@pytest.mark.clause("4.8.5", "4.8.7", "8.22", "8.23")
 @pytest.mark.parametrize("min_agree", range(1, 7))
 async def test_an_asset_is_listed_once_it_reaches_min_agree(served, face, min_agree):
     await hold_metals(served, {f"X{agree}": of(agree, 7 - agree) for agree in range(8)})
@@ -136,6 +162,7 @@ async def test_an_asset_is_listed_once_it_reaches_min_agree(served, face, min_ag
     assert found == [f"X{agree}" for agree in range(7, min_agree - 1, -1)]
 
 
+@pytest.mark.clause("4.8.8")
 async def test_asset_class_narrows_the_results(served, face):
     asked = {"timeframe": "1d", "direction": "bearish"}
     assert await tickers(served, face, **asked, asset_class="stock") == ["NVDA"]
@@ -155,6 +182,7 @@ async def test_an_asset_takes_part_until_the_day_of_its_removal(served, face):
     assert state["counts"]["assets"] == 1
 
 
+@pytest.mark.clause("2.5.2", "2.13.12", "4.8.2", "4.8.3", "4.8.6")
 @pytest.mark.parametrize(
     ("arguments", "echoed"),
     [
@@ -169,6 +197,7 @@ async def test_the_query_is_echoed_with_its_defaults(served, face, arguments, ec
     assert (await served.answer(face, CONFLUENCE, **arguments))["query"] == echoed
 
 
+@pytest.mark.clause("2.5.1")
 async def test_as_of_is_the_last_compute_whatever_the_clock_says(served, face):
     served.clock.now += 5 * HOUR_MS
     answer = await served.answer(face, CONFLUENCE)
@@ -231,6 +260,7 @@ def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> lis
     return found
 
 
+@pytest.mark.clause("2.5.6", "2.5.7", "2.5.8", "2.5.9", "2.5.10", "4.8.1", "4.8.4", "4.8.10")
 @pytest.mark.parametrize("seed", range(2))
 async def test_confluence_follows_from_state(served, face, seed):
     draw = random.Random(seed)

@@ -8,13 +8,22 @@ from hypothesis import strategies as st
 
 from compute.universe import load_universe
 from mcp_server.context import Board, computed_board
-from mcp_server.tools.get_flips import DESCRIPTION, ROW_LIMIT, flip_groups, newest_changes
+from mcp_server.tools.get_flips import (
+    DESCRIPTION,
+    GET_FLIPS,
+    ROW_LIMIT,
+    flip_groups,
+    newest_changes,
+)
+from mcp_server.tools.json_schema import output_schema
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, Timeframe, change_type, instant
 from store.rows import ChangeRow, Snapshot
 from tests.bad_inputs import FLIPS, SIGNALS
 from tests.full_board import cover, largest_in
 from tests.serving import ASSETS, HOUR_MS, NAMES, NOON, Served, change, coverage, serving, work
+
+pytestmark = pytest.mark.clause("answers")
 
 # Late enough that no window reaches back to the seeded rows.
 END = NOON + 100 * HOUR_MS
@@ -55,6 +64,7 @@ def cells(answer: dict) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.clause("1.14", "2.6.3", "2.6.7", "2.6.9", "2.6.10", "2.6.17", "2.6.18", "4.9.16")
 async def test_groups_and_flips_have_exactly_the_fields_of_their_tables(served, face):
     await commit(served, turns(("NVDA", "trend_oracle", 1, -1), ("NVDA", "llnr", 0, 1)))
     answer = await served.answer(face, FLIPS)
@@ -93,6 +103,23 @@ async def test_groups_and_flips_have_exactly_the_fields_of_their_tables(served, 
     ]
 
 
+@pytest.mark.clause(
+    "4.9.3",
+    "4.9.5",
+    "4.9.6",
+    "4.9.7",
+    "4.9.8",
+    "4.9.9",
+    "4.9.10",
+    "4.9.11",
+    "8.26",
+    "8.27",
+    "8.28",
+    "8.29",
+    "8.30",
+    "8.31",
+    "8.32",
+)
 @pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
 async def test_a_window_excludes_its_start_and_includes_its_end(
     served, face, timeframe, default, most
@@ -112,6 +139,7 @@ async def test_a_window_excludes_its_start_and_includes_its_end(
     assert answer["query"]["hours"] == most
 
 
+@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "8.30", "8.31", "8.32")
 @pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
 async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
     served, face, timeframe, default, most
@@ -122,6 +150,26 @@ async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
     assert error["message"].startswith(f"hours: {most + 1} is ")
 
 
+@pytest.mark.clause("4.9.4", "4.9.5", "8.25", "8.26")
+@pytest.mark.parametrize("timeframe", ["1h", "4h", "1d"])
+async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(served, face, timeframe):
+    await commit(
+        served,
+        [
+            row(END - HOUR_MS, "XAU", "enzo", 1, -1, timeframe),
+            row(END - HOUR_MS + 1, "XAU", "llnr", 1, -1, timeframe),
+        ],
+    )
+    answer = await served.answer(face, FLIPS, timeframe=timeframe, hours=1)
+    assert (cells(answer), answer["query"]["hours"]) == ({"XAU": ["llnr"]}, 1)
+    for hours in (0, 73):
+        status, error = await served.refusal(face, FLIPS, timeframe=timeframe, hours=hours)
+        assert (status, error["error"]) == (400, "invalid_parameter")
+        refused = f"hours: {hours} is not accepted; accepted: an integer from 1 to 72"
+        assert refused in error["message"]
+
+
+@pytest.mark.clause("2.6.22", "4.9.2", "4.9.12", "4.9.18")
 async def test_the_query_is_echoed_with_its_defaults(served, face):
     answer = await served.answer(face, FLIPS)
     assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
@@ -129,6 +177,7 @@ async def test_the_query_is_echoed_with_its_defaults(served, face):
     assert (await served.answer(face, FLIPS, **asked))["query"] == asked
 
 
+@pytest.mark.clause("2.6.18", "2.6.19", "4.9.13", "4.9.15")
 async def test_the_newest_change_is_chosen_before_direction_applies(served, face):
     await commit(
         served,
@@ -147,6 +196,7 @@ async def test_the_newest_change_is_chosen_before_direction_applies(served, face
     assert cells(bearish) == {"NVDA": ["enzo"]}
 
 
+@pytest.mark.clause("2.6.13", "2.6.14", "2.6.17", "2.6.24", "4.9.12")
 async def test_direction_decides_what_a_group_counts(served, face):
     await commit(
         served,
@@ -171,6 +221,7 @@ async def test_direction_decides_what_a_group_counts(served, face):
     }
 
 
+@pytest.mark.clause("2.6.11", "2.6.12", "2.6.13", "2.6.14", "2.6.15")
 @pytest.mark.parametrize(
     ("afters", "dominant", "score"),
     [
@@ -188,6 +239,7 @@ async def test_the_larger_side_dominates_and_a_tie_is_mixed(served, face, afters
     assert (group["bullish"], group["bearish"]) == (afters.count(1), afters.count(-1))
 
 
+@pytest.mark.clause("2.6.16", "2.6.23", "2.6.24", "4.9.17")
 async def test_groups_rank_by_score_then_by_their_latest_change(served, face):
     await commit(
         served,
@@ -213,6 +265,7 @@ def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
     assert [group.ticker for group in groups] == ["BTC", "ETH", "NVDA", "XAU"]
 
 
+@pytest.mark.clause("2.6.4", "2.6.5", "2.6.6", "3.2.3", "3.2.5", "3.2.6", "3.2.7")
 @pytest.mark.parametrize(
     ("before", "after", "kind"),
     [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
@@ -225,6 +278,7 @@ async def test_a_flip_says_from_what_to_what_at_which_price(served, face, before
     assert (flip["change_type"], flip["price"]) == (kind, 0.1 + 0.2)
 
 
+@pytest.mark.clause("2.6.21", "4.9.3")
 async def test_as_of_ends_the_window_and_moves_with_the_clock(served, face):
     start = END - 48 * HOUR_MS
     await commit(served, [row(start + 1000, "XAU", "enzo", 1, -1), row(END, "XAU", "llnr", 1, -1)])
@@ -237,6 +291,7 @@ async def test_as_of_ends_the_window_and_moves_with_the_clock(served, face):
     assert (answer["as_of"], cells(answer)) == (instant(END + 1000), {"XAU": ["llnr"]})
 
 
+@pytest.mark.clause("2.6.21", "4.9.14")
 async def test_a_window_never_ends_before_the_newest_row(served, face):
     await commit(served, turns(("XAU", "llnr", 1, -1), ("XAU", "enzo", 1, -1)), END - 1)
     served.clock.now = NOON
@@ -253,6 +308,7 @@ async def test_on_a_recording_the_window_ends_with_it(tmp_path, face):
         assert answer["meta"]["next_update"]["1d"] is None
 
 
+@pytest.mark.clause("4.9.1")
 async def test_only_the_asked_timeframe_is_read(served, face):
     frames = ("1h", "4h", "1d")
     ids = ("llnr", "enzo", "ceres")
@@ -265,6 +321,7 @@ async def test_only_the_asked_timeframe_is_read(served, face):
         assert cells(await served.answer(face, FLIPS, timeframe=timeframe)) == {"NVDA": [id_]}
 
 
+@pytest.mark.clause("2.6.2", "4.9.14")
 async def test_what_the_feed_does_not_show_is_no_flip(served, face):
     hidden = turns(
         ("BTC", "perpkit", 1, -1),
@@ -275,6 +332,14 @@ async def test_what_the_feed_does_not_show_is_no_flip(served, face):
     hidden[2] = hidden[2]._replace(published=False)
     await commit(served, hidden)
     assert cells(await served.answer(face, FLIPS)) == {"ETH": ["llnr"]}
+
+
+@pytest.mark.clause("2.6.2")
+def test_the_schema_of_a_flip_names_the_logged_indicators_alone():
+    part = output_schema(GET_FLIPS.result)
+    for name in ("groups", "flips"):
+        part = part["properties"][name]["items"]
+    assert part["properties"]["indicator"]["enum"] == LOGGED
 
 
 async def test_a_first_reading_is_no_flip(served, face):
@@ -293,6 +358,7 @@ async def test_a_removed_asset_takes_no_part(served, face):
     assert feed["pagination"]["returned"] == 1
 
 
+@pytest.mark.clause("2.6.25", "8.53")
 async def test_one_row_beyond_the_limit_caps_the_answer(served, face):
     first = END - ROW_LIMIT + 1
     rows = [row(first, "XAU", "enzo", 1, -1)]
@@ -307,6 +373,7 @@ async def test_one_row_beyond_the_limit_caps_the_answer(served, face):
     assert "only the newest 2000 changes" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.6.26", "2.13.10", "4.9.6", "4.9.8", "4.9.10")
 async def test_the_rules_repeat_windows_and_row_limit(served, face):
     rules = (await served.answer(face, FLIPS))["meta"]["rules"]
     assert rules["hours"] == {
@@ -405,6 +472,7 @@ TURNED = st.tuples(
 )
 
 
+@pytest.mark.clause("2.6.11", "2.6.13", "2.6.14", "2.6.19", "4.9.15", "4.9.16", "4.9.17")
 @given(
     turned=st.lists(TURNED, max_size=40), direction=st.sampled_from(["all", "bullish", "bearish"])
 )
@@ -428,6 +496,7 @@ async def fed(served: Served, face: str, since: str, timeframe: str) -> list[dic
     return [{**{key: one[key] for key in shared}, **one["transition"]} for one in rows]
 
 
+@pytest.mark.clause("4.7.18", "4.9.1", "4.9.13", "4.9.14", "4.9.15")
 @pytest.mark.parametrize("seed", range(2))
 async def test_flips_follow_from_the_feed(served, face, seed):
     draw = random.Random(seed)

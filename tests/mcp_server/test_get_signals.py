@@ -5,7 +5,11 @@ import pytest
 
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.json_schema import output_schema
-from tests.serving import NOON, Served, change, flips, work
+from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
+from tests.bad_inputs import SIGNALS, STATE
+from tests.serving import HOUR_MS, NOON, Served, change, coverage, flips, work
+
+pytestmark = pytest.mark.clause("feed")
 
 
 async def signals(served: Served, **arguments: object) -> dict:
@@ -16,6 +20,7 @@ async def signals(served: Served, **arguments: object) -> dict:
     return result["structuredContent"]
 
 
+@pytest.mark.clause("2.2.5", "2.2.6", "4.7.17")
 async def test_the_feed_is_newest_first_and_complete(served):
     answer = await signals(served)
     times = [row["created_at"] for row in answer["signals"]]
@@ -29,6 +34,19 @@ async def test_the_feed_is_newest_first_and_complete(served):
     }
 
 
+@pytest.mark.clause(
+    "1.16",
+    "2.1.1",
+    "2.1.3",
+    "2.1.4",
+    "2.1.5",
+    "2.1.6",
+    "2.1.8",
+    "2.1.10",
+    "2.1.12",
+    "2.1.19",
+    "3.2.4",
+)
 async def test_a_row_has_exactly_the_fields_of_its_table(served):
     (row,) = (await signals(served, ticker="nvda"))["signals"]
     hour = (NOON - 3_600_000) // 3_600_000 * 3600
@@ -49,10 +67,73 @@ async def test_a_row_has_exactly_the_fields_of_its_table(served):
     }
 
 
+@pytest.mark.clause("3.2.2", "3.2.3", "3.2.4", "3.2.5", "3.2.6", "3.2.7")
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ("bullish", "bearish", "reversal"),
+        ("bearish", "bullish", "reversal"),
+        ("neutral", "bullish", "activation"),
+        ("neutral", "bearish", "activation"),
+        ("bullish", "neutral", "deactivation"),
+        ("bearish", "neutral", "deactivation"),
+    ],
+)
+async def test_a_change_is_named_after_where_it_came_from_and_went(
+    served, face, before, after, kind
+):
+    numbers = {name: number for number, name in READING_NAMES.items()}
+    later = NOON + 3_600_000
+    moved = change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
+    await served.market.commit(work(later, [moved]))
+    row = (await served.answer(face, SIGNALS, limit=1))["signals"][0]
+    assert row["transition"] == {"from": before, "to": after}
+    assert (row["direction"], row["change_type"]) == (after, kind)
+    (asset,) = (await served.answer(face, STATE, ticker="ETH", indicator="llnr"))["assets"]
+    assert asset["signals"]["llnr"]["1d"] == after
+
+
+@pytest.mark.clause("4.7.5", "4.7.6", "4.7.7")
 @pytest.mark.parametrize("name", ["trend_oracle", "trend-oracle", "Trend Oracle", "TREND ORACLE"])
 async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served, name):
     answer = await signals(served, indicator=name)
     assert {row["indicator"] for row in answer["signals"]} == {"trend_oracle"}
+
+
+@pytest.mark.clause("4.7.5", "4.7.7")
+async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(served, face):
+    published = coverage()
+    renamed = [
+        one.model_copy(update={"name": "Second Wind"}) if one.id == "enzo" else one
+        for one in published.indicators
+    ]
+    await served.market.publish_coverage(
+        published.model_copy(update={"indicators": tuple(renamed)})
+    )
+    for name in ("enzo", "Second Wind", "second-wind"):
+        rows = (await served.answer(face, SIGNALS, indicator=name))["signals"]
+        assert {(row["indicator"], row["indicator_name"]) for row in rows} == {
+            ("enzo", "Second Wind")
+        }
+
+
+@pytest.mark.clause("4.7.8", "4.7.29")
+async def test_each_of_the_seven_ids_is_accepted_and_a_refusal_names_them_all(served, face):
+    for id_ in INDICATOR_IDS:
+        await served.answer(face, SIGNALS, indicator=id_)
+    status, error = await served.refusal(face, SIGNALS, indicator="macd")
+    assert (status, error["error"]) == (400, "unknown_indicator")
+    assert f"accepted: {', '.join(INDICATOR_IDS)}" in error["message"]
+
+
+@pytest.mark.clause("4.7.4", "4.7.28")
+async def test_a_ticker_is_matched_exactly_in_any_case(served, face):
+    answer = await served.answer(face, SIGNALS, ticker="BTC")
+    assert {row["ticker"] for row in answer["signals"]} == {"BTC"}
+    assert await served.answer(face, SIGNALS, ticker="bTc") == answer
+    for near in ("BT", "BTCX", "Bitcoin"):
+        status, error = await served.refusal(face, SIGNALS, ticker=near)
+        assert (status, error["error"]) == (400, "unknown_ticker")
 
 
 async def test_filters_together_narrow_the_feed(served):
@@ -60,6 +141,7 @@ async def test_filters_together_narrow_the_feed(served):
     assert [row["change_type"] for row in answer["signals"]] == ["activation"]
 
 
+@pytest.mark.clause("2.2.4", "4.7.18", "8.19")
 async def test_offset_pages_join_to_the_whole_feed(served):
     whole = (await signals(served))["signals"]
     first = await signals(served, limit=5)
@@ -68,10 +150,79 @@ async def test_offset_pages_join_to_the_whole_feed(served):
     assert (first["pagination"]["has_more"], second["pagination"]["has_more"]) == (True, False)
 
 
+@pytest.mark.clause("2.2.1", "2.2.2", "2.2.3", "2.3.1")
+@pytest.mark.parametrize(("offset", "returned", "has_more"), [(0, 3, True), (6, 2, False)])
+async def test_a_page_says_which_limit_and_offset_it_used(served, face, offset, returned, has_more):
+    answer = await served.answer(face, SIGNALS, limit=3, offset=offset)
+    assert set(answer) == {"signals", "pagination", "meta"}
+    assert answer["pagination"] == {
+        "limit": 3,
+        "offset": offset,
+        "returned": returned,
+        "has_more": has_more,
+        "next_cursor": answer["signals"][0]["created_at"],
+    }
+    assert len(answer["signals"]) == returned
+
+
+@pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
+async def test_a_page_has_up_to_200_rows_and_50_unless_said(served, face):
+    later = NOON + 300 * 3_600_000
+    await served.market.commit(work(later, flips(later, 201)))
+    for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
+        answer = await served.answer(face, SIGNALS, **arguments)
+        assert len(answer["signals"]) == answer["pagination"]["returned"] == rows
+        assert answer["pagination"]["limit"] == rows
+        assert answer["pagination"]["has_more"] is True
+    for limit in (0, 201):
+        status, error = await served.refusal(face, SIGNALS, limit=limit)
+        assert (status, error["error"]) == (400, "invalid_parameter")
+
+
+@pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
+async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, face):
+    whole = await served.answer(face, SIGNALS)
+    assert whole["pagination"]["offset"] == 0
+    assert await served.answer(face, SIGNALS, offset=0) == whole
+    assert (await served.answer(face, SIGNALS, offset=1))["signals"] == whole["signals"][1:]
+    status, error = await served.refusal(face, SIGNALS, offset=-1)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+
+
+@pytest.mark.clause("4.7.20")
+async def test_rows_that_come_between_two_pages_shift_the_second(served, face):
+    first = (await served.answer(face, SIGNALS, limit=4))["signals"]
+    later = NOON + HOUR_MS
+    await served.market.commit(work(later, flips(later, 2)))
+    second = (await served.answer(face, SIGNALS, limit=4, offset=4))["signals"]
+    assert second[:2] == first[2:]
+
+
+@pytest.mark.clause("4.6.12", "4.7.22")
+async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served, face):
+    later = NOON + 10 * HOUR_MS
+    await served.market.commit(work(later, flips(later, 4)))
+    rows = (await served.answer(face, SIGNALS))["signals"]
+    newest = {
+        (row["ticker"], row["indicator"], row["timeframe"]): row["direction"]
+        for row in reversed(rows)
+    }
+    held = {
+        (asset["ticker"], indicator, timeframe): reading
+        for asset in (await served.answer(face, STATE))["assets"]
+        for indicator, readings in asset["signals"].items()
+        for timeframe, reading in readings.items()
+    }
+    assert {cell: held[cell] for cell in newest} == newest
+    assert len(newest) == 4 < len(rows)
+
+
+@pytest.mark.clause("2.2.4")
 async def test_has_more_is_false_when_the_page_ends_with_the_last_row(served):
     assert (await signals(served, limit=8))["pagination"]["has_more"] is False
 
 
+@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19")
 async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served):
     seen = [row["id"] for row in (await signals(served))["signals"]]
     cursor = (await signals(served))["pagination"]["next_cursor"]
@@ -83,6 +234,19 @@ async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served):
     assert not set(seen) & {row["id"] for row in fresh}
 
 
+@pytest.mark.clause("6.11")
+async def test_polling_faster_than_the_runs_returns_identical_data(served, face):
+    answers = []
+    for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
+        served.clock.now = now
+        answer = await served.answer(face, SIGNALS, since="2026-09-30T12:03:00.000Z")
+        del answer["meta"]["nothing_new_before"]
+        answers.append(answer)
+    assert answers[0]["pagination"]["returned"] == 5
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.clause("4.7.11")
 @pytest.mark.parametrize(
     "since",
     [
@@ -98,6 +262,7 @@ async def test_since_is_exclusive_in_every_spelling(served, since):
     assert len((await signals(served, since=since))["signals"]) == 2
 
 
+@pytest.mark.clause("8.38", "8.40")
 async def test_rows_beyond_retention_are_never_returned(served):
     later = NOON + 365 * 86_400_000
     await served.market.commit(work(later, [change(later, "ETH", "llnr", "1d", -1, 1)]))
@@ -107,6 +272,7 @@ async def test_rows_beyond_retention_are_never_returned(served):
     assert answer["meta"]["retention_days"] == {"universe": 365, "alerts": 90}
 
 
+@pytest.mark.clause("2.2.5", "4.7.26", "8.20")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -5,8 +5,11 @@ import pytest
 
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.json_schema import output_schema
-from schemas.vocabulary import INDICATOR_IDS
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS
+from tests.bad_inputs import CATALOG, STATE
 from tests.serving import NOON, Served, change, work
+
+pytestmark = pytest.mark.clause("answers")
 
 
 async def state(served: Served, **arguments: object) -> dict:
@@ -17,6 +20,7 @@ async def state(served: Served, **arguments: object) -> dict:
     return result["structuredContent"]
 
 
+@pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.2", "4.6.6")
 async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(served):
     answer = await state(served)
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH", "MATIC", "NVDA", "XAU"]
@@ -25,6 +29,7 @@ async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(ser
     assert answer["counts"] == {"assets": 5, "readings": 4 * 21 + 7 + 2 * 3}
 
 
+@pytest.mark.clause("1.10", "1.20")
 async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(served):
     (asset,) = (await state(served, ticker="btc"))["assets"]
     assert list(asset["signals"]) == [*INDICATOR_IDS, "dexter"]
@@ -32,11 +37,67 @@ async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(ser
     assert asset["name"] == "Bitcoin"
 
 
+@pytest.mark.clause("3.1.1")
+async def test_every_reading_is_one_of_three_words(served, face):
+    assets = (await served.answer(face, STATE))["assets"]
+    readings = [
+        reading
+        for asset in assets
+        for by_timeframe in asset["signals"].values()
+        for reading in by_timeframe.values()
+    ]
+    assert set(readings) == {"bullish", "bearish", "neutral"}
+
+
+@pytest.mark.clause("2.4.3", "2.4.4")
+async def test_an_asset_has_exactly_the_fields_of_its_table(served, face):
+    answer = await served.answer(face, STATE, ticker="XAU")
+    assert set(answer) == {"as_of", "assets", "counts", "meta"}
+    (asset,) = answer["assets"]
+    assert asset == {
+        "ticker": "XAU",
+        "name": "Gold",
+        "asset_class": "metal",
+        "signals": {
+            id_: {"1d": "neutral" if id_ == "ceres" else "bearish"} for id_ in INDICATOR_IDS
+        },
+    }
+
+
+@pytest.mark.clause("2.4.5", "2.4.6")
+async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(served, face):
+    listed = (await served.answer(face, CATALOG))["tiers"]["universe"]["state_indicators"]
+    assert len(listed) == 7
+    for asset in (await served.answer(face, STATE))["assets"]:
+        legacy = ["dexter"] if asset["ticker"] in {"BTC", "MATIC"} else []
+        assert list(asset["signals"]) == [*listed, *legacy]
+
+
+@pytest.mark.clause("2.4.11")
+async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served, face):
+    before = await served.answer(face, STATE)
+    later = NOON + 500 * DAY_MS
+    await served.market.commit(work(later, [change(later, "BTC", "enzo", "1h", -1, 1)]))
+    assert await served.market.prune() > 0
+    after = await served.answer(face, STATE)
+    assert keys(after) == keys(before)
+    assert "dexter" in keys(after)["MATIC"]
+
+
+def keys(answer: dict) -> dict[str, dict[str, list[str]]]:
+    return {
+        asset["ticker"]: {key: list(readings) for key, readings in asset["signals"].items()}
+        for asset in answer["assets"]
+    }
+
+
+@pytest.mark.clause("4.6.1")
 async def test_tickers_are_matched_in_any_case_and_once(served):
     answer = await state(served, ticker="eth, Btc,ETH")
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH"]
 
 
+@pytest.mark.clause("2.4.2", "4.6.3", "4.6.5")
 async def test_filters_together_narrow_the_board(served):
     answer = await state(
         served, asset_class="crypto", timeframe="4h", indicator="ceres", direction="bullish"
@@ -46,6 +107,42 @@ async def test_filters_together_narrow_the_board(served):
     assert answer["counts"] == {"assets": 1, "readings": 1}
 
 
+def cells(answer: dict) -> list[dict]:
+    """Return every reading of an answer with what it can be filtered by."""
+    return [
+        {
+            "ticker": asset["ticker"],
+            "asset_class": asset["asset_class"],
+            "indicator": indicator,
+            "timeframe": timeframe,
+            "direction": direction,
+        }
+        for asset in answer["assets"]
+        for indicator, readings in asset["signals"].items()
+        for timeframe, direction in readings.items()
+    ]
+
+
+@pytest.mark.clause("4.6.2", "4.6.3", "4.6.4", "4.6.5")
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("asset_class", ("crypto", "stock", "metal")),
+        ("timeframe", ("1h", "4h", "1d")),
+        ("indicator", INDICATOR_IDS),
+        ("direction", ("bullish", "bearish", "neutral")),
+    ],
+)
+async def test_each_value_of_a_filter_keeps_exactly_the_readings_that_have_it(
+    served, face, name, values
+):
+    whole = cells(await served.answer(face, STATE))
+    for value in values:
+        kept = cells(await served.answer(face, STATE, **{name: value}))
+        assert kept == [cell for cell in whole if cell[name] == value] != []
+
+
+@pytest.mark.clause("2.4.6", "2.4.10", "4.6.4", "9.19")
 async def test_dexter_is_shown_without_an_indicator_filter_only(served):
     shown = await state(served, ticker="BTC", timeframe="1d")
     assert shown["assets"][0]["signals"]["dexter"] == {"1d": "bullish"}
@@ -55,6 +152,7 @@ async def test_dexter_is_shown_without_an_indicator_filter_only(served):
     assert hidden["meta"]["legacy_keys"] == {}
 
 
+@pytest.mark.clause("2.4.12", "9.11")
 async def test_a_removed_asset_keeps_its_last_readings_and_is_named(served):
     answer = await state(served, ticker="MATIC")
     assert answer["counts"]["readings"] == 24
@@ -74,6 +172,7 @@ async def test_an_empty_answer_says_what_empty_means(served):
     assert "No reading matches" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.4", "4.6.6")
 async def test_a_committed_pass_is_seen_by_the_next_call(served):
     before = await state(served, ticker="XAU", indicator="enzo")
     later = NOON + 3_600_000
@@ -84,6 +183,7 @@ async def test_a_committed_pass_is_seen_by_the_next_call(served):
     assert after["as_of"] == "2026-09-30T13:03:00.000Z"
 
 
+@pytest.mark.clause("4.6.11", "7.28")
 @pytest.mark.parametrize("tool", ["signals_get_state", "signals_get_signals"])
 async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, tool):
     result = await served_empty.call(tool)

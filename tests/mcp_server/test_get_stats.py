@@ -19,7 +19,7 @@ from service.app import create_app
 from store.protocol import StoreError
 from store.rows import Statistics
 from store.sqlite import SqliteMarketStore
-from tests.bad_inputs import SIGNALS, STATE, STATS
+from tests.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.full_board import size_in
 from tests.mcp_server.test_get_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.mcp_server.test_get_catalog import OPEN_HEADERS
@@ -33,6 +33,8 @@ from tests.serving import (
     running,
     work,
 )
+
+pytestmark = pytest.mark.clause("answers")
 
 EDGE = NOON - 30 * DAY_MS
 OLDEST_SHOWN = NOON - 365 * DAY_MS + 1
@@ -90,6 +92,7 @@ def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
     return {row[name]: row["signals"] for row in rows}
 
 
+@pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.2", "2.13.3")
 async def test_counts_by_indicator_timeframe_and_direction_add_up(served, face):
     tier = (await served.answer(face, STATS))["universe_tier"]
     # Six hourly flips, one ceres on 4h, one llnr on 1d; perpkit's change is not published.
@@ -107,6 +110,7 @@ async def test_counts_by_indicator_timeframe_and_direction_add_up(served, face):
     assert tier["signals_per_day"] == 8 / 30
 
 
+@pytest.mark.clause("2.13.1")
 async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face):
     tier = (await served.answer(face, STATS))["universe_tier"]
     assert tier["by_indicator"][1] == {
@@ -121,6 +125,7 @@ async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face)
     assert [row["direction"] for row in tier["by_direction"]] == directions
 
 
+@pytest.mark.clause("2.13.1")
 async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served, face):
     later = NOON + HOUR_MS
     row = change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
@@ -130,6 +135,7 @@ async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served, face):
     assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
 
 
+@pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
 async def test_the_window_is_the_30_days_that_the_board_ends(served, face):
     window = (await served.answer(face, STATS))["window"]
     # The newest row of the last run is five milliseconds later than its market time.
@@ -140,6 +146,7 @@ async def test_the_window_is_the_30_days_that_the_board_ends(served, face):
     }
 
 
+@pytest.mark.clause("2.8.2", "4.4.1")
 async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, face):
     await published_at(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
     answer = await served_empty.answer(face, STATS)
@@ -147,6 +154,7 @@ async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, face):
     assert answer["universe_tier"]["total_signals"] == 2
 
 
+@pytest.mark.clause("2.8.9", "2.8.10")
 async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, face):
     await published_at(served_empty, OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON)
     answer = await served_empty.answer(face, STATS)
@@ -156,6 +164,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
     assert "less than 30 days" not in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.8.4", "2.8.10")
 async def test_a_history_younger_than_the_window_is_told(served_empty, face):
     await published_at(served_empty, NOON - DAY_MS)
     answer = await served_empty.answer(face, STATS)
@@ -164,6 +173,7 @@ async def test_a_history_younger_than_the_window_is_told(served_empty, face):
     assert "less than 30 days" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.8.3")
 async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, face):
     await published_at(served_empty)
     answer = await served_empty.answer(face, STATS)
@@ -174,6 +184,7 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, fa
     assert "No change has been published yet" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.13.4")
 async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, face):
     answer = await served.answer(face, STATS)
     assert answer["alerts_tier"] == {
@@ -187,6 +198,7 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
     assert "No asset of this source is followed" in answer["meta"]["note"]
 
 
+@pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
 async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served, face):
     await publish_alerts(served)
     tier = (await served.answer(face, STATS))["alerts_tier"]
@@ -200,6 +212,7 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served, f
     assert tier["history_starts_at"] == instant(ALERTS[0].created_at)
 
 
+@pytest.mark.clause("2.13.2")
 async def test_followed_assets_without_alerts_count_zero(served, face):
     await served.market.publish_coverage(followed_coverage())
     tier = (await served.answer(face, STATS))["alerts_tier"]
@@ -214,6 +227,7 @@ async def test_meta_says_what_the_counts_rest_on(served, face):
     assert meta["note"].startswith("Simulated market data")
 
 
+@pytest.mark.clause("4.4.2")
 async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, face):
     await served_empty.market.publish_coverage(coverage())
     status, error = await served_empty.refusal(face, STATS)
@@ -233,6 +247,7 @@ async def test_a_version_is_counted_once_however_many_ask(served, face, tmp_path
         assert counting.market.asked == 4
 
 
+@pytest.mark.clause("4.4.2", "7.29")
 async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served, face, tmp_path):
     async with served_by(FailingStore, served, tmp_path) as failing:
         status, error = await failing.refusal(face, STATS)
@@ -245,6 +260,7 @@ async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served, fac
         assert (await failing.answer(face, STATS))["universe_tier"]["total_signals"] == 8
 
 
+@pytest.mark.clause("4.4.1", "4.14.18")
 @pytest.mark.parametrize("headers", OPEN_HEADERS)
 async def test_it_needs_no_key_and_ignores_any(served, headers):
     response = await served.client.get("/api/v1/stats", headers=headers)
@@ -287,6 +303,7 @@ def is_performance(field: str) -> bool:
     return any(FORBIDDEN.fullmatch(word) for word in re.split(r"[^a-z]+", field.lower()))
 
 
+@pytest.mark.clause("1.43")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 async def test_no_answer_has_a_field_of_performance(served, tool):
     shown = listed(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -295,6 +312,34 @@ async def test_no_answer_has_a_field_of_performance(served, tool):
     assert fields >= set(answer)
     assert [field for field in fields if is_performance(field)] == []
     assert [text for text in descriptions_of(shown) if PROMISED.search(text)] == []
+
+
+@pytest.mark.clause("1.42")
+async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(served):
+    stats = await served.answer("mcp", STATS)
+    tier = ["total_signals", "signals_per_day", "by_indicator", "by_timeframe", "by_direction"]
+    assert {name: list(part) for name, part in stats.items() if name != "meta"} == {
+        "window": ["days", "since", "until"],
+        "universe_tier": [*tier, "history_starts_at"],
+        "alerts_tier": [*tier, "history_starts_at"],
+    }
+    counted = {name for by in tier[2:] for row in stats["universe_tier"][by] for name in row}
+    assert counted == {"indicator", "indicator_name", "timeframe", "direction", "signals"}
+    catalog = await served.answer("mcp", CATALOG)
+    assert set(catalog) == {
+        "generated_at",
+        "note",
+        "assets",
+        "timeframes",
+        "indicators",
+        "indicator_fields",
+        "indicator_statuses",
+        "legacy_indicator_keys",
+        "tiers",
+        "coverage",
+        "cadence",
+        "meta",
+    }
 
 
 def test_a_field_of_performance_would_be_found():

@@ -8,11 +8,15 @@ from tests.bad_inputs import USAGE
 from tests.full_board import size_in
 from tests.serving import serving
 
+pytestmark = pytest.mark.clause("answers")
 
+
+@pytest.mark.clause("2.11.1")
 async def test_a_caller_learns_whose_key_it_sent(served, face):
     assert (await served.answer(face, USAGE))["key"] == {"label": "tests"}
 
 
+@pytest.mark.clause("2.11.1")
 async def test_every_key_has_its_own_label(served):
     other = {"Authorization": f"Bearer {await served.keys.create('the other one')}"}
     result = await served.call(USAGE, headers=other)
@@ -21,6 +25,7 @@ async def test_every_key_has_its_own_label(served):
     assert response.json()["key"] == {"label": "the other one"}
 
 
+@pytest.mark.clause("2.11.2", "2.11.3", "2.11.5", "4.10.1", "5.18", "8.1")
 async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
     answer = await served.answer(face, USAGE)
     assert set(answer) == {"key", "mode", "quota", "meta"}
@@ -34,6 +39,7 @@ async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
     assert answer["meta"]["note"] is None
 
 
+@pytest.mark.clause("2.11.2", "2.11.5")
 async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(tmp_path, face):
     async with serving(tmp_path, provider=NoBilling(), daily_limit=5) as served:
         answer = await served.answer(face, USAGE)
@@ -42,6 +48,7 @@ async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_sa
     assert "5 a UTC day" in answer["meta"]["counted"]
 
 
+@pytest.mark.clause("2.11.4", "2.13.11")
 async def test_what_a_quota_counts_is_said(served, face):
     counted = (await served.answer(face, USAGE))["meta"]["counted"]
     named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
@@ -52,6 +59,7 @@ async def test_it_works_before_the_first_compute(served_empty, face):
     assert (await served_empty.answer(face, USAGE))["key"] == {"label": "tests"}
 
 
+@pytest.mark.clause("4.14.19")
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [
@@ -66,6 +74,7 @@ async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
     assert result["_meta"] == {"signals/error": code, "signals/status": status}
 
 
+@pytest.mark.clause("3.5.3", "3.5.4")
 async def test_a_revoked_key_is_refused(served, face):
     (key,) = await served.keys.list()
     await served.keys.revoke(key.id)
@@ -84,11 +93,13 @@ async def test_the_description_tells_the_size(served):
     assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
 
 
+@pytest.mark.clause("2.11.4", "2.13.11")
 async def test_it_says_simulated_as_every_other_answer_does(served, face):
     meta = (await served.answer(face, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == ("simulated", True)
 
 
+@pytest.mark.clause("2.13.11")
 async def test_before_anything_is_covered_it_names_no_source(served_empty, face):
     meta = (await served_empty.answer(face, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == (None, False)

@@ -9,9 +9,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, instant
 from store.rows import ChangeRow
 from tests.serving import ASSETS, HOUR_MS, NOON, Face, Served, change, work
+
+pytestmark = pytest.mark.clause("feed")
 
 READERS, CALLS = 6, 10
 LOGGED = tuple(indicator for indicator in INDICATOR_IDS if indicator != "perpkit")
@@ -141,6 +145,7 @@ async def test_every_answer_given_while_runs_commit_is_of_one_version(served: Se
     assert run_of(final) == last
 
 
+@pytest.mark.clause("4.7.19")
 async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(served: Served):
     """A poller that follows `since` sees every published row once, whatever commits meanwhile."""
     rows: list[str] = []

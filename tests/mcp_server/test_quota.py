@@ -12,10 +12,22 @@ import pytest
 from access.billing.off import NoBilling
 from access.keys import hash_key, new_key
 from schemas.vocabulary import DAY_MS, Mode
-from tests.bad_inputs import CATALOG, STATE, STATS, USAGE, as_path
+from tests.bad_inputs import (
+    CATALOG,
+    CONFLUENCE,
+    FLIPS,
+    KEYED_PATHS,
+    SIGNALS,
+    STATE,
+    STATS,
+    USAGE,
+    as_path,
+)
 from tests.serving import Face, Served, counting_broken, coverage, serving
 from tests.store.rows import plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER
+
+pytestmark = pytest.mark.clause("access")
 
 LIMIT = 3
 MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
@@ -119,6 +131,7 @@ async def scarce(tmp_path: Path) -> AsyncIterator[Served]:
         yield running
 
 
+@pytest.mark.clause("4.0.4", "4.14.15", "8.1", "8.5", "8.8", "8.9", "8.10")
 async def test_rest_and_mcp_share_one_count(served: Served) -> None:
     faces: list[Face] = ["rest", "mcp", "mcp", "rest", "mcp"]
     left = [(await call(served, face, **BTC)).quota for face in faces]
@@ -128,6 +141,36 @@ async def test_rest_and_mcp_share_one_count(served: Served) -> None:
     assert counted(served) == len(faces)
 
 
+@pytest.mark.clause("8.4", "8.11")
+async def test_every_key_protected_call_counts(served: Served, face: Face) -> None:
+    for made, tool in enumerate(KEYED_PATHS, 1):
+        called = await call(served, face, tool)
+        assert (called.status, called.quota) == (
+            200,
+            (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z"),
+        )
+    assert counted(served) == len(KEYED_PATHS) == 5
+
+
+@pytest.mark.clause("8.6")
+async def test_each_page_of_the_feed_counts(served: Served, face: Face) -> None:
+    for offset in (0, 3, 6):
+        assert (await call(served, face, SIGNALS, limit=3, offset=offset)).status == 200
+    assert counted(served) == 3
+
+
+@pytest.mark.clause("8.46")
+async def test_polling_all_day_as_recommended_takes_96_calls(served: Served) -> None:
+    manifest = (await served.client.get("/api/v1")).json()
+    interval_ms = manifest["polling"]["recommended_interval_s"] * 1000
+    served.clock.now = MIDNIGHT
+    while served.clock.now < MIDNIGHT + DAY_MS:
+        polled = await over_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
+        served.clock.now += interval_ms
+    assert polled.quota == (10_000, 10_000 - 96, "2026-10-02T00:00:00.000Z")
+
+
+@pytest.mark.clause("5.2", "8.2")
 async def test_keys_are_counted_each_for_itself(served: Served, face: Face) -> None:
     await call(served, face)
     other = {"X-Api-Key": await served.keys.create("other")}
@@ -137,6 +180,7 @@ async def test_keys_are_counted_each_for_itself(served: Served, face: Face) -> N
         assert quota[1] == remaining
 
 
+@pytest.mark.clause("8.52")
 async def test_a_call_whose_arguments_are_refused_counts(served: Served, face: Face) -> None:
     for made, arguments in enumerate(({"ticker": "BTX"}, {"colour": "red"}, {"timeframe": "2h"})):
         refused = await call(served, face, STATE, **arguments)
@@ -151,6 +195,7 @@ async def test_an_answer_that_is_not_there_yet_counts(served_empty: Served, face
     assert counted(served_empty) == 1
 
 
+@pytest.mark.clause("8.13", "8.52")
 async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
     served: Served, face: Face
 ) -> None:
@@ -160,6 +205,7 @@ async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
     assert counted(served) == 0
 
 
+@pytest.mark.clause("4.14.13")
 async def test_what_needs_no_key_is_not_counted_over_mcp(served: Served) -> None:
     for method, params in (
         ("initialize", {"protocolVersion": "2025-06-18"}),
@@ -189,6 +235,7 @@ async def test_a_notification_is_not_counted(served: Served) -> None:
     assert counted(served) == 0
 
 
+@pytest.mark.clause("8.12", "8.14")
 async def test_open_endpoints_are_not_counted(served: Served) -> None:
     for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
         response = await served.rest(path)
@@ -196,6 +243,9 @@ async def test_open_endpoints_are_not_counted(served: Served) -> None:
     assert counted(served) == 0
 
 
+@pytest.mark.clause(
+    "4.6.10", "4.14.15", "5.26", "7.23", "7.24", "8.1", "8.8", "8.9", "8.10", "8.14", "8.15"
+)
 async def test_the_limit_is_exact_and_then_says_when_to_come_back(
     scarce: Served, face: Face
 ) -> None:
@@ -221,6 +271,7 @@ async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
     assert set(named) == {key for result in results for key in result["_meta"]}
 
 
+@pytest.mark.clause("8.7", "8.15")
 async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
     scarce: Served, face: Face
 ) -> None:
@@ -234,6 +285,7 @@ async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
         scarce.api_key = await scarce.keys.create("another")
 
 
+@pytest.mark.clause("8.3", "8.7", "8.10")
 async def test_at_midnight_the_count_starts_anew(scarce: Served, face: Face) -> None:
     scarce.clock.now = MIDNIGHT - 1
     statuses = [(await call(scarce, face)).status for _ in range(LIMIT + 1)]
@@ -243,6 +295,7 @@ async def test_at_midnight_the_count_starts_anew(scarce: Served, face: Face) -> 
     assert again[0].quota == (LIMIT, 2, "2026-10-02T00:00:00.000Z")
 
 
+@pytest.mark.clause("4.10.1", "4.10.2", "8.4")
 async def test_usage_is_counted_and_answers_although_the_quota_is_spent(
     scarce: Served, face: Face
 ) -> None:
@@ -268,6 +321,7 @@ async def test_bad_arguments_of_usage_are_refused_although_the_quota_is_spent(
     assert (await call(scarce, face, USAGE, colour="red")).status == 400
 
 
+@pytest.mark.clause("3.5.3", "3.5.4", "7.19")
 async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_more(
     served: Served, face: Face
 ) -> None:
@@ -281,6 +335,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
     assert counted(served) == 1
 
 
+@pytest.mark.clause("2.11.6", "5.22", "7.2")
 async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
     tmp_path: Path, face: Face
 ) -> None:
@@ -296,11 +351,26 @@ async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
         assert (await call(served, face, headers=live)).status == 200
 
 
+@pytest.mark.clause("2.11.6", "7.2")
 async def test_a_key_bought_in_live_mode_is_not_provisioned_on_a_test_server(
     served: Served, face: Face
 ) -> None:
     refused = await call(served, face, headers=await bought(served, "live"))
     assert (refused.status, refused.code) == (403, "not_provisioned")
+
+
+@pytest.mark.clause("5.21")
+async def test_a_key_bought_in_test_mode_reads_what_a_live_one_does(
+    served: Served, tmp_path: Path
+) -> None:
+    folder = tmp_path / "live"
+    folder.mkdir()
+    async with serving(folder, coverage(), provider=LiveBilling()) as live:
+        in_test, in_live = await bought(served, "test"), await bought(live, "live")
+        for tool in (STATE, SIGNALS, CONFLUENCE, FLIPS):
+            path = as_path(tool, {})
+            read, meant = await served.rest(path, **in_test), await live.rest(path, **in_live)
+            assert (read.status_code, read.content) == (200, meant.content)
 
 
 async def test_with_billing_off_every_key_works(tmp_path: Path, face: Face) -> None:

@@ -1,13 +1,17 @@
 import httpx2
+import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tests.serving import coverage, serving
 
+pytestmark = pytest.mark.clause("endpoint")
+
 NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}
 
 
+@pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17")
 async def test_the_sdks_client_lists_and_calls_every_tool(served):
     async with httpx2.AsyncClient(headers=served.key_headers) as http:
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)

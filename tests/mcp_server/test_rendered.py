@@ -18,6 +18,8 @@ from store.rows import ChangeRow, FeedQuery
 from store.sqlite import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, Clock, change, coverage, seed, stores, work
 
+pytestmark = pytest.mark.clause("fresh")
+
 
 class CountingStore(SqliteMarketStore):
     """Counts how often the feed is read."""

@@ -7,6 +7,8 @@ from starlette.responses import Response
 from mcp_server.gate import Gate
 from mcp_server.transport import accepts_json
 
+pytestmark = pytest.mark.clause("endpoint")
+
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
@@ -31,12 +33,14 @@ async def test_both_spellings_of_the_path_are_served_without_a_redirect(served):
         assert (await served.client.post(path, json=PING)).status_code == 200
 
 
+@pytest.mark.clause("4.14.1", "4.14.2", "6.1")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_every_method_but_post_is_refused(served, method):
     response = await served.client.request(method, "/api/v1/mcp")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
+@pytest.mark.clause("4.14.4")
 @pytest.mark.parametrize(
     ("accept", "passes"),
     [
@@ -113,6 +117,7 @@ async def test_a_foreign_origin_is_refused(served, origin, status):
     assert (await served.post(PING, origin=origin)).status_code == status
 
 
+@pytest.mark.clause("4.14.20")
 async def test_oauth_discovery_is_a_plain_404(served):
     response = await served.client.get("/.well-known/oauth-protected-resource/api/v1/mcp")
     assert response.status_code == 404

@@ -18,6 +18,8 @@ from store.sqlite_access import SqliteAccessStore
 from tests.access.selling import opened
 from tests.serving import NOON, Clock, Served
 
+pytestmark = pytest.mark.clause("access")
+
 PROXIES = ("10.0.0.0/8", "192.0.2.1", "2001:db8::/32")
 HOUR_MS = 3_600_000
 
@@ -144,6 +146,7 @@ def behind(served: Served, proxy: str) -> Any:
     )
 
 
+@pytest.mark.clause("4.11.9", "7.27")
 async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: Served) -> None:
     with pytest.raises(ValueError, match="'proxy' is no trusted proxy"):
         behind(served, "proxy")

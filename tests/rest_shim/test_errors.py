@@ -16,8 +16,11 @@ from service.app import create_app
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import KEYED_PATHS
+from tests.mcp_server.test_quota import bought
 from tests.rest_shim.document import documented, served_document, served_operations
 from tests.serving import counting_broken
+
+pytestmark = pytest.mark.clause("answers")
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACCESS_CODES = {"missing_key", "invalid_key", "revoked_key", "not_provisioned"}
@@ -30,6 +33,18 @@ OF_THE_MARKET = KEYED | {
 }
 QUOTA = {name.lower() for name in QUOTA_HEADERS}
 PURCHASES = {"/api/v1/access/checkout", "/api/v1/access/claim", "/api/v1/access-request"}
+# Every value of `error`: its status, what went wrong, and what to do next.
+SAID = {
+    "missing_key": (401, "needs an API key", "Send it as `Authorization: Bearer <API_KEY>`"),
+    "invalid_key": (401, "is malformed", "Check that it was copied whole"),
+    "revoked_key": (403, "was revoked", "use another key"),
+    "not_provisioned": (403, "bought in live mode", "To get a key: POST /api/v1/access/checkout"),
+    "rate_limited": (429, "quota of 1 calls is used up", "retry after 42820 seconds"),
+    "invalid_parameter": (400, "timeframe: '2h' is not accepted", "accepted: 1h, 4h, 1d"),
+    "unknown_ticker": (400, "unknown 'BTX'", "did you mean BTC?"),
+    "unknown_indicator": (400, "'macd' is not an indicator", "accepted: trend_oracle"),
+    "unavailable": (503, "cannot be used at the moment", "Retry after 60 seconds"),
+}
 
 
 def is_canonical(response, status, code, base_url, *, has_quota=False):
@@ -86,6 +101,29 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header
         document.holds(method, documented(path), response)
 
 
+@pytest.mark.clause(
+    "1.38",
+    "1.40",
+    "1.41",
+    "4.0.3",
+    "4.6.8",
+    "4.7.30",
+    "4.8.12",
+    "4.9.20",
+    "4.10.3",
+    "4.14.20",
+    "5.1",
+    "5.4",
+    "5.6",
+    "5.23",
+    "5.24",
+    "7.1",
+    "7.5",
+    "7.8",
+    "7.17",
+    "7.18",
+    "8.13",
+)
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [
@@ -108,6 +146,9 @@ async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, c
     assert asking == KEYED
 
 
+@pytest.mark.clause(
+    "4.0.4", "4.6.9", "4.7.31", "4.9.21", "5.25", "7.1", "7.5", "7.8", "7.19", "8.11"
+)
 async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
     document = await served_document(served)
     (key,) = await served.keys.list()
@@ -118,6 +159,9 @@ async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
         document.holds("GET", path, response)
 
 
+@pytest.mark.clause(
+    "4.0.4", "4.6.7", "4.7.27", "4.8.11", "4.9.19", "7.1", "7.5", "7.8", "7.10", "8.11"
+)
 async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
     document = await served_document(served)
     for path in KEYED:
@@ -126,6 +170,42 @@ async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
         document.holds("GET", path, response)
 
 
+@pytest.mark.clause("7.2", "7.3", "7.4", "7.32")
+async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served):
+    answers = [
+        await served.client.get("/api/v1/state"),
+        await served.rest("/state", x_api_key="nonsense"),
+        await served.rest("/state", **await bought(served, "live")),
+        await served.rest("/state?timeframe=2h"),
+        await served.rest("/signals?ticker=BTX"),
+        await served.rest("/signals?indicator=macd"),
+    ]
+    with counting_broken(served.access):
+        answers.append(await served.rest("/state"))
+    scarce = create_app(
+        served.market,
+        served.access,
+        NoBilling(),
+        base_url=served.base_url,
+        clock=served.clock,
+        daily_limit=1,
+    )
+    answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
+    key = (await served.keys.list())[0]
+    await served.keys.revoke(key.id)
+    answers.append(await served.rest("/state"))
+    said = {answer.json()["error"]: answer for answer in answers}
+    assert set(said) == set(SAID)
+    for code, (status, *parts) in SAID.items():
+        message = said[code].json()["message"]
+        assert said[code].status_code == status
+        assert not [part for part in parts if part not in message], message
+    document = await served_document(served)
+    error = document.at("#/components/schemas/ErrorBody/properties/error")
+    assert set(error["enum"]) == set(SAID)
+
+
+@pytest.mark.clause("4.0.4", "4.6.11", "7.28")
 async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_empty):
     document = await served_document(served_empty)
     waiting = set()
@@ -140,6 +220,23 @@ async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_e
     assert waiting == OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
 
 
+@pytest.mark.clause(
+    "4.0.4",
+    "4.6.10",
+    "4.7.32",
+    "4.8.13",
+    "4.9.22",
+    "4.10.1",
+    "4.10.2",
+    "5.26",
+    "7.1",
+    "7.8",
+    "7.23",
+    "7.24",
+    "8.11",
+    "8.14",
+    "8.15",
+)
 async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
     document = await served_document(served)
     app = create_app(
@@ -162,6 +259,7 @@ async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, t
         assert response.headers["x-ratelimit-remaining"] == "0"
 
 
+@pytest.mark.clause("7.30", "7.31", "7.33")
 async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served):
     document = await served_document(served)
     buyer = {"contact_email": "a@example.org"}
@@ -181,6 +279,7 @@ async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served)
         document.holds("POST", path, response)
 
 
+@pytest.mark.clause("7.1")
 async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(served):
     document = await served_document(served)
     for path in KEYED:
@@ -220,6 +319,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
         await market.close()
 
 
+@pytest.mark.clause("7.33")
 async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys):
     document = await served_document(served)
     await served.market.close()
@@ -268,6 +368,7 @@ async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, b
     document.holds("POST", "/api/v1/mcp", response)
 
 
+@pytest.mark.clause("4.14.2", "4.14.11", "4.14.12")
 async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
     document = await served_document(served)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

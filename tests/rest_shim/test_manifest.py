@@ -13,6 +13,8 @@ from schemas.manifest import Manifest
 from tests.rest_shim.document import served_document
 from tests.serving import coverage, serving
 
+pytestmark = pytest.mark.clause("documents")
+
 HEADINGS = [
     "What the readings are",
     "Terms of use",
@@ -38,6 +40,7 @@ def texts(value):
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.clause("4.1.3")
 async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
     shown = (await served_manifest(served))["endpoints"]
     document = await served_document(served)
@@ -50,6 +53,42 @@ async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
         assert endpoint["url"] == served.base_url + endpoint["path"]
 
 
+@pytest.mark.clause("4.1.1")
+async def test_it_says_what_the_api_serves(served):
+    shown = await served_manifest(served)
+    assert (shown["name"], shown["api_version"]) == ("signals", "v1")
+    for said in ("seven trading indicators", "crypto, stocks and metals", "1h, 4h and 1d"):
+        assert said in shown["description"]
+    for view in ("current state", "feed of every change", "recent flips", "agreement"):
+        assert view in shown["description"]
+
+
+@pytest.mark.clause("4.1.2")
+async def test_a_key_sent_as_it_says_is_taken(served):
+    auth = (await served_manifest(served))["auth"]
+    assert auth["scheme"] == "Bearer"
+    assert served.api_key.startswith(auth["key_prefix"])
+    for template in (auth["header"], auth["alternative_header"]):
+        name, _, value = template.replace("<API_KEY>", served.api_key).partition(": ")
+        response = await served.client.get("/api/v1/usage", headers={name: value})
+        assert (response.status_code, response.json()["key"]) == (200, {"label": "tests"})
+
+
+@pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
+async def test_polling_as_it_says_gives_only_what_is_new(served):
+    polling = (await served_manifest(served))["polling"]
+    cursor = (await served.rest("/signals")).json()["pagination"]["next_cursor"]
+    method, _, address = polling["call"].replace("<next_cursor>", cursor).partition(" ")
+    response = await served.client.request(method, address, headers=served.key_headers)
+    assert (response.status_code, response.json()["signals"]) == (200, [])
+    told = " ".join(polling["how"])
+    for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
+        assert said in told
+    for said in ("shift pages", "overlap windows", "tier and id", "reconcile with /api/v1/state"):
+        assert said in told
+
+
+@pytest.mark.clause("1.39")
 async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(served):
     shown = await served_manifest(served)
     tools = {tool.name: "api_key" if tool.keyed else "none" for tool in TOOLS}
@@ -57,6 +96,7 @@ async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(serve
     assert {tool["name"]: tool["auth"] for tool in shown["mcp"]["tools"]} == tools
 
 
+@pytest.mark.clause("0.2", "4.1.3")
 async def test_every_address_begins_with_the_base_url_and_resolves(served):
     shown = await served_manifest(served)
     found = {
@@ -71,6 +111,7 @@ async def test_every_address_begins_with_the_base_url_and_resolves(served):
         assert response.status_code in {200, 400, 401}
 
 
+@pytest.mark.clause("4.1.5")
 async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served):
     shown = (await served_manifest(served))["coverage"]
     assert shown["assets"] == {"total": 5, "crypto": 3, "stock": 1, "metal": 1}
@@ -81,6 +122,7 @@ async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served
     assert set(shown["indicators"]) - set(universe["indicators"]) == {"perpkit"}
 
 
+@pytest.mark.clause("4.1.5", "4.2.3")
 async def test_it_agrees_with_the_catalog(served):
     shown = (await served_manifest(served))["coverage"]
     catalog = (await served.client.get(shown["catalog"])).json()
@@ -123,6 +165,7 @@ async def test_it_follows_what_is_published(served):
     assert (shown["source"], shown["simulated"]) == ("live", False)
 
 
+@pytest.mark.clause("4.1.4")
 async def test_it_says_how_to_buy_as_a_refused_key_does(served):
     shown = await served_manifest(served)
     refused = (await served.client.get("/api/v1/state")).json()
@@ -139,6 +182,7 @@ def test_its_registration_is_that_of_the_repository():
     assert made.registration in Path("README.md").read_text()
 
 
+@pytest.mark.clause("6.8", "8.1", "8.45")
 def test_the_limits_are_those_of_the_specification():
     limits = manifest("http://h", None).limits.model_dump()
     assert limits.pop("note")
@@ -159,6 +203,7 @@ async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
         assert said in limits["note"]
 
 
+@pytest.mark.clause("1.37")
 @pytest.mark.parametrize(
     ("mode", "said"),
     [
@@ -186,6 +231,7 @@ def test_what_a_key_can_meet_is_told_by_status():
         assert word in statuses[status]
 
 
+@pytest.mark.clause("4.1.8", "9.4", "9.6")
 def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins():
     entries = manifest("http://h", None).changelog
     days = [entry.date for entry in entries]
@@ -197,12 +243,77 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
         assert not [word for word in words.get(entry.date, ["meta", "/legal"]) if word not in told]
 
 
+@pytest.mark.clause("9.8", "9.9", "9.10", "9.11", "9.12", "9.13", "9.14", "9.15", "9.16", "9.17")
+@pytest.mark.parametrize(
+    ("day", "told"),
+    [
+        (date(2026, 9, 27), "One asset left coverage"),
+        (date(2026, 9, 27), "its readings had stopped"),
+        (date(2026, 9, 27), "its coin goes on under a ticker that was covered already"),
+        (date(2026, 9, 27), "/state keeps the last readings it held"),
+        (date(2026, 9, 25), "Added GET /api/v1/flips and its MCP tool"),
+        (date(2026, 9, 25), "Universe rows carry change_type"),
+        (date(2026, 9, 25), "Checkout, claim and usage answers carry mode"),
+        (date(2026, 9, 25), "indicator status and appears_in, indicator_statuses, "),
+        (date(2026, 9, 25), "legacy_indicator_keys, state_indicators and state_readings of "),
+        (date(2026, 9, 25), "coverage by asset"),
+        (date(2026, 9, 25), "perpkit in /state and /confluence"),
+        (date(2026, 9, 25), "the timing of publication"),
+        (date(2026, 9, 25), "the cooldown of alerts and what CLOSE means"),
+    ],
+)
+def test_the_changelog_tells_what_the_specification_lists(day, told):
+    (entry,) = (entry for entry in manifest("http://h", None).changelog if entry.date == day)
+    assert told in " ".join(entry.changes)
+
+
+@pytest.mark.clause("9.5")
+def test_the_entry_that_takes_something_away_says_so():
+    entries = manifest("http://h", None).changelog
+    assert [entry.date for entry in entries if not entry.additive] == [date(2026, 9, 27)]
+
+
+@pytest.mark.clause("9.1")
+async def test_the_version_begins_every_path(served):
+    shown = await served_manifest(served)
+    assert shown["api_version"] == shown["versioning"]["api_version"] == "v1"
+    paths = [endpoint["path"] for endpoint in shown["endpoints"]]
+    assert [path for path in paths if not f"{path}/".startswith("/api/v1/")] == ["/legal"]
+
+
+@pytest.mark.clause("6.8", "6.9")
+async def test_the_call_to_poll_with_gives_what_is_new(served):
+    polling = (await served_manifest(served))["polling"]
+    method, address = polling["call"].replace("<next_cursor>", "2026-09-30T12:03:00.003Z").split()
+    response = await served.client.request(method, address, headers=served.key_headers)
+    assert response.json()["pagination"]["returned"] == 2
+    assert polling["recommended_interval_s"] == 900
+
+
+@pytest.mark.clause("1.3", "1.44", "1.45", "1.46")
+async def test_the_legal_part_says_in_short_what_the_terms_say(served):
+    legal = (await served_manifest(served))["legal"]
+    assert legal["disclaimer"] == "Informational indicator readings, not investment advice."
+    assert legal["service_level"] == "No formal uptime SLA and no status page."
+    assert "separate written agreement" in legal["redistribution"]
+    asked = await served.client.post(
+        legal["redistribution_request"], json={"contact_email": "agent@example.com"}
+    )
+    assert (asked.status_code, asked.json()["status"]) == (201, "received")
+
+
+@pytest.mark.clause("1.3", "1.44", "1.45", "1.46", "4.1.7", "8.49")
 @pytest.mark.parametrize("part", ["terms", "privacy"])
 async def test_the_terms_are_a_page_that_is_served(served, part):
     response = await served.client.get((await served_manifest(served))["legal"][part])
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
     assert re.findall(r"(?m)^## (.*)$", response.text) == HEADINGS
-    for said in ("not investment advice", "no formal uptime SLA", "written agreement"):
+    said_there = (
+        "not investment advice",
+        "no formal uptime SLA and no status page",
+        "written agreement",
+    )
+    for said in said_there:
         assert said in " ".join(response.text.split())
     stored = response.text.split("## Privacy")[1]
     for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):

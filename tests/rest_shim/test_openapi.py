@@ -11,6 +11,8 @@ from tests.bad_inputs import KEYED_PATHS
 from tests.rest_shim.document import Document, documented, served_document, served_operations
 from tests.serving import coverage
 
+pytestmark = pytest.mark.clause("documents")
+
 DOCUMENT = Document(openapi("http://h", coverage()))
 KEYED = [f"/api/v1{path}" for path in KEYED_PATHS.values()]
 OPEN = [path for method, path, _ in DOCUMENT.operations() if method == "GET" and path not in KEYED]
@@ -56,6 +58,7 @@ def parameters(document, path):
     return {p["name"]: p for p in document.operation("GET", path).get("parameters", [])}
 
 
+@pytest.mark.clause("0.2", "1.3", "4.3.1", "9.2", "9.3")
 def test_it_declares_its_format_and_version():
     content = DOCUMENT.content
     assert (content["openapi"], content["info"]["version"]) == ("3.1.0", "1.0.0")
@@ -73,6 +76,7 @@ def test_it_declares_its_format_and_version():
     assert "not investment advice" in content["info"]["description"]
 
 
+@pytest.mark.clause("0.2")
 async def test_it_is_minified_and_the_same_bytes_every_time(served):
     first, second = [await served.client.get("/api/v1/openapi.json") for _ in range(2)]
     assert first.content == second.content
@@ -81,6 +85,7 @@ async def test_it_is_minified_and_the_same_bytes_every_time(served):
     assert len(first.content) < 100_000
 
 
+@pytest.mark.clause("4.3.1")
 async def test_it_holds_exactly_the_routes_of_the_app(served):
     document = await served_document(served)
     assert {(method, path) for method, path, _ in document.operations()} == {
@@ -88,6 +93,7 @@ async def test_it_holds_exactly_the_routes_of_the_app(served):
     }
 
 
+@pytest.mark.clause("4.3.1")
 def test_every_reference_resolves_and_every_component_is_used():
     used = set()
     for _, part in parts(DOCUMENT.content):
@@ -107,6 +113,7 @@ def test_every_reference_resolves_and_every_component_is_used():
     assert used == held
 
 
+@pytest.mark.clause("4.3.1")
 def test_every_schema_is_one_of_draft_2020_12():
     found = schemas(DOCUMENT)
     assert len(found) > 100
@@ -165,6 +172,7 @@ def test_every_object_has_only_the_fields_of_its_kind():
             assert set(response) <= {"description", "headers", "content"}
 
 
+@pytest.mark.clause("4.11.7", "7.9")
 @pytest.mark.parametrize(("operation", "statuses"), SPECIFIED.items(), ids=lambda part: str(part))
 def test_every_status_of_the_specification_is_listed(operation, statuses):
     listed = DOCUMENT.operation(*operation)["responses"]
@@ -230,6 +238,29 @@ def test_the_schemes_are_those_of_the_specification():
     assert {} in DOCUMENT.operation("POST", "/api/v1/mcp")["security"]
 
 
+@pytest.mark.clause("4.11.12")
+def test_buyers_are_told_to_store_the_token_before_they_pay():
+    described = DOCUMENT.operation("POST", "/api/v1/access/checkout")["description"]
+    assert "cannot be recovered: store it before opening checkout_url" in described
+
+
+@pytest.mark.clause(
+    "4.7.1",
+    "4.7.12",
+    "4.7.13",
+    "4.8.5",
+    "4.8.6",
+    "4.9.4",
+    "4.9.5",
+    "8.16",
+    "8.17",
+    "8.18",
+    "8.22",
+    "8.23",
+    "8.24",
+    "8.25",
+    "8.26",
+)
 def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     taken = parameters(DOCUMENT, "/api/v1/signals")
     assert list(taken) == [
@@ -277,6 +308,7 @@ def test_it_exists_before_coverage_is_published():
     )
 
 
+@pytest.mark.clause("4.0.1", "4.0.2", "4.2.1", "4.5.2", "4.7.26", "4.9.18")
 async def test_the_answer_of_every_get_route_is_what_the_document_says(served):
     document = await served_document(served)
     reads = [path for method, path in served_operations(served) if method == "GET"]

@@ -4,6 +4,8 @@ from rest_shim.openapi import openapi
 from tests.rest_shim.document import Document
 from tests.serving import coverage
 
+pytestmark = pytest.mark.clause("documents")
+
 DOCUMENT = Document(openapi("http://h", coverage()))
 
 
@@ -12,6 +14,7 @@ def body_validator(path):
     return DOCUMENT.validator(schema["schema"])
 
 
+@pytest.mark.clause("7.15", "8.33", "8.34", "8.35", "8.36", "8.37")
 @pytest.mark.parametrize(
     ("path", "body", "is_valid"),
     [

@@ -2,6 +2,9 @@ import pytest
 
 from tests.bad_inputs import BAD_INPUTS, KEYED_PATHS, as_path
 from tests.rest_shim.document import served_operations
+from tests.serving import coverage
+
+pytestmark = pytest.mark.clause("answers")
 
 MINUTE_PATHS = [
     "/api/v1",
@@ -14,6 +17,7 @@ DAY_PATHS = ["/api/v1/signals/sample", "/legal"]
 OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
 
 
+@pytest.mark.clause("1.39", "4.14.16")
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
@@ -39,6 +43,40 @@ async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
     assert response.text == result["content"][0]["text"]
 
 
+@pytest.mark.clause("4.0.1")
+async def test_every_body_is_json_but_the_page_of_terms(served):
+    for method, path in served_operations(served):
+        for headers in (served.key_headers, {}):
+            response = await served.client.request(method, path, headers=headers)
+            if path != "/legal":
+                assert response.headers["content-type"] == "application/json", path
+                assert isinstance(response.json(), dict)
+
+
+@pytest.mark.clause("4.0.3")
+@pytest.mark.parametrize("path", KEYED_PATHS.values())
+async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
+    for headers in (served.key_headers, {"X-Api-Key": served.api_key}):
+        response = await served.client.get(f"/api/v1{path}", headers=headers)
+        assert response.status_code == 200
+
+
+@pytest.mark.clause(
+    "4.6.7",
+    "4.7.12",
+    "4.7.14",
+    "4.7.27",
+    "4.7.28",
+    "4.7.29",
+    "4.8.5",
+    "4.8.11",
+    "4.9.4",
+    "4.9.5",
+    "4.9.19",
+    "7.10",
+    "7.11",
+    "7.12",
+)
 @pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
 async def test_bad_parameters_are_refused_with_what_is_accepted(
     served, tool, arguments, code, named
@@ -50,6 +88,7 @@ async def test_bad_parameters_are_refused_with_what_is_accepted(
     assert not [part for part in named if part not in message], message
 
 
+@pytest.mark.clause("4.7.27", "7.10")
 @pytest.mark.parametrize(
     "query",
     [
@@ -80,6 +119,7 @@ async def test_an_unescaped_plus_in_since_is_understood(served):
     assert response.json()["pagination"]["returned"] == 2
 
 
+@pytest.mark.clause("1.38", "7.17")
 @pytest.mark.parametrize("path", KEYED_PATHS.values())
 async def test_a_missing_key_is_told_before_bad_parameters(served, path):
     response = await served.client.get(f"/api/v1{path}?colour=red")
@@ -89,11 +129,14 @@ async def test_a_missing_key_is_told_before_bad_parameters(served, path):
     assert "how_to_get_access" in response.json()
 
 
+@pytest.mark.clause("4.6.11", "7.28")
 @pytest.mark.parametrize("path", [path for path in KEYED_PATHS.values() if path != "/usage"])
 async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
-    response = await served_empty.rest(path)
-    assert (response.status_code, response.headers["retry-after"]) == (503, "900")
-    assert response.json()["error"] == "unavailable"
+    nothing_published = await served_empty.rest(path)
+    await served_empty.market.publish_coverage(coverage())
+    for response in (nothing_published, await served_empty.rest(path)):
+        assert (response.status_code, response.headers["retry-after"]) == (503, "900")
+        assert response.json()["error"] == "unavailable"
 
 
 @pytest.mark.parametrize("path", OPEN_PATHS)
@@ -106,6 +149,7 @@ async def test_open_endpoints_ignore_every_parameter(served, path, query):
     assert (await served.client.get(f"{path}?{query}")).content == plain.content
 
 
+@pytest.mark.clause("1.40", "1.41", "5.6", "8.12")
 @pytest.mark.parametrize("path", OPEN_PATHS)
 @pytest.mark.parametrize(
     "headers",

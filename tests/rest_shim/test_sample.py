@@ -8,19 +8,24 @@ from compute.indicators.registry import INDICATORS
 from compute.universe import load_universe
 from rest_shim.sample import sample, sample_text
 
+pytestmark = pytest.mark.clause("documents")
+
 ROWS = sample().signals
 
 
+@pytest.mark.clause("4.5.1")
 async def test_it_is_served_before_anything_is_computed(served_empty):
     answers = [await served_empty.client.get("/api/v1/signals/sample") for _ in range(2)]
     assert [(answer.status_code, answer.text) for answer in answers] == [(200, sample_text())] * 2
 
 
+@pytest.mark.clause("4.5.1", "4.5.3")
 async def test_it_is_the_same_beside_live_rows_and_at_any_time(served):
     served.clock.now += 10**9
     assert (await served.client.get("/api/v1/signals/sample")).text == sample_text()
 
 
+@pytest.mark.clause("2.3.1", "4.5.2")
 async def test_its_shape_is_that_of_a_live_answer(served):
     live = (await served.rest("/signals")).json()
     fixed = json.loads(sample_text())
@@ -31,6 +36,7 @@ async def test_its_shape_is_that_of_a_live_answer(served):
         assert list(row) == list(live["signals"][0])
 
 
+@pytest.mark.clause("4.5.2")
 async def test_its_ids_are_built_as_the_live_ones(served):
     row = (await served.rest("/signals?limit=1")).json()["signals"][0]
     live = re.sub("[0-9]{10}", "EPOCH", row["id"].replace(row["ticker"], "T"))
@@ -50,6 +56,7 @@ async def test_its_ids_are_built_as_the_live_ones(served):
     assert len({row.id for row in ROWS}) == len(ROWS)
 
 
+@pytest.mark.clause("4.5.1")
 def test_it_shows_every_kind_of_row():
     universe = [row for row in ROWS if row.tier == "universe"]
     alerts = [row for row in ROWS if row.tier == "alerts"]
@@ -83,6 +90,7 @@ def test_its_rows_are_newest_first_and_its_page_is_whole():
     }
 
 
+@pytest.mark.clause("4.5.3")
 def test_its_meta_says_that_it_is_not_live():
     meta = sample().meta
     assert (meta.source, meta.simulated, meta.stale) == ("sample", False, False)

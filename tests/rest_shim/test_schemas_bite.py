@@ -15,6 +15,8 @@ from rest_shim.sample import sample_text
 from tests.bad_inputs import PATHS, as_path
 from tests.rest_shim.document import served_document
 
+pytestmark = pytest.mark.clause("documents")
+
 FOREIGN = "foreign"
 CALLS: dict[str, dict[str, Any]] = {
     "signals_get_state": {"ticker": "BTC,DARK"},
@@ -160,6 +162,7 @@ def test_every_read_is_tried():
     assert set(CALLS) == set(TOOLS_BY_NAME)
 
 
+@pytest.mark.clause("2.6.1", "2.6.8", "2.6.20")
 @pytest.mark.parametrize("tool", CALLS)
 async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(served, tool):
     real = await answer_of(served, tool)

@@ -1,8 +1,12 @@
 """The webhook's address over HTTP: what it refuses, and where it is served at all."""
 
+import pytest
+
 from tests.serving import Served
 from tests.stripe_double.double import WEBHOOK_SECRET, signature
 from tests.stripe_double.shop import Shop
+
+pytestmark = pytest.mark.clause("sales")
 
 PATH = "/webhooks/stripe"
 

@@ -14,6 +14,8 @@ from tests.service.commands import signals
 from tests.service.test_cli import only_line, write_bars
 from tests.store.test_sqlite_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 
+pytestmark = pytest.mark.clause("operation")
+
 NASTY = "\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
 
 
@@ -65,6 +67,7 @@ def test_what_is_written_out_tells_two_labels_apart():
     assert escaped("\n") != escaped(r"\n")
 
 
+@pytest.mark.clause("4.13.1")
 def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
     rows = [
         AccessRequestRow("b@example.com", NASTY, None, "resale\r", None, NOW + 5, NOW + 9),

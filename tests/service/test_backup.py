@@ -12,6 +12,8 @@ from tests.service.test_cli import only_line, write_bars
 from tests.serving import Served, coverage, serving
 from tests.store.rows import plainly
 
+pytestmark = pytest.mark.clause("operation")
+
 NAMES = ["signals.db", "signals.db-access"]
 
 

@@ -16,6 +16,8 @@ from tests.service.test_cli import only_line, write_bars
 from tests.serving import Clock
 from tests.stripe_double.double import StripeDouble, stripe_double
 
+pytestmark = pytest.mark.clause("operation")
+
 STRIPE = {
     "billing": "stripe",
     "stripe_api_key": "rk_test_hidden",

@@ -3,10 +3,13 @@
 import asyncio
 
 import httpx
+import pytest
 
 from tests.service.commands import signals
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import serving
+
+pytestmark = pytest.mark.clause("sales")
 
 CLAIMS = 20
 
@@ -24,6 +27,7 @@ async def claim_at_one_instant(addresses: list[str], token: str) -> list[httpx.R
         return await asyncio.gather(*claims)
 
 
+@pytest.mark.clause("3.4.9")
 def test_twenty_claims_spread_over_two_processes_give_one_key_and_nineteen_409(tmp_path):
     bars = write_bars(tmp_path / "bars")
     assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0

@@ -8,6 +8,8 @@ import pytest
 
 from tests.service.commands import signals
 
+pytestmark = pytest.mark.clause("operation")
+
 HEADER = "ts,open,high,low,close,volume\n"
 
 

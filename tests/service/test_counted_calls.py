@@ -17,6 +17,8 @@ from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars
 from tests.serving import Face
 
+pytestmark = pytest.mark.clause("access")
+
 CONNECTIONS = 64
 FACES: tuple[Face, Face] = ("rest", "mcp")
 

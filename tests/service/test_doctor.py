@@ -19,6 +19,8 @@ from tests.serving import Clock, coverage, serving
 from tests.store.rows import plainly
 from tests.stripe_double.double import stripe_double
 
+pytestmark = pytest.mark.clause("operation")
+
 Told = dict[str, list[tuple[str, str]]]
 
 

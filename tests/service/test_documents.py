@@ -19,6 +19,8 @@ from tests.full_board import fill, size_in
 from tests.service.commands import ROOT
 from tests.serving import serving
 
+pytestmark = pytest.mark.clause("documents")
+
 AGENTS = (ROOT / "docs" / "agents.md").read_text()
 SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", AGENTS, re.DOTALL)]
 CALLS, ANSWERS = SHOWN[::2], SHOWN[1::2]

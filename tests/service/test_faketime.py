@@ -18,7 +18,7 @@ from schemas.vocabulary import instant
 from tests.service.commands import cut_universe, faketime, free_port, running, signals
 from tests.service.test_cli import write_bars
 
-pytestmark = pytest.mark.prove
+pytestmark = [pytest.mark.clause("steps", "access"), pytest.mark.prove]
 
 # At 01:00 the bar of OKB is late: it comes nine and a half minutes after its close.
 EVENING, MIDNIGHT = "2026-11-14 19:40:00", "2026-11-15T00:00:00+00:00"

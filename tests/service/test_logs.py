@@ -8,6 +8,8 @@ import structlog
 
 from service.logs import log_to_standard_error
 
+pytestmark = pytest.mark.clause("operation")
+
 CLAIM_TOKEN = "ct_" + "A-_z" * 10
 OTHERS = ["sk_live_51Abc", "rk_test_51Abc", "whsec_abc"]
 

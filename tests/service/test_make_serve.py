@@ -12,6 +12,8 @@ import pytest
 
 from tests.service.commands import ROOT, Running, environment, free_port
 
+pytestmark = pytest.mark.clause("operation")
+
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "*.db*")
 FIRST_S, SECOND_S = 20, 3
 

@@ -11,6 +11,8 @@ from tests.compute.small_market import DENSE, hours, walk, write_bars
 from tests.service.commands import ROOT, signals
 from tests.service.test_serve import served_process
 
+pytestmark = pytest.mark.clause("sources")
+
 FOLLOWED = ("BTC", "NVDA")
 OTHERS = ("AAPL", "ADA", "AVAX", "DOGE", "ETC", "LINK", "LTC", "META", "MSFT", "XRP")
 DROPPED = "XAU"

@@ -15,6 +15,8 @@ from tests.service.commands import signals
 from tests.service.conftest import service_of
 from tests.serving import HOUR_MS, NOON, change, flips, work
 
+pytestmark = pytest.mark.clause("audit")
+
 KEY = "ek_" + "k" * 43
 CHECKED = [
     "answers",

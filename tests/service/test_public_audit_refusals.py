@@ -14,6 +14,8 @@ from service.cli import main
 from tests.service.commands import signals
 from tests.service.test_cli import only_line
 
+pytestmark = pytest.mark.clause("audit")
+
 KEY = "ek_" + "k" * 43
 
 Sent = dict[str, str]

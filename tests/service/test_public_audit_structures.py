@@ -11,6 +11,8 @@ from service.public_audit.answers import Answers, Asked, iso, ms
 from service.public_audit.audit import CHECKS
 from tests.service.tampered import ROW, assert_exactly, findings_of, other, richest
 
+pytestmark = pytest.mark.clause("audit")
+
 
 def results(answers: Answers) -> list[Any]:
     return richest(answers.confluence).answer["results"]

@@ -19,6 +19,8 @@ from tests.service.tampered import (
     place,
 )
 
+pytestmark = pytest.mark.clause("audit")
+
 
 def more(number: int) -> int:
     return number + 1

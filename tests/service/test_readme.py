@@ -23,6 +23,8 @@ from tests.service.test_cli import write_bars
 from tests.service.test_serve import served_process
 from tests.service.test_stripe_purchase import assert_nowhere, stored
 
+pytestmark = pytest.mark.clause("documents")
+
 README = (ROOT / "README.md").read_text()
 SELLING = README.split("## Selling access")[1].split("\n## ")[0]
 ADDRESS = "http://127.0.0.1:8000"
@@ -94,6 +96,7 @@ def test_the_python_client_of_the_readme_reads_the_state(recorded):
     assert "trend_oracle" in done.stdout
 
 
+@pytest.mark.clause("1.37")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
     code = re.search(r"```sh\n(.*?)```", SELLING, re.DOTALL)

@@ -38,6 +38,8 @@ from tests.service.commands import (
 )
 from tests.service.test_cli import write_bars
 
+pytestmark = pytest.mark.clause("operation")
+
 HOUR_MS = 3_600_000
 STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
 

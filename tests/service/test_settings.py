@@ -7,6 +7,8 @@ from access.throttle import DEFAULT_LIMIT, Limit
 from service.cli import _parser
 from service.settings import PREFIX, Settings, SettingsError, comma_separated
 
+pytestmark = pytest.mark.clause("operation")
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from service.cli import wall_clock
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_billing import selling
 from tests.service.test_cli import write_bars
 from tests.stripe_double.double import StripeDouble, stripe_double
+
+pytestmark = pytest.mark.clause("sales")
 
 UNKNOWN_KEY = "ek_" + "A" * 43
 LIMITS = {"daily_limit": "3", "checkout_limit": "3/600", "trusted_proxies": "127.0.0.1"}

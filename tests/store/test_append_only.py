@@ -9,6 +9,8 @@ import pytest
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import DAY_MS, NOW, alert, change, content, full, plainly, work
 
+pytestmark = pytest.mark.clause("store")
+
 GUARDED = (
     "alerts",
     "assets",
@@ -57,6 +59,7 @@ def assert_refused(path: Path, sql: str, **pragmas: str) -> None:
     assert content(path) == before
 
 
+@pytest.mark.clause("1.31", "1.32")
 @pytest.mark.parametrize("recursive", ["ON", "OFF"])
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("table", GUARDED)
@@ -104,6 +107,7 @@ async def test_the_clock_may_move_on(market: SqliteMarketStore, path: Path) -> N
     assert (await market.progress()).market_time == NOW + 1
 
 
+@pytest.mark.clause("1.32", "1.33")
 async def test_a_change_may_be_deleted_from_the_age_of_retention_on(
     market: SqliteMarketStore, path: Path
 ) -> None:
@@ -144,6 +148,7 @@ async def test_a_newer_row_cannot_replace_a_stored_alert_of_the_same_id(
     assert_refused(path, INSERT_ALERT.format(created_at=NOW + 99, close_time="close_time"))
 
 
+@pytest.mark.clause("1.34")
 async def test_an_alert_may_be_deleted_from_the_age_of_90_days_on(
     market: SqliteMarketStore, path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from store.rows import BarBlock
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import NOW, bar, blocks, content, plainly, rows_of, work
 
+pytestmark = pytest.mark.clause("store")
+
 EXTREMES = (0.0, -0.0, 5e-324, -2.2e-308, 1.7976931348623157e308, 0.1 + 0.2, 1 / 3)
 HOURS = [bar("BTC", 3600 * hour) for hour in range(6)]
 INSERT = "INSERT OR REPLACE INTO bars VALUES (1, 0, {last}, {first}, 1, 9, zeroblob(48))"

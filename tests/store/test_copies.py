@@ -13,6 +13,8 @@ from store.copies import check_whole, copy
 from store.protocol import StoreError
 from tests.store.rows import plainly
 
+pytestmark = pytest.mark.clause("store")
+
 ROWS = 400
 
 

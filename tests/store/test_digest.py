@@ -4,6 +4,7 @@ import struct
 from hashlib import sha256
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from store import digest
 from store.rows import BarRow, ChangeRow, FundingRow, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import NOW, alert, bar, blocks, change, full, work
+
+pytestmark = pytest.mark.clause("audit")
 
 BAR_BYTES = b"bBTC\x001h\x00" + struct.pack(">qddddd", 3600, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 FUNDING_BYTES = b"fBTC\x00" + struct.pack(">qd", 3600, -0.0001)

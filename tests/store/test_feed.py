@@ -19,6 +19,8 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_feed import alerts_statement, changes_statement, merged_statement, ordered
 from tests.store.rows import NOW, alert, change, query, work
 
+pytestmark = pytest.mark.clause("feed")
+
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
 FILTERS = {"ticker": "BTC", "indicator": "enzo", "timeframe": "1h", "direction": 1}

@@ -11,6 +11,8 @@ from store.rows import ReadingRow
 from store.sqlite import SqliteMarketStore
 from tests.store.rows import DAY_MS, NOW, alert, bar, blocks, change, plainly, work
 
+pytestmark = pytest.mark.clause("store")
+
 EDGE = NOW - 365 * DAY_MS
 
 
@@ -18,6 +20,7 @@ async def stored(store: SqliteMarketStore) -> list[int]:
     return [row.created_at async for row in store.changes()]
 
 
+@pytest.mark.clause("8.38")
 async def test_prune_keeps_the_newest_old_row_of_each_cell(market: SqliteMarketStore) -> None:
     old = [
         change(EDGE - 9),
@@ -91,6 +94,7 @@ async def test_rows_of_no_pass_are_counted(
     assert await market.orphans() == 3
 
 
+@pytest.mark.clause("8.39")
 async def test_prune_keeps_the_newest_old_alert_of_each_engine_action_and_epoch(
     market: SqliteMarketStore,
 ) -> None:

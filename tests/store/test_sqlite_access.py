@@ -15,6 +15,8 @@ from store.sqlite_access import SqliteAccessStore
 from tests.store.rows import plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER, NOW, SESSION
 
+pytestmark = pytest.mark.clause("access")
+
 HASH = bytes(range(32))
 DAY_MS = 86_400_000
 Verb = Callable[[SqliteAccessStore], Awaitable[object]]

@@ -29,6 +29,8 @@ from tests.store.rows import (
     work,
 )
 
+pytestmark = pytest.mark.clause("store")
+
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
 KILLED_MIDWAY = """

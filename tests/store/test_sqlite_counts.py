@@ -15,6 +15,8 @@ from store.sqlite_access import SqliteAccessStore
 from tests.store.rows import plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER
 
+pytestmark = pytest.mark.clause("access")
+
 NOON = 20_000 * DAY_MS + DAY_MS // 2
 NOBODY = bytes(32)
 
@@ -57,6 +59,7 @@ async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
     assert (await count_one(access, "one", limit=4)).used == 4
 
 
+@pytest.mark.clause("2.11.6")
 @pytest.mark.parametrize("server", [None, "test", "live"])
 @pytest.mark.parametrize("bought_in", ["test", "live"])
 async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(

@@ -21,6 +21,8 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.store.rows import NOW, content, full, plainly, work
 
+pytestmark = pytest.mark.clause("store")
+
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
 ROOT = Path(__file__).parents[2]

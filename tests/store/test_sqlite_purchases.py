@@ -19,6 +19,8 @@ from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
 from tests.store.rows import plainly
 
+pytestmark = pytest.mark.clause("sales")
+
 NOW = 1_780_000_000_000
 KEY_HASH = bytes(range(32))
 CLAIM = ClaimRow(
@@ -61,6 +63,7 @@ async def test_a_clear_token_cannot_be_stored_by_mistake(access: SqliteAccessSto
         await access.create_claim(replace(CLAIM, token_hash=b"ct_clear"))
 
 
+@pytest.mark.clause("3.4.2")
 async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     access: SqliteAccessStore,
 ) -> None:
@@ -74,6 +77,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     assert [call.verdict for call in counted] == ["counted"]
 
 
+@pytest.mark.clause("3.4.2")
 async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
     access: SqliteAccessStore, tmp_path: Path
 ) -> None:
@@ -175,6 +179,7 @@ async def test_a_sandbox_checkout_is_settled_once(access: SqliteAccessStore) -> 
         assert await access.find_sandbox_session("sb_1") == replace(SESSION, status="paid")
 
 
+@pytest.mark.clause("8.51")
 async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
     access: SqliteAccessStore, tmp_path: Path
 ) -> None:

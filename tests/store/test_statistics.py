@@ -17,6 +17,8 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_feed import COUNTS, OLDEST
 from tests.store.rows import NOW, alert, change, work
 
+pytestmark = pytest.mark.clause("feed")
+
 OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 
 CELLS = st.tuples(

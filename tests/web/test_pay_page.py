@@ -12,6 +12,8 @@ from access.billing.sandbox import LIFETIME_MS
 from tests.access.selling import HeldBilling
 from tests.serving import Clock, Served, coverage, serving
 
+pytestmark = pytest.mark.clause("sales")
+
 EMAIL = "agent@example.com"
 
 
@@ -81,6 +83,7 @@ def is_page(answer: httpx.Response, status: int, title: str) -> Page:
     return page
 
 
+@pytest.mark.clause("5.10")
 @pytest.mark.parametrize(
     ("billing", "price"),
     [("monthly", "USD 129 per month"), ("yearly", "USD 1,199 per year")],

@@ -14,6 +14,7 @@ from tests.serving import Served
 playwright = pytest.importorskip("playwright.async_api")
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
+    pytest.mark.clause("sales"),
     pytest.mark.prove,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed here"),
 ]

@@ -1,0 +1,224 @@
+"""SPEC.md clause by clause: what it says, which tests hold it, which change to the code they catch.
+
+`docs/clauses/*.toml` has the clauses; tests name them by `@pytest.mark.clause(id, ...)`, one by one
+or a module at once. `docs/coverage.md` is made from both.
+"""
+
+import ast
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+ROOT = Path(__file__).parents[1]
+CLAUSES = ROOT / "docs" / "clauses"
+
+
+class Change(BaseModel):
+    """One line of one file, and what to make of it so that a clause no longer holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    old: str
+    new: str
+
+    @model_validator(mode="after")
+    def _one_line(self) -> "Change":
+        if "\n" in self.old + self.new or self.old == self.new:
+            raise ValueError(f"{self.file}: a change is within one line and changes it")
+        return self
+
+    def applied(self, root: Path) -> str:
+        """Return the changed text of the file.
+
+        ValueError where `old` is not in it exactly once, or where it is no Python any more.
+        """
+        text = (root / self.file).read_text()
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.file} has {count} times: {self.old}")
+        changed = text.replace(self.old, self.new)
+        if self.file.endswith(".py"):
+            try:
+                ast.parse(changed)
+            except SyntaxError as error:
+                raise ValueError(f"{self.file} is no Python with: {self.new}") from error
+        return changed
+
+
+class Clause(BaseModel):
+    """What SPEC.md says in one place, word for word, and how that is spoken for: one of four."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    says: str
+    change: Change | None = None
+    same_as: tuple[str, ...] = ()
+    decision: str | None = None
+    untested: str | None = None
+
+    @model_validator(mode="after")
+    def _spoken_for_once(self) -> "Clause":
+        given = [self.change, self.same_as, self.decision, self.untested]
+        if sum(map(bool, given)) != 1:
+            raise ValueError(f"{self.id} needs one of: change, same_as, decision, untested")
+        return self
+
+    @property
+    def section(self) -> str:
+        """The id without its last number."""
+        return self.id.rpartition(".")[0]
+
+
+class Promise(BaseModel):
+    """A subject outside of SPEC.md that tests may name instead of a clause."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Specification:
+    """All clauses in SPEC.md's order, the titles of its sections, and the promises beyond it."""
+
+    clauses: tuple[Clause, ...]
+    titles: dict[str, str]
+    promises: tuple[Promise, ...]
+
+    @property
+    def ids(self) -> set[str]:
+        """Everything that a test may name."""
+        return {one.id for one in (*self.clauses, *self.promises)}
+
+
+@dataclass
+class Holders:
+    """The tests that name one clause: by themselves, or as all of a module."""
+
+    tests: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self.tests, *self.modules)
+
+
+def read(folder: Path = CLAUSES) -> Specification:
+    """Return what the folder's files say; ValueError names an entry that is not well formed."""
+    clauses: list[Clause] = []
+    promises: list[Promise] = []
+    titles: dict[str, str] = {}
+    for path in sorted(folder.glob("*.toml")):
+        data: dict[str, Any] = tomllib.loads(path.read_text())
+        titles |= data.get("titles", {})
+        clauses += map(Clause.model_validate, data.get("clause", ()))
+        promises += map(Promise.model_validate, data.get("promise", ()))
+    clauses.sort(key=lambda clause: _numbers(clause.id))
+    return Specification(tuple(clauses), titles, tuple(promises))
+
+
+def named_by_tests(root: Path = ROOT) -> tuple[dict[str, Holders], list[str]]:
+    """Return who names each id, and whatever names wrongly, from the sources of the tests.
+
+    Wrong are tests that name nothing, and functions that name something and are no tests.
+    """
+    named: dict[str, Holders] = {}
+    wrong: list[str] = []
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        name = path.relative_to(root).as_posix()
+        module = ast.parse(path.read_text())
+        of_module = set(_named_in(_module_marks(module)))
+        for id_ in of_module:
+            named.setdefault(id_, Holders()).modules.append(name)
+        for function in _functions(module):
+            own = set(_named_in(function.decorator_list))
+            for id_ in own:
+                named.setdefault(id_, Holders()).tests.append(f"{name}::{function.name}")
+            is_test = function.name.startswith("test_")
+            if (is_test and not own | of_module) or (own and not is_test):
+                wrong.append(f"{name}::{function.name}")
+    return named, wrong
+
+
+def coverage(specification: Specification, named: dict[str, Holders]) -> str:
+    """Return the tables of docs/coverage.md, one a section of SPEC.md."""
+    sections: dict[str, list[Clause]] = {}
+    for clause in specification.clauses:
+        sections.setdefault(clause.section, []).append(clause)
+    titles = {id_: specification.titles[id_] for id_ in sections}
+    parts = [
+        f"## {id_} {titles[id_]}\n\n{_table(_row(clause, named) for clause in clauses)}"
+        for id_, clauses in sections.items()
+    ]
+    beyond = _table(
+        (promise.id, promise.says, _places(named.get(promise.id, Holders())))
+        for promise in specification.promises
+    )
+    return "\n".join([*parts, f"## Beyond SPEC.md\n\n{beyond}"])
+
+
+def _row(clause: Clause, named: dict[str, Holders]) -> tuple[str, str, str]:
+    said = clause.says.replace(" | ", " · ").replace("|", "\\|")
+    holders = _places(named.get(clause.id, Holders()))
+    return clause.id, said, f"{holders}{'<br>' if holders else ''}{_spoken_for(clause)}"
+
+
+def _spoken_for(clause: Clause) -> str:
+    if clause.change:
+        change = clause.change
+        return f"Fails when in {change.file} {_code(change.old)} becomes {_code(change.new)}"
+    if clause.same_as:
+        return f"As {', '.join(clause.same_as)}"
+    if clause.decision:
+        return f"Decided: [{clause.decision}](decisions.md)"
+    return f"No test: {clause.untested}"
+
+
+def _places(holders: Holders) -> str:
+    """Write the holders, those of one module together, without the folder they all lie in."""
+    tests: dict[str, list[str]] = {module: [] for module in holders.modules}
+    for test in holders.tests:
+        module, _, name = test.partition("::")
+        tests.setdefault(module, []).append(name)
+    return "<br>".join(
+        f"{module.removeprefix('tests/')}{': ' if names else ''}{', '.join(names)}"
+        for module, names in tests.items()
+    )
+
+
+def _code(text: str) -> str:
+    text = text.strip().replace("|", "\\|")
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{text}{fence}" if text else "nothing"
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = [("", "what is said", "held by"), ("---",) * 3, *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _module_marks(module: ast.Module) -> Iterator[ast.expr]:
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            yield from node.value.elts if isinstance(node.value, ast.List) else [node.value]
+
+
+def _named_in(marks: Iterable[ast.expr]) -> Iterator[str]:
+    for mark in marks:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.clause":
+            yield from (ast.literal_eval(argument) for argument in mark.args)
+
+
+def _numbers(id_: str) -> tuple[int, ...]:
+    return tuple(map(int, id_.split(".")))
