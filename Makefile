@@ -17,8 +17,9 @@ serve: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
 
-prove: $(INSTALLED) mutants
-	$(BIN)/python -m pytest -rP
+prove: $(INSTALLED)
+	$(BIN)/python -m pytest -rP --junitxml=.interop/results.xml; status=$$?; \
+	$(BIN)/python -m docs.interop .interop/results.xml && $(BIN)/python -m docs.mutants && exit $$status
 
 mutants: $(INSTALLED)
 	$(BIN)/python -m docs.mutants

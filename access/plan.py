@@ -12,7 +12,8 @@ def how_to_get_access(base_url: str) -> HowToGetAccess:
     base = base_url.rstrip("/")
     return HowToGetAccess(
         steps=[
-            f"POST {base}/api/v1/access/checkout: returns checkout_url and a one-time claim_token.",
+            f'POST {base}/api/v1/access/checkout with {{"contact_email": "<EMAIL>"}}: returns '
+            "checkout_url and a one-time claim_token.",
             "Pay at checkout_url.",
             f"POST {base}/api/v1/access/claim with the claim_token: returns api_key once; "
             f"while status is pending, retry every {CLAIM_EVERY_S} seconds for up to "

@@ -31,6 +31,7 @@ from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
+from mcp_server.tools.registry import TOOLS
 from rest_shim.failures import NoStore
 from schemas.results import Quota
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES
@@ -80,7 +81,7 @@ async def serve(folder: Path, port: int, *, is_counted: bool, runs: int) -> None
     context = Context(Boards(market), base_url, base_url, wall_clock, None, LIMIT)
     calls = Calls(counted if is_counted else OpenAdmissions(), context)  # type: ignore[arg-type]
     app = Starlette(
-        routes=[Route(path, McpEndpoint(calls)) for path in PATHS],
+        routes=[Route(path, McpEndpoint(calls, TOOLS)) for path in PATHS],
         middleware=[Middleware(NoStore), Middleware(Gate, base_url=base_url, docs=base_url)],
     )
     config = uvicorn.Config(

@@ -159,7 +159,11 @@ class Runs:
         return self._done if first is None else max(self._done, first - HOUR_S)
 
     async def catch_up_late(self) -> None:
-        """Run the last hour once more for the assets that were behind, if anything came."""
+        """Run the last hour once more for the assets that were behind, if anything came.
+
+        It is written when it comes, after the last hour of a backfill too.
+        """
+        self._backfilled = None
         tickers = [row.ticker for row in self._behind]
         work = await self._stepped(self._done, self._done, tickers)
         if work.bars or work.funding or work.carries:

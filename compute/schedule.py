@@ -3,8 +3,9 @@
 from typing import TypeVar
 
 from compute.bars import HOUR_S, Times
+from schemas.vocabulary import RUN_DELAY_MS
 
-RUN_DELAY_S = 180
+RUN_DELAY_S = RUN_DELAY_MS // 1000
 Seconds = TypeVar("Seconds", int, Times)
 
 

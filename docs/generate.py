@@ -16,13 +16,16 @@ from docs import specification
 from mcp_server.tools.get_flips import HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
+from rest_shim.registration import CLIENTS, Client
 from schemas.vocabulary import TIMEFRAMES
-from tests.bad_inputs import CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.agents.played import every_task
+from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.full_board import fill, turn_everything
 from tests.serving import Served, serving
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "docs" / "agents.md", ROOT / "docs" / "coverage.md")
+ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Arguments = dict[str, Any]
@@ -47,10 +50,12 @@ NARROW: dict[str, list[Arguments]] = {
         {"timeframe": "1d"},
         {"timeframe": "1d", "indicator": "ceres"},
         {"asset_class": "metal"},
+        {"view": "board"},
     ],
     SIGNALS: [{"limit": 10}],
     CONFLUENCE: [{"min_agree": 5}],
     FLIPS: [{"direction": "bullish"}, {"timeframe": "1h"}],
+    CATALOG: [{"ticker": "BTC,ETH"}],
 }
 
 
@@ -97,6 +102,22 @@ async def tools() -> str:
     )
 
 
+async def hosts() -> str:
+    """Return how the programs that agents run in register the server."""
+    return _registrations(client for client in CLIENTS if client.language != "python")
+
+
+async def frameworks() -> str:
+    """Return how Python programs register the server."""
+    return _registrations(client for client in CLIENTS if client.language == "python")
+
+
+def _registrations(clients: Iterable[Client]) -> str:
+    return "\n".join(
+        f"{client.told}\n\n```{client.language}\n{client.lines(ADDRESS)}```\n" for client in clients
+    )
+
+
 async def sizes() -> str:
     """Return the sizes of answers on the full board: default, largest, narrowed."""
     with tempfile.TemporaryDirectory() as folder:
@@ -113,6 +134,24 @@ async def coverage() -> str:
     """Return the clauses of SPEC.md, section by section, with what holds them."""
     named, _ = specification.named_by_tests()
     return specification.coverage(specification.read(), named)
+
+
+async def tasks() -> str:
+    """Return what each question of tests/agents costs the agent that answers it."""
+    agents = await every_task()
+    return _table(
+        ("question", "calls", "refused", "characters", "tokens"),
+        (
+            (
+                task.question,
+                str(len(agent.calls)),
+                str(agent.errors),
+                _rounded(agent.characters),
+                _rounded(round(agent.tokens)),
+            )
+            for task, agent in agents.items()
+        ),
+    )
 
 
 def _sizes_at_most(usual: dict[str, Sizes], turned: dict[str, Sizes]) -> str:
@@ -177,7 +216,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {
     "tools": tools,
+    "hosts": hosts,
+    "frameworks": frameworks,
     "sizes": sizes,
+    "tasks": tasks,
     "coverage": coverage,
 }
 

@@ -5,9 +5,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from access.admission import Admitted
+from mcp_server.arguments import shown
+from mcp_server.values import instant_ms
 from schemas.coverage import Coverage, CoveredAsset
-from schemas.errors import unavailable
-from schemas.vocabulary import DAY_MS, RETENTION_MS, Mode, Tier, midnight_s
+from schemas.errors import invalid_parameter, unavailable
+from schemas.vocabulary import (
+    DAY_MS,
+    RETENTION_MS,
+    UNIVERSE_RETENTION_MS,
+    Mode,
+    Tier,
+    instant,
+    midnight_s,
+)
 from store.protocol import MarketStore
 from store.rows import Snapshot, Statistics
 
@@ -32,7 +42,8 @@ class Rendered:
 class Board:
     """One computed version of everything latest; `market_time` is epoch ms of the last compute.
 
-    `rendered` keeps the answers that rest on this board alone.
+    `is_past` where it is no longer the latest: what was served at a time gone by. `rendered` keeps
+    the answers that rest on this board alone.
     """
 
     snapshot: Snapshot
@@ -40,6 +51,7 @@ class Board:
     market_time: int
     assets: dict[str, CoveredAsset]
     indicator_names: dict[str, str]
+    is_past: bool = False
     rendered: dict[Hashable, Rendered] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -69,13 +81,13 @@ class Board:
         return self.indicator_names.get(indicator, indicator)
 
 
-def computed_board(snapshot: Snapshot) -> Board | None:
-    """Return the board of a snapshot, None where nothing has been computed yet."""
+def computed_board(snapshot: Snapshot, is_past: bool = False) -> Board | None:
+    """Return the board of a snapshot, None where nothing had been computed yet."""
     if snapshot.coverage is None or snapshot.market_time is None:
         return None
     assets = {asset.ticker: asset for asset in snapshot.coverage.assets}
     names: dict[str, str] = {i.id: i.name for i in snapshot.coverage.indicators}
-    return Board(snapshot, snapshot.coverage, snapshot.market_time, assets, names)
+    return Board(snapshot, snapshot.coverage, snapshot.market_time, assets, names, is_past)
 
 
 class Boards:
@@ -96,6 +108,10 @@ class Boards:
     async def board(self) -> Board | None:
         """Return the latest board, None where nothing has been computed yet."""
         return (await self._latest())[1]
+
+    async def past(self, at: int) -> Board | None:
+        """Return the board that was served at a time (epoch ms), None before the first."""
+        return computed_board(await self.store.snapshot_at(at), is_past=True)
 
     async def statistics(self, board: Board) -> dict[Tier, Statistics]:
         """Return the volume of the 30 days that a board ends, counted once however many ask."""
@@ -149,7 +165,32 @@ class Context:
         if board is None:
             raise unavailable(
                 "Nothing has been computed yet: the compute job has not finished its first run. "
-                f"Retry in {FIRST_COMPUTE_RETRY_S} seconds.",
+                f"Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
                 retry_after_s=FIRST_COMPUTE_RETRY_S,
             )
         return board
+
+    async def board_at(self, as_of: str | None) -> tuple[Board, int]:
+        """Return the board that was served at an instant, the latest without one, and that time.
+
+        The time is epoch ms. ApiError `invalid_parameter` for an instant of which nothing is known.
+        """
+        latest, now = await self.board(), self.clock()
+        if as_of is None:
+            return latest, now
+        at = instant_ms("as_of", as_of)
+        first = _past_from(latest)
+        board = await self.boards.past(at) if first <= at <= max(now, latest.newest) else None
+        if board is None:
+            raise invalid_parameter(
+                f"as_of: {shown(as_of)} is not a time of which a board is kept; accepted: "
+                f"{instant(first)} to now ({instant(max(now, latest.newest))}); leave it out for "
+                "the current board."
+            )
+        return board, at
+
+
+def _past_from(board: Board) -> int:
+    """Return the earliest time (epoch ms) of which the board can still be told."""
+    kept_from = board.market_time - UNIVERSE_RETENTION_MS
+    return max(board.snapshot.past_from or board.newest, kept_from)

@@ -1,6 +1,6 @@
 """The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,7 +11,6 @@ import structlog
 from mcp_server.arguments import shown, suggestion
 from mcp_server.calls import AnyTool, Calls, Outcome
 from mcp_server.jsonrpc import Message, Params, RpcError, minified
-from mcp_server.tools.registry import TOOLS, TOOLS_BY_NAME
 from mcp_server.tools.tool import listed
 from schemas.coverage import Coverage
 from schemas.errors import failure_facts
@@ -49,58 +48,61 @@ class Dispatched:
     quota: Quota | None = None
 
 
-async def dispatched(message: Message, headers: Mapping[str, str], calls: Calls) -> Dispatched:
-    """Return what a request came to; RpcError for what the protocol refuses."""
-    try:
-        return await _result(message, headers, calls)
-    except RpcError as error:
-        error.request_id = message.request_id
-        raise
-    except Exception as error:
-        log.error("mcp_request_failed", method=message.method, **failure_facts(error))
-        raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
+class Dispatcher:
+    """Answers requests over the tools that it is handed."""
 
+    def __init__(self, calls: Calls, tools: Iterable[AnyTool]) -> None:
+        self._calls = calls
+        self._tools = {tool.name: tool for tool in tools}
+        self._listed = lru_cache(maxsize=2)(self._tools_list)
 
-async def _result(message: Message, headers: Mapping[str, str], calls: Calls) -> Dispatched:
-    if message.method not in METHODS:
-        raise RpcError(
-            mcp_types.METHOD_NOT_FOUND,
-            f"Unknown method {shown(message.method)}; supported: {', '.join(METHODS)}.",
-        )
-    params = {} if message.params is None else message.params
-    if not isinstance(params, dict):
-        raise _malformed_params("params must be an object")
-    if message.method == "tools/call":
-        return await _called(params, headers, calls)
-    if message.method == "tools/list" and params.get("cursor") is not None:
-        raise _malformed_params("cursor: all tools are on one page, leave it out")
-    if message.method == "tools/list":
-        return Dispatched(tools_list(await calls.context.boards.coverage()))
-    return Dispatched({"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method])
+    async def dispatched(self, message: Message, headers: Mapping[str, str]) -> Dispatched:
+        """Return what a request came to; RpcError for what the protocol refuses."""
+        try:
+            return await self._result(message, headers)
+        except RpcError as error:
+            error.request_id = message.request_id
+            raise
+        except Exception as error:
+            log.error("mcp_request_failed", method=message.method, **failure_facts(error))
+            raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
+    async def _result(self, message: Message, headers: Mapping[str, str]) -> Dispatched:
+        if message.method not in METHODS:
+            raise RpcError(
+                mcp_types.METHOD_NOT_FOUND,
+                f"Unknown method {shown(message.method)}; supported: {', '.join(METHODS)}.",
+            )
+        params = {} if message.params is None else message.params
+        if not isinstance(params, dict):
+            raise _malformed_params("params must be an object")
+        if message.method == "tools/call":
+            return await self._called(params, headers)
+        if message.method == "tools/list" and params.get("cursor") is not None:
+            raise _malformed_params("cursor: all tools are on one page, leave it out")
+        if message.method == "tools/list":
+            return Dispatched(self._listed(await self._calls.context.boards.coverage()))
+        return Dispatched({"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method])
 
-@lru_cache(maxsize=2)
-def tools_list(coverage: Coverage | None) -> str:
-    """Return the result of tools/list over a published coverage, the same text every time."""
-    tools = [listed(tool, coverage) for tool in TOOLS]
-    shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-    return minified({"tools": shown})
+    def _tools_list(self, coverage: Coverage | None) -> str:
+        """Return the result of tools/list over a published coverage, the same text every time."""
+        tools = [listed(tool, coverage) for tool in self._tools.values()]
+        shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
+        return minified({"tools": shown})
 
+    async def _called(self, params: Params, headers: Mapping[str, str]) -> Dispatched:
+        tool, arguments = self._tool(params), _arguments(params)
+        outcome = await self._calls.outcome(tool, headers, lambda: arguments)
+        return Dispatched(_tool_result(outcome), outcome.quota)
 
-async def _called(params: Params, headers: Mapping[str, str], calls: Calls) -> Dispatched:
-    tool, arguments = _tool(params), _arguments(params)
-    outcome = await calls.outcome(tool, headers, lambda: arguments)
-    return Dispatched(_tool_result(outcome), outcome.quota)
-
-
-def _tool(params: Params) -> AnyTool:
-    name = params.get("name")
-    if not isinstance(name, str):
-        raise _malformed_params("name must be the name of a tool")
-    if name not in TOOLS_BY_NAME:
-        hint = suggestion(name, TOOLS_BY_NAME)
-        raise _malformed_params(f"unknown tool {shown(name)}{hint}; tools/list names them")
-    return TOOLS_BY_NAME[name]
+    def _tool(self, params: Params) -> AnyTool:
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise _malformed_params("name must be the name of a tool")
+        if name not in self._tools:
+            hint = suggestion(name, self._tools)
+            raise _malformed_params(f"unknown tool {shown(name)}{hint}; tools/list names them")
+        return self._tools[name]
 
 
 def _arguments(params: Params) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 The SDK's HTTP app cannot keep SPEC.md (docs/decisions.md); its wire types serve here.
 """
 
+from collections.abc import Iterable
+
 import mcp_types
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -10,8 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.arguments import shown
-from mcp_server.calls import Calls, quota_headers
-from mcp_server.dispatch import dispatched
+from mcp_server.calls import AnyTool, Calls, quota_headers
+from mcp_server.dispatch import Dispatcher
 from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_bytes
 from mcp_server.transport import check_headers, read_body, refused
 from schemas.errors import ApiError
@@ -23,8 +25,9 @@ SERVED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
 class McpEndpoint:
     """ASGI app of one path; it keeps nothing between requests."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, tools: Iterable[AnyTool]) -> None:
         self._calls = calls
+        self._dispatcher = Dispatcher(calls, tools)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -53,7 +56,7 @@ class McpEndpoint:
             message = parsed(body)
             if message.is_notification:
                 return Response(status_code=202)
-            answer = await dispatched(message, headers, self._calls)
+            answer = await self._dispatcher.dispatched(message, headers)
         except RpcError as error:
             return _json(error_bytes(error))
         body = result_bytes(message.request_id, answer.result)

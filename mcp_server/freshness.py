@@ -4,10 +4,19 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 from mcp_server.context import Board
+from schemas.coverage import CoveredAsset
 from schemas.meta import LegacyKeys, NextUpdate
-from schemas.vocabulary import LEGACY_KEYS, PERIOD_S, TIMEFRAMES, StoredKey, Timeframe, instant
+from schemas.vocabulary import (
+    LEGACY_KEYS,
+    PERIOD_S,
+    RUN_DELAY_MS,
+    TIMEFRAMES,
+    Instant,
+    StoredKey,
+    Timeframe,
+    instant,
+)
 
-RUN_OFFSET_MS = 180_000
 GRACE_MS = 600_000
 LATE_PASSES_MS = 180_000
 
@@ -18,18 +27,23 @@ STALE_NOTE = "Stale: the last compute is older than the schedule allows, reading
 def next_run(timeframe: Timeframe, market_time: int) -> int:
     """Return the first minute-:03 run of a timeframe strictly after a time, both epoch ms."""
     period = PERIOD_S[timeframe] * 1000
-    return ((market_time - RUN_OFFSET_MS) // period + 1) * period + RUN_OFFSET_MS
+    return ((market_time - RUN_DELAY_MS) // period + 1) * period + RUN_DELAY_MS
 
 
-def is_resting(board: Board) -> bool:
-    """Tell whether a recording has been played to its end, so that nothing more will come."""
+def is_played_out(board: Board) -> bool:
+    """Tell whether a recording has been played to its end."""
     until = board.coverage.recorded_until
     return until is not None and board.market_time >= until
 
 
+def is_resting(board: Board) -> bool:
+    """Tell whether nothing more will come: of a played out recording, of a past board."""
+    return board.is_past or is_played_out(board)
+
+
 def is_stale(board: Board, now: int) -> bool:
     """Tell whether the next hourly run is overdue at `now` (epoch ms) beyond the grace."""
-    return not is_resting(board) and now > next_run("1h", board.market_time) + GRACE_MS
+    return not is_played_out(board) and now > next_run("1h", board.market_time) + GRACE_MS
 
 
 def changes_at(board: Board, now: int) -> int | None:
@@ -39,13 +53,13 @@ def changes_at(board: Board, now: int) -> int | None:
     return None if is_resting(board) else min((at for at in times if at > now), default=None)
 
 
-def _nothing_new_before(board: Board, now: int, timeframe: Timeframe) -> int | None:
+def nothing_new_before(board: Board, now: int, timeframe: Timeframe) -> Instant | None:
     """Return the next run; None where it is due, late assets may still come, or none follows."""
     again = next_run(timeframe, board.market_time)
     awaits_late = bool(board.snapshot.late) and now < board.market_time + LATE_PASSES_MS
     if is_resting(board) or is_stale(board, now) or awaits_late or again <= now:
         return None
-    return again
+    return instant(again)
 
 
 def recorded_note(until: int) -> str:
@@ -61,7 +75,6 @@ def freshness(
     `notes` join the note, which is None where it is empty.
     """
     resting, stale = is_resting(board), is_stale(board, now)
-    again = _nothing_new_before(board, now, timeframe or "1h")
     return {
         "source": board.coverage.source,
         "simulated": board.coverage.source == "simulated",
@@ -72,12 +85,19 @@ def freshness(
                 for timeframe in TIMEFRAMES
             }
         ),
-        "nothing_new_before": None if again is None else instant(again),
+        "nothing_new_before": nothing_new_before(board, now, timeframe or "1h"),
         "stale": stale,
         "late_assets": list(board.snapshot.late),
         "removed_assets": board.removed(),
-        "note": " ".join([*_standing_notes(board, resting, stale), *notes]) or None,
+        "note": " ".join([*_standing_notes(board, now), *notes]) or None,
     }
+
+
+def removed_note(asset: CoveredAsset) -> str:
+    """Say since when an asset is not covered any more and what it continues as."""
+    successor = f", its coin continues as {asset.continues_as}" * bool(asset.continues_as)
+    since = f"{asset.ticker} was removed on {asset.removed_on}"
+    return f"{since}{successor}; its readings no longer change."
 
 
 def shown_legacy_keys(shown: Iterable[Container[StoredKey]]) -> LegacyKeys:
@@ -86,12 +106,14 @@ def shown_legacy_keys(shown: Iterable[Container[StoredKey]]) -> LegacyKeys:
     return {old: new for old, new in LEGACY_KEYS.items() if any(old in keys for keys in shown)}
 
 
-def _standing_notes(board: Board, resting: bool, stale: bool) -> list[str]:
+def _standing_notes(board: Board, now: int) -> list[str]:
     notes = []
     if board.coverage.source == "simulated":
         notes.append(SIMULATED_NOTE)
-    if resting and board.coverage.recorded_until is not None:
+    if is_played_out(board) and board.coverage.recorded_until is not None:
         notes.append(recorded_note(board.coverage.recorded_until))
-    if stale:
+    if is_stale(board, now):
         notes.append(STALE_NOTE)
+    if board.is_past:
+        notes.append(f"The board as it was served at {instant(now)}; it does not change any more.")
     return notes

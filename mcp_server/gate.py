@@ -1,4 +1,6 @@
-"""Keeps foreign hosts and origins out of both faces: the defence against DNS rebinding."""
+"""Keeps foreign hosts and origins out of both faces (the defence against DNS rebinding), and
+requests that a proxy before the service may have read as two.
+"""
 
 import re
 from collections.abc import Iterable
@@ -24,7 +26,9 @@ def host_name(authority: str) -> str | None:
 
 
 class Gate:
-    """ASGI middleware: Host must be ours (421), Origin absent or ours (403)."""
+    """ASGI middleware: Host must be ours (421), Origin absent or ours (403), a body's length sent
+    in one way (400, and the connection is closed).
+    """
 
     def __init__(
         self,
@@ -48,10 +52,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         body = error_text(error, self._docs)
-        response = Response(body, error.status, media_type="application/json")
+        close = {"Connection": "close"} if error.status == 400 else None
+        response = Response(body, error.status, close, media_type="application/json")
         await response(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> ApiError | None:
+        if "content-length" in headers and "transfer-encoding" in headers:
+            return refused(
+                400, "Content-Length and Transfer-Encoding are both sent; send one of them."
+            )
         hosts = headers.getlist("host")
         if len(hosts) != 1 or host_name(hosts[0]) not in self._hosts:
             given = shown(", ".join(hosts))

@@ -36,7 +36,9 @@ class Message:
 def parsed(body: bytes) -> Message:
     """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once_each
+        )
     except (ValueError, RecursionError):
         raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
     if isinstance(value, list):
@@ -71,6 +73,13 @@ def utf8(text: str) -> bytes:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; parsers differ in which of two equal names counts, so neither does."""
+    if len(made := dict(pairs)) < len(pairs):
+        raise _malformed("an object names something more than once")
+    return made
 
 
 def _malformed(why: str, request_id: RequestId = None) -> RpcError:

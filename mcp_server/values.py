@@ -10,12 +10,12 @@ from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import IndicatorId, folded
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SINCE = re.compile(
+INSTANT = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
     r"(?:([Zz])|([+\- ])([0-9]{2}):?([0-5][0-9]))"
 )
-SINCE_HELP = (
+INSTANT_HELP = (
     "accepted: an ISO 8601 instant with its zone, as created_at gives it, "
     "for example 2026-10-01T13:05:00.000Z or 2026-10-01T15:05:00+02:00"
 )
@@ -78,22 +78,22 @@ def indicator_named(text: str, coverage: Coverage) -> IndicatorId:
     return found
 
 
-def since_ms(text: str) -> int:
-    """Return epoch milliseconds of an instant, rounded down.
+def instant_ms(argument: str, text: str) -> int:
+    """Return epoch milliseconds of an argument that is an instant, rounded down.
 
     Rows have whole milliseconds, so those strictly after the rounded instant are exactly those
     strictly after the given one.
     """
-    match = SINCE.fullmatch(text.strip())
+    match = INSTANT.fullmatch(text.strip())
     if match is None:
-        raise _bad_since(text)
+        raise _bad_instant(argument, text)
     *clock, fraction, zulu, sign, hours, minutes = match.groups()
     try:
         zone = UTC if zulu else _offset(sign, int(hours), int(minutes))
         year, month, day, hour, minute, second = (int(part or 0) for part in clock)
         at = datetime(year, month, day, hour, minute, second, tzinfo=zone)
     except ValueError:
-        raise _bad_since(text) from None
+        raise _bad_instant(argument, text) from None
     return (at - EPOCH) // timedelta(milliseconds=1) + int((fraction or "").ljust(3, "0")[:3])
 
 
@@ -103,5 +103,5 @@ def _offset(sign: str, hours: int, minutes: int) -> timezone:
     return timezone(-east if sign == "-" else east)
 
 
-def _bad_since(text: str) -> ApiError:
-    return invalid_parameter(f"since: {shown(text)} is not accepted; {SINCE_HELP}.")
+def _bad_instant(argument: str, text: str) -> ApiError:
+    return invalid_parameter(f"{argument}: {shown(text)} is not accepted; {INSTANT_HELP}.")

@@ -20,6 +20,10 @@ CHANGELOG = (
             "_meta of MCP results tells what HTTP tells in status and headers: signals/error, "
             "signals/status, signals/retry_after_seconds, signals/quota.",
             "tier=alerts and tier=all serve the actions of the alert engines.",
+            "/state takes view=board, all readings as a compact letter matrix, and as_of, the "
+            "board as it was served at a past time; /confluence takes as_of too.",
+            "/signals takes order=oldest, to read forward from since page by page.",
+            "/catalog takes ticker; meta of catalog and usage has nothing_new_before.",
         ],
     ),
     ChangelogEntry(

@@ -7,7 +7,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core import core_schema
 
 from rest_shim.endpoints import ENDPOINTS, JSON
-from rest_shim.refusals import NO_LIVE_KEY, Refusal
+from rest_shim.refusals import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
 from rest_shim.sample import sample
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
@@ -69,7 +69,11 @@ def components() -> Part:
             for refusal in endpoint.refusals
         },
         "headers": {
-            name: {"description": description, "schema": schema}
+            name: {
+                "description": description,
+                "required": name not in QUOTA_HEADERS,
+                "schema": schema,
+            }
             for name, (description, schema) in HEADERS.items()
         },
         "examples": {SAMPLE: {"value": sample().model_dump(mode="json", by_alias=True)}},

@@ -75,6 +75,8 @@ class Endpoint:
 
 def _read(path: str, tool: AnyTool) -> Endpoint:
     """Return the GET endpoint of a tool; its operation id is the tool's name."""
+    own = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
+    unkeyed = (*own, refusals.UNAVAILABLE, *refusals.OPEN)
     return Endpoint(
         operation_id=tool.name,
         paths=(path,),
@@ -82,7 +84,7 @@ def _read(path: str, tool: AnyTool) -> Endpoint:
         summary=tool.title,
         description=tool.description,
         successes=(Success(200, tool.title, tool.result),),
-        refusals=refusals.KEYED if tool.keyed else (refusals.UNAVAILABLE, *refusals.OPEN),
+        refusals=refusals.KEYED if tool.keyed else unkeyed,
         auth="api_key" if tool.keyed else "none",
         tool=tool,
         cache=TO_THE_CALLER if tool.keyed else A_MINUTE,

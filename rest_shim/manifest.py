@@ -18,6 +18,7 @@ from rest_shim.endpoints import (
     Endpoint,
 )
 from rest_shim.refusals import ABOUT_KEYS
+from rest_shim.registration import claude_code, registration_file
 from schemas.coverage import Coverage, CoveredIndicator, together
 from schemas.manifest import (
     AssetCounts,
@@ -121,21 +122,16 @@ def _auth(mode: Mode | None) -> ManifestAuth:
 
 
 def _mcp(base_url: str) -> ManifestMcp:
-    url = base_url + CALL_MCP.path
-    headers = {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
     return ManifestMcp(
-        url=url,
+        url=base_url + CALL_MCP.path,
         transport="streamable-http",
         protocol_version=PROTOCOL_VERSION,
         tools=[
             ManifestTool(name=tool.name, title=tool.title, auth="api_key" if tool.keyed else "none")
             for tool in TOOLS
         ],
-        registration=(
-            f"claude mcp add --transport http signals {url} "
-            '--header "Authorization: Bearer $SIGNALS_API_KEY"'
-        ),
-        config={"mcpServers": {"signals": {"type": "http", "url": url, "headers": headers}}},
+        registration=claude_code(base_url),
+        config=registration_file(base_url),
     )
 
 

@@ -7,10 +7,11 @@ from mcp_server.endpoint import SERVED_VERSIONS
 from mcp_server.jsonrpc import minified
 from mcp_server.tools.json_schema import input_schema
 from rest_shim.components import SAMPLE, components, headers, ref
-from rest_shim.endpoints import CALL_MCP, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
+from rest_shim.endpoints import CALL_MCP, CLAIM, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
 from rest_shim.refusals import QUOTA_HEADERS
 from schemas.coverage import Coverage
+from schemas.purchase import CheckoutResponse
 from schemas.results import SignalsResponse
 
 Part = dict[str, Any]
@@ -22,11 +23,18 @@ TAGS = {
     "mcp": "The same reads as MCP tools.",
 }
 KEYED: list[Part] = [{"bearer": []}, {"apiKey": []}]
+# Every item of a list is a name. Said here alone: not every model provider takes a pattern.
+NAMES = "^[^,]*[A-Za-z0-9][^,]*(,[^,]*[A-Za-z0-9][^,]*)*$"
 MCP_CALL = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
+}
+CLAIM_THE_KEY = {
+    "operationId": CLAIM.operation_id,
+    "description": "Once checkout_url is paid, the claim_token turns into the API key.",
+    "requestBody": {"claim_token": "$response.body#/claim_token"},
 }
 
 
@@ -94,6 +102,8 @@ def _parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Part]:
 def _parameter(name: str, schema: Part, place: str) -> Part:
     rest = dict(schema)
     described = {"description": rest.pop("description")} if "description" in rest else {}
+    if rest["type"] == "string" and not rest.keys() & {"enum", "format"}:
+        rest["pattern"] = NAMES
     return {"name": name, "in": place, "required": False, **described, "schema": rest}
 
 
@@ -118,6 +128,8 @@ def _success(success: Success, quota: tuple[str, ...]) -> Part:
         response["headers"] = headers(quota)
     if success.media_type:
         response["content"] = {success.media_type: _content(success)}
+    if success.model is CheckoutResponse:
+        response["links"] = {"ClaimTheKey": CLAIM_THE_KEY}
     return response
 
 

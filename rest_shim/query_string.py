@@ -13,17 +13,19 @@ BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 INTEGER = re.compile(r"-?[0-9]{1,40}")
 
 
-def raw_arguments(query_string: bytes, query: type[BaseModel]) -> dict[str, Any]:
+def raw_arguments(
+    query_string: bytes, query: type[BaseModel], *, only_known: bool = False
+) -> dict[str, Any]:
     """Return the arguments of a query string, those that look like integers as such.
 
     ApiError where a parameter is repeated or its escapes are broken; all else is left to
-    `validated`, whose messages both faces share.
+    `validated`, whose messages both faces share. `only_known` passes over what the query lacks.
     """
     schemas = accepted(query)
     raw: dict[str, Any] = {}
     for part in query_string.split(b"&"):
-        if part:
-            name, _, value = part.partition(b"=")
+        name, _, value = part.partition(b"=")
+        if part and not (only_known and name.decode("latin-1") not in schemas):
             key = _decoded(name)
             if key in raw:
                 raise invalid_parameter(f"{shown(key)}: is repeated; give it once.")

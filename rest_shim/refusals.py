@@ -28,6 +28,11 @@ INVALID_PARAMETER = Refusal(
     "the accepted values.",
     QUOTA_HEADERS,
 )
+INVALID_ARGUMENT = Refusal(
+    "InvalidArgument",
+    400,
+    "Invalid, empty or repeated parameter, or an unknown ticker; unknown parameters are ignored.",
+)
 NO_LIVE_KEY = Refusal(
     "NoLiveKey",
     401,

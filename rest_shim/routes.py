@@ -63,11 +63,12 @@ def _responder(endpoint: Endpoint, calls: Calls, submissions: Submissions) -> Re
 
 
 def _read(endpoint: Endpoint, tool: AnyTool, calls: Calls) -> Responder:
-    """Return the read of a tool; an open one looks at neither key nor parameters."""
+    """Return the read of a tool; an open one looks at no key and at no parameter but its own."""
 
     async def read(request: Request) -> Response:
         def arguments() -> dict[str, str]:
-            return raw_arguments(request.scope["query_string"], tool.query) if tool.keyed else {}
+            query_string = request.scope["query_string"]
+            return raw_arguments(query_string, tool.query, only_known=not tool.keyed)
 
         outcome = await calls.outcome(tool, request.headers, arguments)
         headers = quota_headers(outcome.quota)

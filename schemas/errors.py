@@ -66,7 +66,7 @@ def unavailable(message: str, retry_after_s: int) -> ApiError:
     return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)
 
 
-def failure_facts(error: Exception) -> dict[str, str]:
+def failure_facts(error: BaseException) -> dict[str, str]:
     """Return what the log may know of an unexpected failure: where, never with which values.
 
     Messages and locals (which structlog's console shows where rich is installed) can hold keys

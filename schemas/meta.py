@@ -1,6 +1,6 @@
 """The top-level `meta` of every answer: what it rests on, how old it is, when to come back."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,12 @@ class Origin(Result):
     simulated: bool = Field(description="True: prices and readings are not of a real market.")
 
 
+AskAgain = Annotated[
+    Instant | None,
+    Field(description="Ask again then; null where more may come at any moment, or never."),
+]
+
+
 class NextUpdate(Result):
     """When each timeframe is next recomputed; null where nothing more will come."""
 
@@ -33,9 +39,7 @@ class Freshness(Origin):
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
     next_update: NextUpdate
-    nothing_new_before: Instant | None = Field(
-        description="Ask again then; null where more may come at any moment, or never."
-    )
+    nothing_new_before: AskAgain
     stale: bool = Field(description="True: a scheduled compute is overdue.")
     late_assets: list[str] = Field(description="Their bars were due at the last run, not there.")
     removed_assets: list[str] = Field(description="Their last readings no longer change.")
@@ -116,6 +120,7 @@ class CatalogMeta(Origin):
     """`meta` of catalog, which is there before the first compute."""
 
     as_of: Instant | None = Field(description="When the compute last ran; null before the first.")
+    nothing_new_before: AskAgain
     removed_assets: list[str] = Field(
         description="Known tickers outside every count, whatever the market clock says."
     )
@@ -126,5 +131,6 @@ class UsageMeta(Result):
 
     source: SourceKind | None
     simulated: bool = Field(description="True: the service shows no real market.")
+    nothing_new_before: AskAgain
     counted: str = Field(description="Which calls count against the quota.")
     note: str | None

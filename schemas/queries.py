@@ -1,6 +1,6 @@
 """Arguments of the tools, the same on both faces; unknown ones are refused."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,16 @@ class Query(BaseModel):
     """A flat set of arguments, validated strictly: no text passes for a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+AsOf = Annotated[
+    str | None,
+    Field(
+        default=None,
+        description="The board as it was served at this past ISO 8601 instant, zone required.",
+        json_schema_extra={"format": "date-time"},
+    ),
+]
 
 
 class StateQuery(Query):
@@ -25,10 +35,15 @@ class StateQuery(Query):
     direction: Reading | None = Field(
         default=None, description="Only readings that are in this state now."
     )
+    view: Literal["full", "board"] = Field(
+        default="full",
+        description="board: a compact letter matrix with its legend. Default full.",
+    )
+    as_of: AsOf
 
 
 class SignalsQuery(Query):
-    """Filters and page of the feed of changes, newest first."""
+    """Filters and page of the feed of changes."""
 
     tier: Literal["universe", "alerts", "all"] = Field(
         default="universe", description="Pipeline; all merges both. Default universe."
@@ -46,6 +61,10 @@ class SignalsQuery(Query):
     )
     limit: int = Field(default=50, ge=1, le=200, description="Rows a page. Default 50.")
     offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
+    order: Literal["newest", "oldest"] = Field(
+        default="newest",
+        description="Which come first; with since, oldest reads forward. Default newest.",
+    )
 
 
 class ConfluenceQuery(Query):
@@ -57,6 +76,7 @@ class ConfluenceQuery(Query):
         default=3, ge=1, le=6, description="Least number of agreeing indicators. Default 3."
     )
     asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+    as_of: AsOf
 
 
 class FlipsQuery(Query):
@@ -71,6 +91,14 @@ class FlipsQuery(Query):
     )
     direction: Literal["all", "bullish", "bearish"] = Field(
         default="all", description="Only cells whose newest change turned this way. Default all."
+    )
+
+
+class CatalogQuery(Query):
+    """Which assets to list."""
+
+    ticker: str | None = Field(
+        default=None, description="Only these comma-separated tickers, any case. Example: BTC,ETH"
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 from schemas.meta import ConfluenceMeta, FlipsMeta, Result, SignalsMeta, StateMeta, UsageMeta
 from schemas.vocabulary import (
@@ -20,6 +21,11 @@ from schemas.vocabulary import (
     Tier,
     Timeframe,
 )
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -42,11 +48,25 @@ class StateCounts(Result):
     readings: Count
 
 
+class Matrix(Result):
+    """Readings as letters: a row an asset, a word a timeframe, a letter an indicator."""
+
+    legend: dict[Literal["U", "D", "N", "."], str] = Field(description="What each letter says.")
+    timeframes: list[Timeframe] = Field(description="Of the words of a row, after the ticker.")
+    indicators: list[StoredKey] = Field(
+        description="Of the letters of a word; dexter only where the asset has it."
+    )
+    rows: str = Field(description="Separated by semicolons: a ticker and its words, by spaces.")
+
+
 class StateResponse(Result):
-    """The board of current readings, as of the last compute."""
+    """The board of readings, as of the compute it rests on."""
 
     as_of: Instant
-    assets: list[AssetState]
+    assets: list[AssetState] = Field(description="Empty where view is board.")
+    board: Matrix | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=_is_none, description="The same readings, where view is board."
+    )
     counts: StateCounts
     meta: StateMeta
 
@@ -103,6 +123,9 @@ class ConfluenceEcho(Result):
     direction: Side
     min_agree: Count
     asset_class: AssetClass | None
+    as_of: Instant | SkipJsonSchema[None] = Field(
+        default=None, exclude_if=_is_none, description="Where it was asked for."
+    )
 
 
 class ConfluenceResult(Result):

@@ -51,7 +51,9 @@ ACTION_DIRECTIONS: dict[Action, Direction] = {
 STORED_KEYS: tuple[StoredKey, ...] = get_args(StoredKey)
 ENGINE_KEYS: dict[str, str] = {id_: f"alerts.{id_}" for id_ in INDICATOR_IDS}
 INDICATOR_OF: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+RUN_DELAY_MS = 180_000
 UNIVERSE_RETENTION_MS = 365 * DAY_MS
 ALERTS_RETENTION_MS = 90 * DAY_MS
 RETENTION_MS: dict[Tier, int] = {
@@ -77,6 +79,11 @@ def instant(epoch_ms: int) -> str:
     """Write epoch milliseconds as ISO 8601 in UTC with three decimals and `Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def run_at_or_before(at: int) -> int:
+    """Return the nominal market time of the newest hourly run at a time, both epoch ms."""
+    return (at - RUN_DELAY_MS) // HOUR_MS * HOUR_MS + RUN_DELAY_MS
 
 
 def midnight_s(day: date) -> int:

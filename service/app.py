@@ -17,6 +17,7 @@ from mcp_server.calls import Calls
 from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
+from mcp_server.tools.registry import TOOLS
 from rest_shim.client_address import ClientAddress, parse_proxies
 from rest_shim.endpoints import CHECKOUT, CLAIM, REQUEST_ACCESS
 from rest_shim.failures import NoStore, failure_handlers
@@ -67,7 +68,7 @@ def create_app(
     from_whom = Middleware(
         ClientAddress, trusted=parse_proxies(trusted_proxies), store=access, clock=clock
     )
-    endpoint = McpEndpoint(calls)
+    endpoint = McpEndpoint(calls, TOOLS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),

@@ -12,18 +12,21 @@ from access.billing.provider import BillingSetupError
 from compute.indicators.registry import INDICATORS
 from compute.sources.source import SourceError
 from compute.universe import UniverseError
+from rest_shim.registration import CLIENTS_BY_NAME
 from service.access_commands import create_key, list_access_requests, list_keys, revoke_key
 from service.backup import backup, restore
-from service.commands import audit, audit_in_public, prune, replay
+from service.commands import audit, audit_in_public, connect, prune, replay
 from service.computing import compute
 from service.doctor import doctor
 from service.logs import log_to_standard_error
 from service.public_audit.reader import PublicAuditError
+from service.remote import AddressError, base_address
 from service.serve import serve
 from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
 from store.protocol import StoreError
 
 MISTAKES = (
+    AddressError,
     BillingSetupError,
     PublicAuditError,
     SettingsError,
@@ -90,6 +93,20 @@ def _parser() -> argparse.ArgumentParser:
     command = _add(commands, "restore", _restore, "put a backup where no store is")
     command.add_argument("folder", type=Path, metavar="DIR")
     _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
+    command = _add(
+        commands, "connect", _connect, "print what registers the MCP server with a client"
+    )
+    command.add_argument(
+        "client", nargs="?", choices=CLIENTS_BY_NAME, metavar="CLIENT", help="without: list them"
+    )
+    _add_url(command)
+    command = _add(
+        commands,
+        "stdio",
+        _stdio,
+        f"speak MCP over stdio for a service, with the key in {CLIENTS_VARIABLE}",
+    )
+    _add_url(command)
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
     command = _add(key_commands, "create", _create_key, "print a new key, once")
@@ -115,6 +132,14 @@ def _add(
     parser = commands.add_parser(name, help=text, description=text)
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_url(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--url",
+        metavar="URL",
+        help="the service's address or its MCP endpoint; default is what `signals serve` has here",
+    )
 
 
 def _time(text: str) -> int:
@@ -161,6 +186,21 @@ async def _audit(given: argparse.Namespace, settings: Settings) -> int:
 
 async def _prune(given: argparse.Namespace, settings: Settings) -> int:
     return await prune(settings, wall_clock)
+
+
+async def _connect(given: argparse.Namespace, settings: Settings) -> int:
+    return connect(CLIENTS_BY_NAME.get(given.client), _address(given, settings))
+
+
+async def _stdio(given: argparse.Namespace, settings: Settings) -> int:
+    # The SDK's server takes half a second to import, which other commands do without.
+    from service.stdio import bridge
+
+    return await bridge(_address(given, settings), settings.clients_api_key())
+
+
+def _address(given: argparse.Namespace, settings: Settings) -> str:
+    return base_address(settings.address if given.url is None else given.url, "--url")
 
 
 async def _create_key(given: argparse.Namespace, settings: Settings) -> int:

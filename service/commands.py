@@ -1,4 +1,4 @@
-"""The commands that do their work and end: replay, audit (of the store or in public), prune."""
+"""The commands that do their work and end: replay, audit (of store or public), prune, connect."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ from compute.runs import Runs
 from compute.schedule import last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
+from rest_shim.registration import CLIENTS, COMMAND, Client
 from schemas.vocabulary import instant
 from service.public_audit.audit import public_audit
 from service.public_audit.reader import Reader
@@ -140,4 +141,18 @@ async def prune(settings: Settings, clock: Callable[[], int]) -> int:
             opened.push_async_callback(access.close)
             pruned += await access.prune(horizons(clock()))
     print(f"pruned {pruned} rows")
+    return 0
+
+
+def connect(client: Client | None, address: str) -> int:
+    """Print what registers a service with a client, or list the clients without one."""
+    if client is None:
+        for known in CLIENTS:
+            print(known.name, f"{known.title}, {known.where}", sep="\t")
+        return 0
+    tell(client.told)
+    called = Path(sys.argv[0])
+    # Programs with a desktop search other folders for commands than shells do.
+    command = str(called.absolute()) if called.name == COMMAND else COMMAND
+    print(client.lines(address, command), end="")
     return 0

@@ -1,5 +1,6 @@
 """Logs on standard error: one line an event, in which no key and no claim token stays readable."""
 
+import logging
 import re
 import sys
 from collections.abc import MutableMapping
@@ -7,7 +8,10 @@ from typing import Any
 
 import structlog
 
+from schemas.errors import failure_facts
+
 SECRET = re.compile(r"\b(ek_|ct_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
+LIBRARIES = ("uvicorn", "asyncio")
 
 
 def log_to_standard_error() -> None:
@@ -17,10 +21,24 @@ def log_to_standard_error() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             mask_secrets,
+            escape_control_characters,
             structlog.processors.LogfmtRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
+    for name in LIBRARIES:
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = [_AsEvents(logging.WARNING)], False
+
+
+class _AsEvents(logging.Handler):
+    """Makes an event of what a library logs: its first line, for others quote values, and where."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failure = record.exc_info[1] if record.exc_info else None
+        facts = failure_facts(failure) if failure else {}
+        said = record.getMessage().partition("\n")[0]
+        structlog.get_logger("libraries").log(record.levelno, record.name, said=said, **facts)
 
 
 def mask_secrets(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -33,3 +51,19 @@ def _masked(value: object) -> object:
     text = value if isinstance(value, str) else repr(value)
     masked = SECRET.sub(r"\1***", text)
     return value if masked == text else masked
+
+
+def escape_control_characters(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> dict[str, Any]:
+    """Write out what would end a line or steer a terminal; the renderer does so for newlines."""
+    return {name: _printable(value) for name, value in event.items()}
+
+
+def _printable(value: object) -> object:
+    """Return a value as it is where its text is printable, else that text made so."""
+    text = str(value)
+    written = "".join(
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
+    )
+    return value if written == text else written

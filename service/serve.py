@@ -23,12 +23,11 @@ from service.app import create_app
 from service.billing import billing_note, open_billing, unreachable
 from service.commands import tell
 from service.computing import computing
+from service.connections import server_config
 from service.lifetime import beside, stoppable
 from service.settings import Settings, SettingsError, comma_separated, is_loopback
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
-
-UNANSWERED_S = 3
 
 log = structlog.get_logger("service")
 
@@ -110,16 +109,7 @@ def _server(
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),
     )
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=UNANSWERED_S,
-    )
-    return Server(config)
+    return Server(server_config(app))
 
 
 async def _served(server: Server, listener: socket.socket) -> None:

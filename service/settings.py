@@ -180,7 +180,10 @@ class Settings(BaseSettings):
     @classmethod
     def clients_api_key(cls) -> str:
         """Return the key that commands which call a service use, empty where none is set."""
-        return os.environ.get(CLIENTS_VARIABLE, "")
+        api_key = os.environ.get(CLIENTS_VARIABLE, "").strip()
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise SettingsError(f"{CLIENTS_VARIABLE} holds characters that no API key has")
+        return api_key
 
     @property
     def market_path(self) -> Path:

@@ -122,14 +122,21 @@ class MarketStore(Protocol):
     async def snapshot(self) -> Snapshot:
         """Return the latest state, read in one transaction."""
 
+    async def snapshot_at(self, at: int) -> Snapshot:
+        """Return the state that was latest at a time (epoch ms) from `past_from` on.
+
+        It is that of the passes written by then, each a whole; of a pass that was written at
+        nominal times, that of its hourly runs by then.
+        """
+
     async def feed(self, query: FeedQuery) -> list[ChangeRow]:
-        """Return one page of published changes, newest first, read by index."""
+        """Return one page of published changes, in the query's order, read by index."""
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
-        """Return one page of alerts, newest first, read by index."""
+        """Return one page of alerts, in the query's order, read by index."""
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-        """Return one page of both tiers, newest first; `after` bounds the changes alone."""
+        """Return one page of both tiers, in one order; `after` bounds the changes alone."""
 
     async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
         """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.

@@ -229,7 +229,8 @@ class Snapshot:
     """One version of everything latest, read in one transaction; never changed afterwards.
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1;
-    `late` are the tickers whose bars were due at the last pass and had not come.
+    `late` are the tickers whose bars were due at the last pass and had not come; `past_from` is the
+    earliest time (epoch ms) of which the store can tell what was latest then, None without a pass.
     """
 
     version: int
@@ -238,11 +239,12 @@ class Snapshot:
     last_created_at: int
     readings: dict[str, dict[str, dict[Timeframe, int]]]
     late: tuple[str, ...] = ()
+    past_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """One page of published rows in (`after`, `until`], newest first; times in epoch ms.
+    """One page of published rows in (`after`, `until`], by `created_at`; times in epoch ms.
 
     `direction` is 1, -1, or 0 for what is neither: neutral of changes, exit of alerts.
     """
@@ -255,6 +257,7 @@ class FeedQuery:
     indicator: str | None = None
     timeframe: Timeframe | None = None
     direction: int | None = None
+    oldest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

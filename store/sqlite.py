@@ -10,7 +10,7 @@ from aiosqlite import Connection
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import Tier
-from store import sqlite_feed, sqlite_reads, sqlite_writes
+from store import sqlite_feed, sqlite_past, sqlite_reads, sqlite_writes
 from store.migrations import MARKET_MIGRATIONS
 from store.protocol import LockTakenError, StoreError
 from store.rows import (
@@ -167,18 +167,22 @@ class SqliteMarketStore:
         """Return the latest state, read in one transaction."""
         return await self._read(sqlite_reads.snapshot)
 
+    async def snapshot_at(self, at: int) -> Snapshot:
+        """Return the state that was latest at a time (epoch ms) from `past_from` on."""
+        return await self._read(sqlite_past.snapshot_at, at)
+
     async def feed(self, query: FeedQuery) -> list[ChangeRow]:
-        """Return one page of published rows, newest first, read by index."""
+        """Return one page of published rows, in the query's order, read by index."""
         async with self._connections.querying() as db:
             return await sqlite_feed.feed(db, query)
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
-        """Return one page of alerts, newest first, read by index."""
+        """Return one page of alerts, in the query's order, read by index."""
         async with self._connections.querying() as db:
             return await sqlite_feed.alerts_feed(db, query)
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-        """Return one page of both tiers, newest first; `after` bounds the changes alone."""
+        """Return one page of both tiers, in one order; `after` bounds the changes alone."""
         async with self._connections.querying() as db:
             return await sqlite_feed.merged_feed(db, query, alerts_after)
 

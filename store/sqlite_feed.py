@@ -1,7 +1,7 @@
 """The feed of both tiers and its volume, as functions over a connection in a read transaction.
 
 Every statement names its index and searches it between two times, so that it can't scan; the
-merged one walks both tiers newest first, side by side.
+merged one walks both tiers side by side.
 """
 
 from collections.abc import Iterable
@@ -50,17 +50,17 @@ Statement = tuple[str, list[object]]
 
 
 async def feed(db: Connection, query: FeedQuery) -> list[ChangeRow]:
-    """Return one page of published changes, newest first."""
+    """Return one page of published changes, in the query's order."""
     return change_rows(await _page(db, query, changes_statement(query)))
 
 
 async def alerts_feed(db: Connection, query: FeedQuery) -> list[AlertRow]:
-    """Return one page of alerts, newest first."""
+    """Return one page of alerts, in the query's order."""
     return alert_rows(await _page(db, query, alerts_statement(query)))
 
 
 async def merged_feed(db: Connection, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-    """Return one page of both tiers, newest first, the alerts after a time of their own."""
+    """Return one page of both tiers, in one order, the alerts after a time of their own."""
     rows = await _page(db, query, merged_statement(query, alerts_after))
     return [
         _change_row(row[:-1]) if row[-1] is None else _alert_row((*row[:6], row[10], row[8]))
@@ -96,9 +96,9 @@ def merged_statement(query: FeedQuery, alerts_after: int) -> Statement:
     return f"{changes} UNION ALL {own}", [*values, alerts_after, *alert_values[1:]]
 
 
-def ordered(statement: str) -> str:
+def ordered(statement: str, query: FeedQuery) -> str:
     """Make a page of what a statement selects."""
-    return f"{statement} ORDER BY 1 DESC LIMIT ? OFFSET ?"
+    return f"{statement} ORDER BY 1 {'ASC' if query.oldest_first else 'DESC'} LIMIT ? OFFSET ?"
 
 
 async def statistics(
@@ -150,7 +150,7 @@ def alert_rows(rows: Iterable[tuple[Any, ...]]) -> list[AlertRow]:
 
 async def _page(db: Connection, query: FeedQuery, statement: Statement) -> list[tuple[Any, ...]]:
     sql, values = statement
-    return await all_rows(db, ordered(sql), *values, query.limit, query.offset)
+    return await all_rows(db, ordered(sql, query), *values, query.limit, query.offset)
 
 
 def _conditions(table: str, query: FeedQuery) -> tuple[list[str], list[object]]:
@@ -172,7 +172,7 @@ def _feed_index(query: FeedQuery) -> str:
     """Choose the most selective index that also keeps the order."""
     if query.ticker is not None:
         is_cell = query.indicator is not None and query.timeframe is not None
-        return "feed_cell" if is_cell else "feed_asset"
+        return "cell" if is_cell else "feed_asset"
     if query.indicator is not None:
         return "feed_indicator"
     if query.timeframe is not None:

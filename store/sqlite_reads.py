@@ -1,5 +1,6 @@
 """What the SQLite market store reads, as functions over a connection in a read transaction."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from aiosqlite import Connection
@@ -20,6 +21,8 @@ from store.rows import (
 )
 from store.sqlite_bars import blocks
 from store.sqlite_codes import INDICATORS
+
+Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
 _BARS = "SELECT a.ticker, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data "
 _FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
@@ -208,16 +211,44 @@ async def orphans(db: Connection) -> int:
 async def snapshot(db: Connection) -> Snapshot:
     """Return the latest state; the version is read first, in the same transaction."""
     number = await version(db)
-    document = await one_value(db, "SELECT document FROM coverage")
-    board: dict[str, dict[str, dict[Timeframe, int]]] = {}
-    for row in await readings(db):
-        cells = board.setdefault(row.ticker, {}).setdefault(row.indicator, {})
-        cells[row.timeframe] = row.reading
     return Snapshot(
         version=number,
-        coverage=None if document is None else Coverage.model_validate_json(document),
+        coverage=await coverage(db),
         market_time=await market_time(db),
         last_created_at=await last_created_at(db),
-        readings=board,
-        late=tuple(row.ticker for row in await last_watermarks(db) if row.is_late),
+        readings=board(await readings(db)),
+        late=late(await last_watermarks(db)),
+        past_from=await past_from(db),
     )
+
+
+async def coverage(db: Connection) -> Coverage | None:
+    """Return the published coverage."""
+    document = await one_value(db, "SELECT document FROM coverage")
+    return None if document is None else Coverage.model_validate_json(document)
+
+
+async def past_from(db: Connection) -> int | None:
+    """Return from when on it is known what was latest: when the feed and its first pass began."""
+    sql = """
+        SELECT max(
+          (SELECT coalesce(written_at, first_created_at, market_time) FROM passes WHERE number = 1),
+          (SELECT coalesce(min(publish_from), 0) FROM assets)
+        )
+    """
+    at: int | None = await one_value(db, sql)
+    return at
+
+
+def board(rows: Iterable[ReadingRow]) -> Readings:
+    """Return readings by ticker, stored key and timeframe."""
+    by_ticker: Readings = {}
+    for row in rows:
+        cells = by_ticker.setdefault(row.ticker, {}).setdefault(row.indicator, {})
+        cells[row.timeframe] = row.reading
+    return by_ticker
+
+
+def late(rows: Iterable[WatermarkRow]) -> tuple[str, ...]:
+    """Return the tickers of which more was due."""
+    return tuple(row.ticker for row in rows if row.is_late)

@@ -18,11 +18,13 @@ import uvicorn
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.keys import Keys
+from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.json_schema import output_schema
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
+from service.connections import BoundedProtocol, server_config
 from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
@@ -233,13 +235,15 @@ def loopback_socket() -> Iterator[socket.socket]:
 
 
 @asynccontextmanager
-async def running(app: Any, bound: socket.socket) -> AsyncIterator[None]:
+async def running(
+    app: Any, bound: socket.socket, protocol: type[BoundedProtocol] = BoundedProtocol
+) -> AsyncIterator[None]:
     """Run uvicorn until the block ends.
 
     Its own main loop and shutdown sleep 0.2 s on the wall clock, so its parts are driven here:
     startup, which returns once it listens, and then closing what it opened.
     """
-    config = uvicorn.Config(app, log_level="critical", lifespan="off", proxy_headers=False)
+    config = server_config(app, protocol)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -262,8 +266,10 @@ async def _stopped(server: uvicorn.Server) -> None:
 
 
 @asynccontextmanager
-async def stores(folder: Path) -> AsyncIterator[tuple[SqliteMarketStore, SqliteAccessStore]]:
-    market = await SqliteMarketStore.open(folder / "market.db")
+async def stores(
+    folder: Path, kind: type[SqliteMarketStore] = SqliteMarketStore
+) -> AsyncIterator[tuple[SqliteMarketStore, SqliteAccessStore]]:
+    market = await kind.open(folder / "market.db")
     try:
         access = await SqliteAccessStore.open(folder / "market.db-access")
         try:
@@ -291,10 +297,12 @@ async def serving(
     provider: Provider | None = None,
     clock: Clock | None = None,
     daily_limit: int = DAILY_LIMIT,
+    submissions: Limit = DEFAULT_LIMIT,
+    kind: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock = clock or Clock()
-    async with stores(folder) as (market, access):
+    async with stores(folder, kind) as (market, access):
         if published is not None:
             await seed(market, published)
         keys = Keys(access, clock)
@@ -307,6 +315,8 @@ async def serving(
                 base_url=base_url,
                 clock=clock,
                 daily_limit=daily_limit,
+                checkout_limit=submissions,
+                access_request_limit=submissions,
             )
             async with (
                 running(app, bound),

@@ -1,11 +1,12 @@
 """What is covered, made from what the compute job says of itself; no count here is typed."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from mcp_server.context import Board, Context
-from mcp_server.freshness import RUN_OFFSET_MS, SIMULATED_NOTE, recorded_note
+from mcp_server.freshness import SIMULATED_NOTE, nothing_new_before, recorded_note, removed_note
 from mcp_server.tools.tool import Tool
-from schemas.coverage import Coverage, CoveredIndicator, together
+from mcp_server.values import several_tickers
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, together
 from schemas.facts import (
     AlertsTier,
     Cadence,
@@ -21,7 +22,7 @@ from schemas.facts import (
     UniverseTier,
 )
 from schemas.meta import CatalogMeta
-from schemas.queries import NoArguments
+from schemas.queries import CatalogQuery
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -29,6 +30,7 @@ from schemas.vocabulary import (
     DAY_MS,
     LEGACY_KEYS,
     POLL_INTERVAL_S,
+    RUN_DELAY_MS,
     TIMEFRAMES,
     UNIVERSE_RETENTION_MS,
     IndicatorId,
@@ -38,7 +40,7 @@ from schemas.vocabulary import (
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"
 FLIPS, CONFLUENCE = "/api/v1/flips", "/api/v1/confluence"
-RUN_MINUTE = f":{RUN_OFFSET_MS // 60_000:02d}"
+RUN_MINUTE = f":{RUN_DELAY_MS // 60_000:02d}"
 
 NOTE = (
     "What this service covers, as its compute job publishes it: the authority on coverage. "
@@ -78,30 +80,32 @@ DESCRIPTION = (
     "Returns what this service covers: every tracked asset, each indicator and where it appears, "
     "the timeframes of both tiers by asset, cadence and retention. "
     "Call it once, for it changes rarely; it holds no readings, which signals_get_state has. "
-    "It is about 40,000 characters and needs neither key nor arguments. "
+    "It needs no key; whole it is about 40,000 characters, so give ticker where few will do. "
     "An empty universe list in coverage.assets means no data of that asset here, an empty alerts "
     "list means universe only."
 )
 
 
-async def get_catalog(query: NoArguments, context: Context) -> CatalogResponse:
+async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     """Return the published coverage, before the first compute too; `unavailable` without one."""
     board = await context.boards.board()
     published = await context.boards.coverage() if board is None else board.coverage
     coverage = published or (await context.board()).coverage
+    known = {asset.ticker: asset for asset in coverage.assets}
+    asked = known if query.ticker is None else several_tickers(query.ticker, known)
     return CatalogResponse(
         generated_at=instant(coverage.published_at),
-        note=" ".join([NOTE, *_notes(coverage)]),
-        assets=_assets(coverage),
+        note=" ".join([NOTE, *_notes(coverage), *_notes_on(query, asked)]),
+        assets=_assets(coverage, asked),
         timeframes=list(TIMEFRAMES),
         indicators=[_indicator(indicator) for indicator in coverage.indicators],
         indicator_fields=FIELDS,
         indicator_statuses=STATUSES,
         legacy_indicator_keys=[_dexter(coverage)],
         tiers=Tiers(universe=_universe(coverage), alerts=_alerts(coverage)),
-        coverage=_coverage(coverage),
+        coverage=_coverage(coverage, asked),
         cadence=CADENCE,
-        meta=_meta(coverage, board),
+        meta=_meta(coverage, board, context.clock()),
     )
 
 
@@ -117,7 +121,13 @@ def _notes(coverage: Coverage) -> Iterable[str]:
         yield f"The source has data of {covered} of the {tracked} assets; the rest is not covered."
 
 
-def _assets(coverage: Coverage) -> CatalogAssets:
+def _notes_on(query: CatalogQuery, asked: Mapping[str, CoveredAsset]) -> Iterable[str]:
+    if query.ticker is not None:
+        yield f"Both lists hold {', '.join(asked)} alone; every count is of all assets."
+        yield from (removed_note(asset) for asset in asked.values() if asset.removed_on)
+
+
+def _assets(coverage: Coverage, asked: Container[str]) -> CatalogAssets:
     tracked = coverage.tracked
     crypto = sum(asset.asset_class == "crypto" for asset in tracked)
     return CatalogAssets(
@@ -127,6 +137,7 @@ def _assets(coverage: Coverage) -> CatalogAssets:
         list=[
             CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
             for asset in tracked
+            if asset.ticker in asked
         ],
     )
 
@@ -183,7 +194,7 @@ def _alerts(coverage: Coverage) -> AlertsTier:
     )
 
 
-def _coverage(coverage: Coverage) -> CatalogCoverage:
+def _coverage(coverage: Coverage, asked: Container[str]) -> CatalogCoverage:
     return CatalogCoverage(
         note=COVERAGE_NOTE,
         indicators_by_tier=IndicatorsByTier(
@@ -197,15 +208,17 @@ def _coverage(coverage: Coverage) -> CatalogCoverage:
                 alerts=list(asset.alerts),
             )
             for asset in coverage.tracked
+            if asset.ticker in asked
         ],
     )
 
 
-def _meta(coverage: Coverage, board: Board | None) -> CatalogMeta:
+def _meta(coverage: Coverage, board: Board | None, now: int) -> CatalogMeta:
     return CatalogMeta(
         source=coverage.source,
         simulated=coverage.source == "simulated",
         as_of=None if board is None else instant(board.market_time),
+        nothing_new_before=None if board is None else nothing_new_before(board, now, "1h"),
         removed_assets=[] if board is None else board.removed(),
     )
 
@@ -218,7 +231,7 @@ GET_CATALOG = Tool(
     name="signals_get_catalog",
     title="What is covered",
     description=DESCRIPTION,
-    query=NoArguments,
+    query=CatalogQuery,
     result=CatalogResponse,
     handler=get_catalog,
     keyed=False,

@@ -1,4 +1,4 @@
-"""Where indicators agree: the votes that the board holds for one timeframe, counted and ranked."""
+"""Where indicators agree: the votes that a board holds for one timeframe, counted and ranked."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -20,8 +20,9 @@ from schemas.vocabulary import (
 DESCRIPTION = (
     "Ranks the assets on which at least min_agree of the seven indicators read the same direction "
     "on one timeframe now, and shows every vote. "
-    "Use it to find where readings agree most; use signals_get_state for the readings of given "
-    "tickers and signals_get_flips for what has just turned. "
+    "Use it to find where readings agree most, or with as_of where they did then; use "
+    "signals_get_state for the readings of given tickers and signals_get_flips for what has just "
+    "turned. "
     "The default answer is 10,000 to 50,000 characters as the market leans and the largest about "
     "70,000, so raise min_agree or filter by asset_class. "
     "An empty list means that no asset reaches min_agree now, and meta.note then says how high "
@@ -44,16 +45,18 @@ Votes = dict[StoredKey, Reading]
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
     """Return the assets that reach `min_agree`, best first; all rest on one board."""
-    board = await context.board()
+    board, at = await context.board_at(query.as_of)
     polled = list(_polled(board, query))
     results = _ranked(result for result in polled if result.agree >= query.min_agree)
     notes = [] if results else [_why_empty(query, polled)]
     return ConfluenceResponse(
         as_of=instant(board.market_time),
-        query=ConfluenceEcho(**query.model_dump()),
+        query=ConfluenceEcho(
+            **query.model_dump(exclude={"as_of"}), as_of=instant(at) if query.as_of else None
+        ),
         results=results,
         meta=ConfluenceMeta(
-            **freshness(board, context.clock(), *notes, timeframe=query.timeframe),
+            **freshness(board, at, *notes, timeframe=query.timeframe),
             legacy_keys=shown_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),
@@ -93,14 +96,15 @@ def _ranked(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
 
 def _why_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
     kind = f"{query.asset_class} asset" if query.asset_class else "asset"
+    when = "now" if query.as_of is None else "then"
     if not polled:
         return f"No {kind} has a reading on {query.timeframe}."
     highest = max(result.agree for result in polled)
     if highest == 0:
-        return f"No indicator of any {kind} is {query.direction} on {query.timeframe} now."
+        return f"No indicator of any {kind} is {query.direction} on {query.timeframe} {when}."
     return (
-        f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} now; "
-        f"the highest agreement is {highest}, so lower min_agree to {highest}."
+        f"No {kind} has {query.min_agree} {query.direction} indicators on {query.timeframe} "
+        f"{when}; the highest agreement is {highest}, so lower min_agree to {highest}."
     )
 
 

@@ -10,10 +10,9 @@ from schemas.errors import invalid_parameter
 from schemas.meta import FlipsMeta, FlipsRules, HoursRule, WindowRules
 from schemas.queries import FlipsQuery
 from schemas.results import Flip, FlipGroup, FlipsCounts, FlipsEcho, FlipsResponse
-from schemas.vocabulary import READING_NAMES, Timeframe, change_type, instant
+from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, change_type, instant
 from store.rows import ChangeRow, FeedQuery
 
-HOUR_MS = 3_600_000
 ROW_LIMIT = 2000
 HOURS: dict[Timeframe, HoursRule] = {
     "1h": HoursRule(default=3, max=6),

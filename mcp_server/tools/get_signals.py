@@ -1,4 +1,4 @@
-"""The feed of both tiers, newest first: changes of readings, and actions of the alert engines."""
+"""The feed of both tiers, by created_at: changes of readings, and actions of the alert engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mcp_server.context import Board, Context
 from mcp_server.freshness import freshness
 from mcp_server.signal_rows import signal
 from mcp_server.tools.tool import Tool
-from mcp_server.values import indicator_named, one_ticker, since_ms
+from mcp_server.values import indicator_named, instant_ms, one_ticker
 from schemas.coverage import together
 from schemas.meta import RetentionDays, SignalsMeta
 from schemas.queries import SignalsQuery
@@ -52,8 +52,8 @@ DESCRIPTION = (
     "Use it to poll for news (at most every 900 seconds, passing the next_cursor of the first page "
     "as since) or to look back up to 365 days, 90 for alerts; use signals_get_state for where "
     "things stand now. "
-    "200 rows are about 69,000 characters, so filter or keep limit near 50; to read a backlog "
-    "raise offset by limit until has_more is false. "
+    "200 rows are about 69,000 characters, so filter or keep limit near 50; to read a backlog give "
+    "order oldest and pass each page's next_cursor as since until has_more is false. "
     "An alert is published at most once per 20 candles and action. An empty page means that "
     "nothing matched after since, and meta.note says why."
 )
@@ -96,7 +96,7 @@ async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
 
 
 def _asked(query: SignalsQuery, board: Board) -> _Asked:
-    since = None if query.since is None else since_ms(query.since)
+    since = None if query.since is None else instant_ms("since", query.since)
     return _Asked(
         since=since,
         after=max(since or 0, board.market_time - UNIVERSE_RETENTION_MS),
@@ -134,6 +134,7 @@ async def _rows(
         indicator=asked.indicator,
         timeframe=query.timeframe,
         direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
+        oldest_first=query.order == "oldest",
     )
     if tiers == "universe":
         return await store.feed(wanted)
@@ -148,8 +149,12 @@ def _pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
         offset=query.offset,
         returned=min(len(rows), query.limit),
         has_more=len(rows) > query.limit,
-        next_cursor=instant(rows[0].created_at) if rows else None,
+        next_cursor=instant(_newest(rows[: query.limit])) if rows else None,
     )
+
+
+def _newest(page: Sequence[FeedRow]) -> int:
+    return max(page[0].created_at, page[-1].created_at)
 
 
 def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:

@@ -1,10 +1,11 @@
-"""The board of current readings: what every indicator says now."""
+"""The board of readings: what every indicator says now, or said at a past time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness, shown_legacy_keys
+from mcp_server.freshness import freshness, removed_note, shown_legacy_keys
+from mcp_server.matrix import matrix
 from mcp_server.tools.tool import Tool
 from mcp_server.values import several_tickers
 from schemas.coverage import CoveredAsset
@@ -23,12 +24,13 @@ from schemas.vocabulary import (
 
 DESCRIPTION = (
     "Returns the current reading (bullish, bearish or neutral) of each of the seven indicators for "
-    "every asset and timeframe, as of the last hourly compute. "
-    "Use it to see where an asset stands now; use signals_get_signals to learn what changed and "
-    "when. "
-    "Filter: an unfiltered board is about 133,000 characters, one ticker about 1,000. "
+    "every asset and timeframe, as of the last hourly compute, or with as_of as served then. "
+    "Use it to see where an asset stands or stood; use signals_get_signals to learn what changed "
+    "and when. "
+    "Filter, or give view board: an unfiltered answer is about 133,000 characters, as a board "
+    "under 9,000, one ticker about 1,000. "
     "Assets without a matching reading are left out, so an empty list means that no reading "
-    "matches the filters now; meta says how fresh the data are, whether they are simulated, and "
+    "matches the filters; meta says how fresh the data are, whether they are simulated, and "
     "when to come back."
 )
 
@@ -37,21 +39,28 @@ Cells = dict[StoredKey, dict[Timeframe, Reading]]
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
     """Return the readings that match, by ticker, indicator and timeframe."""
-    board = await context.board()
+    board, at = await context.board_at(query.as_of)
     asked = None if query.ticker is None else several_tickers(query.ticker, board.assets)
     states = list(_states(board, query, board.assets if asked is None else asked))
     counts = StateCounts(assets=len(states), readings=sum(map(_size, states)))
     meta = StateMeta(
         **freshness(
             board,
-            context.clock(),
-            *_notes(board, asked or {}, states),
+            at,
+            *_notes(query, board, asked or {}, states),
             timeframe=query.timeframe,
         ),
         not_covered=_not_covered(board, asked or {}),
         legacy_keys=shown_legacy_keys(state.signals for state in states),
     )
-    return StateResponse(as_of=instant(board.market_time), assets=states, counts=counts, meta=meta)
+    as_letters = query.view == "board"
+    return StateResponse(
+        as_of=instant(board.market_time),
+        assets=[] if as_letters else states,
+        board=matrix(states, query) if as_letters else None,
+        counts=counts,
+        meta=meta,
+    )
 
 
 def _states(
@@ -97,18 +106,14 @@ def _not_covered(board: Board, asked: Mapping[str, CoveredAsset]) -> list[str]:
 
 
 def _notes(
-    board: Board, asked: Mapping[str, CoveredAsset], states: list[AssetState]
+    query: StateQuery, board: Board, asked: Mapping[str, CoveredAsset], states: list[AssetState]
 ) -> Iterator[str]:
     removed = set(board.removed())
     for ticker, asset in asked.items():
         if ticker in removed:
-            successor = f", its coin continues as {asset.continues_as}" * bool(asset.continues_as)
-            yield (
-                f"{ticker} was removed on {asset.removed_on}{successor}; "
-                "its readings no longer change."
-            )
+            yield removed_note(asset)
     if not states:
-        yield "No reading matches these filters now."
+        yield f"No reading matches these filters {'now' if query.as_of is None else 'then'}."
 
 
 _META: dict[str, Any] = {"anthropic/maxResultSizeChars": 500_000}

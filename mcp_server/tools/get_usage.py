@@ -6,6 +6,7 @@ from mcp_server.tools.tool import Tool
 from schemas.meta import UsageMeta
 from schemas.queries import NoArguments
 from schemas.results import UsageKey, UsageResponse
+from schemas.vocabulary import Instant
 
 DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
@@ -31,6 +32,7 @@ async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
     coverage = await context.boards.coverage()
     source = None if coverage is None else coverage.source
     caller = context.caller
+    spent_until = _spent_until(caller)
     return UsageResponse(
         key=UsageKey(label=None if caller is None else caller.label),
         mode=context.mode,
@@ -38,16 +40,22 @@ async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
         meta=UsageMeta(
             source=source,
             simulated=source == "simulated",
+            nothing_new_before=spent_until,
             counted=what_is_counted(context.daily_limit),
-            note=_note(caller),
+            note=spent_until and _spent_note(spent_until),
         ),
     )
 
 
-def _note(caller: Admitted | None) -> str | None:
+def _spent_until(caller: Admitted | None) -> Instant | None:
+    """Return when a used up quota begins anew, None where calls are left."""
     if caller is None or caller.quota.remaining_today > 0:
         return None
-    return f"The quota is used up: other keyed calls are refused until {caller.quota.resets_at}."
+    return caller.quota.resets_at
+
+
+def _spent_note(until: Instant) -> str:
+    return f"The quota is used up: other keyed calls are refused until {until}."
 
 
 GET_USAGE = Tool(

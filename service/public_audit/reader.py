@@ -10,12 +10,10 @@ from typing import Any, Self
 import httpx2
 
 from service.public_audit.answers import Json
+from service.remote import FACE, TIMEOUT, base_address, one_line
 
-FACE = "/api/v1"
 OPEN_VIEWS = frozenset({"catalog", "stats"})
 DAILY_QUOTA = 10_000
-TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
-SHOWN_CHARACTERS = 500
 
 Progressed = Callable[[int, int], None]
 
@@ -31,8 +29,10 @@ class Reader:
     """
 
     def __init__(self, url: str, api_key: str, progressed: Progressed) -> None:
-        self._api_key = _sendable(api_key)
-        self.address = self._base_address(url)
+        if not api_key:
+            raise PublicAuditError("SIGNALS_API_KEY is not set: put your API key into it")
+        self._api_key = api_key
+        self.address = base_address(url, "--public")
         self.calls = 0
         self.counted_calls = 0
         self.expected = 1
@@ -73,9 +73,7 @@ class Reader:
 
     def line(self, text: str) -> str:
         """Return text with pieces of answers in it as one line for a terminal, without the key."""
-        one_line = " ".join(text.replace(self._api_key, "(the key)").split())
-        line = "".join(c if c.isprintable() else "?" for c in one_line)
-        return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."
+        return one_line(text, self._api_key)
 
     def failure(self, text: str) -> PublicAuditError:
         """Return the error of one line that ends the audit."""
@@ -108,29 +106,6 @@ class Reader:
         if status in (401, 403):
             said += "; see the key in SIGNALS_API_KEY"
         return f"{said}: {message}"
-
-    def _base_address(self, url: str) -> str:
-        """Return the base address of a service, given with or without /api/v1."""
-        address = url.strip().rstrip("/").removesuffix(FACE).rstrip("/")
-        try:
-            parts = httpx2.URL(address)
-        except httpx2.InvalidURL as error:
-            raise self.failure(f"--public {address!r} is no address: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
-            raise self.failure(f"--public {address!r} is no http:// or https:// address")
-        if parts.userinfo or parts.query or parts.fragment:
-            raise self.failure("--public takes a base address without user name, ? and #")
-        return address
-
-
-def _sendable(api_key: str) -> str:
-    """Return the key without surrounding blanks, if a header can carry it."""
-    key = api_key.strip()
-    if not key:
-        raise PublicAuditError("SIGNALS_API_KEY is not set: put your API key into it")
-    if not (key.isascii() and key.isprintable()):
-        raise PublicAuditError("SIGNALS_API_KEY holds characters that no API key has")
-    return key
 
 
 def _parsed(response: httpx2.Response) -> Json | None:

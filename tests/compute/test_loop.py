@@ -168,6 +168,19 @@ async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_
     assert seen.late[-1][0] == run + HOUR_S + 5
 
 
+async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_path: Path):
+    path, due = tmp_path / "m.db", at("11:00")
+    clock = Clock(due + 190)
+    source = script(clock)
+    source.delays["ETH", due] = 200
+    await live(path, source, clock, at("11:30"))
+    rows = await check(path, source, due)
+    times = {row.ticker: row.created_at for row in rows if row[3:5] == ("1h", due)}
+    assert times == {"BTC": (due + 180) * 1000, "ETH": (due + 210) * 1000}
+    written = [row.written_at for row in await passes(path)]
+    assert (written[0], written[-1]) == (None, (due + 210) * 1000)
+
+
 async def test_a_pass_in_which_nothing_came_writes_nothing(tmp_path: Path):
     clock = Clock(at("10:20"))
     source = script(clock)

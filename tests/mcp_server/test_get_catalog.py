@@ -11,7 +11,7 @@ from mcp_server.tools.get_catalog import DESCRIPTION
 from schemas.coverage import Coverage
 from schemas.facts import CatalogIndicator
 from schemas.vocabulary import INDICATOR_IDS
-from tests.bad_inputs import CATALOG, STATE
+from tests.bad_inputs import CATALOG, STATE, STATS
 from tests.compute.small_market import write_bars
 from tests.full_board import size_in
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, coverage, work
@@ -334,6 +334,36 @@ async def test_it_needs_no_key_and_ignores_any(served, headers):
 
 
 async def test_a_tool_without_arguments_refuses_any(served):
-    status, error = await served.refusal("mcp", CATALOG, ticker="BTC")
+    status, error = await served.refusal("mcp", STATS, ticker="BTC")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "this call takes no arguments" in error["message"]
+
+
+async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, face):
+    whole = await served.answer(face, CATALOG)
+    asked = await served.answer(face, CATALOG, ticker="xau, BTC")
+    for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
+        assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
+    assert "Both lists hold XAU, BTC alone" in asked["note"]
+    for answer in (whole, asked):
+        del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
+    assert asked == whole
+
+
+async def test_a_removed_ticker_is_listed_nowhere_and_named_with_its_successor(served, face):
+    asked = await served.answer(face, CATALOG, ticker="MATIC")
+    assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
+    assert "MATIC was removed on 2026-09-27, its coin continues as POL" in asked["note"]
+
+
+async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, face):
+    status, error = await served.refusal(face, CATALOG, ticker="BTX")
+    assert (status, error["error"]) == (400, "unknown_ticker")
+    assert "did you mean BTC?" in error["message"]
+
+
+@pytest.mark.parametrize("query", ["ticker=", "ticker=BTC,", "ticker=BTC&ticker=ETH"])
+async def test_an_open_endpoint_judges_the_parameter_that_it_has(served, query):
+    response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
+    assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
+    assert "ticker" in response.json()["message"]

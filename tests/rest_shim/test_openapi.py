@@ -169,7 +169,7 @@ def test_every_object_has_only_the_fields_of_its_kind():
             assert parameter["in"] in {"query", "header"}
         for response in map(DOCUMENT.followed, operation["responses"].values()):
             assert response["description"]
-            assert set(response) <= {"description", "headers", "content"}
+            assert set(response) <= {"description", "headers", "content", "links"}
 
 
 @pytest.mark.clause("4.11.7", "7.9")
@@ -210,6 +210,11 @@ def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
         assert "Retry-After" in DOCUMENT.response("GET", path, status)["headers"]
 
 
+def test_all_headers_but_the_quotas_always_come():
+    held = DOCUMENT.content["components"]["headers"]
+    assert {name for name in held if not held[name]["required"]} == set(QUOTA_HEADERS)
+
+
 def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of_it_does():
     responses = DOCUMENT.operation("POST", "/api/v1/mcp")["responses"]
     carrying = {
@@ -224,7 +229,8 @@ def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of
 def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
     operation = DOCUMENT.operation("GET", path)
     assert operation["security"] == []
-    assert "parameters" not in operation
+    own = ["ticker"] if path == "/api/v1/catalog" else []
+    assert [parameter["name"] for parameter in operation.get("parameters", [])] == own
     for status in operation["responses"]:
         held = DOCUMENT.response("GET", path, int(status)).get("headers", {})
         assert not set(held) & set(QUOTA_HEADERS)
@@ -272,6 +278,7 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
         "since",
         "limit",
         "offset",
+        "order",
     ]
     assert taken["limit"]["schema"] == {
         "type": "integer",
@@ -287,6 +294,37 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     agree = parameters(DOCUMENT, "/api/v1/confluence")["min_agree"]["schema"]
     assert (agree["minimum"], agree["maximum"], agree["default"]) == (1, 6, 3)
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
+
+
+async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
+    full, empty = ("BTC", " btc , eth "), ("", " ", ",", "BTC,,ETH", "BTC,", ",BTC", "BTC,\x1e,ETH")
+    for path in ("/api/v1/state", "/api/v1/catalog"):
+        validator = DOCUMENT.validator(parameters(DOCUMENT, path)["ticker"]["schema"])
+        for text in full + empty:
+            asked = {"params": {"ticker": text}, "headers": served.key_headers}
+            response = await served.client.get(path, **asked)
+            assert validator.is_valid(text) is response.is_success is (text in full)
+
+
+async def test_what_the_catalog_refuses_is_documented(served):
+    document = await served_document(served)
+    for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
+        response = await served.client.get(f"/api/v1/catalog?{query}")
+        assert response.status_code == 400
+        document.holds("GET", "/api/v1/catalog", response)
+
+
+async def test_a_checkout_links_to_the_claim_of_its_token(served):
+    link = DOCUMENT.response("POST", "/api/v1/access/checkout", 201)["links"]["ClaimTheKey"]
+    (path,) = [p for _, p, o in DOCUMENT.operations() if o["operationId"] == link["operationId"]]
+    bought = {"contact_email": "agent@example.org"}
+    checkout = await served.client.post("/api/v1/access/checkout", json=bought)
+    fields = {
+        name: text.removeprefix("$response.body#/") for name, text in link["requestBody"].items()
+    }
+    body = {name: checkout.json()[field] for name, field in fields.items()}
+    claim = await served.client.post(path, json=body)
+    assert (claim.status_code, claim.json()["status"]) == (200, "pending")
 
 
 async def test_enums_follow_the_published_coverage(served):

@@ -34,7 +34,9 @@ CLOSED_MAPS = (
     "results.votes",
     "meta.legacy_keys",
     "indicator_statuses",
+    "board.legend",
 )
+OPTIONAL = ("board", "query.as_of")
 FREE_TEXT = (
     "*ticker",
     "*tickers",
@@ -46,6 +48,8 @@ FREE_TEXT = (
     "indicator_fields.*",
     "indicator_statuses.*",
     "cadence.*",
+    "board.legend.*",
+    "board.rows",
     "meta.rules.*",
     "meta.removed_assets",
     "meta.late_assets",
@@ -103,7 +107,7 @@ def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
 def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
     if not is_map(keys, tool):
         yield {**value, FOREIGN: None}
-        for gone in value:
+        for gone in (key for key in value if dotted((*keys, key)) not in OPTIONAL):
             yield {key: part for key, part in value.items() if key != gone}
     elif is_one_of(keys, CLOSED_MAPS):
         for old in value:
@@ -140,6 +144,13 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return an answer with what this deployment leaves empty, so that no field goes untested."""
+    if tool == "signals_get_state":
+        answer["board"] = {
+            "legend": {"U": "bullish"},
+            "timeframes": ["1d"],
+            "indicators": ["enzo"],
+            "rows": "BTC U",
+        }
     if tool == "signals_get_signals":
         answer["signals"] += json.loads(sample_text())["signals"]
     if tool == "signals_get_catalog":
@@ -147,8 +158,11 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
+    if tool == "signals_get_confluence":
+        answer["query"]["as_of"] = answer["as_of"]
     if tool == "signals_get_usage":
         answer["meta"]["note"] = "The quota is used up."
+        answer["meta"]["nothing_new_before"] = answer["quota"]["resets_at"]
     return answer
 
 

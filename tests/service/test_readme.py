@@ -1,12 +1,10 @@
 """What the README shows is run here, on the recorded bars where they are present."""
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -81,21 +79,6 @@ def test_the_call_over_rest_gives_its_answer(recorded):
     assert response.json() == json.loads(shown)
 
 
-def test_the_python_client_of_the_readme_reads_the_state(recorded):
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code
-    address, api_key = recorded
-    done = subprocess.run(
-        [sys.executable, "-c", code[1].replace(ADDRESS, address)],
-        env={**os.environ, "SIGNALS_API_KEY": api_key},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert "trend_oracle" in done.stdout
-
-
 @pytest.mark.clause("1.37")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
@@ -133,20 +116,6 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
     server = json.loads((ROOT / "mcp.json").read_text())["mcpServers"]["signals"]
     assert server["url"] == ADDRESS + "/api/v1/mcp"
     assert server["headers"] == {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
-
-
-def test_editors_are_registered_like_the_registration_file_but_for_the_key():
-    registered = json.loads((ROOT / "mcp.json").read_text())["mcpServers"]["signals"]
-    blocks = map(json.loads, re.findall(r"```json\n(.*?)```", README, re.DOTALL))
-    cursor, code = (block for block in blocks if {"mcpServers", "servers"} & set(block))
-    (prompt,) = code["inputs"]
-    for server, key in (
-        (cursor["mcpServers"]["signals"], "${env:SIGNALS_API_KEY}"),
-        (code["servers"]["signals"], f"${{input:{prompt['id']}}}"),
-    ):
-        assert server["url"] == registered["url"]
-        assert server["headers"] == {"Authorization": f"Bearer {key}"}
-    assert (code["servers"]["signals"]["type"], prompt["password"]) == (registered["type"], True)
 
 
 def test_every_open_address_without_a_tool_is_named():

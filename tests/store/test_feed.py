@@ -48,13 +48,14 @@ QUERIES = st.builds(
     indicator=st.sampled_from([None, None, "enzo", "dexter"]),
     timeframe=st.sampled_from([None, None, *TIMEFRAMES]),
     direction=st.sampled_from([None, None, None, -1, 0, 1]),
+    oldest_first=st.booleans(),
 )
 
 
 def modelled(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
     found = [
         row
-        for row in reversed(rows)
+        for row in (rows if asked.oldest_first else reversed(rows))
         if row.published
         and asked.after < row.created_at <= asked.until
         and asked.ticker in (None, row.ticker)
@@ -90,39 +91,44 @@ async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
     await store.close()
 
 
-def plan_of(path: Path, sql: str, values: list[object]) -> list[str]:
+def plan_of(path: Path, asked: FeedQuery, sql: str, values: list[object]) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
-        asked = connection.execute(f"EXPLAIN QUERY PLAN {ordered(sql)}", [*values, 1, 0])
-        return [row[3] for row in asked if "SUBQUERY" not in row[3]]
+        explain = f"EXPLAIN QUERY PLAN {ordered(sql, asked)}"
+        plan = connection.execute(explain, [*values, 1, 0])
+        return [row[3] for row in plan if "SUBQUERY" not in row[3]]
 
 
+@pytest.mark.parametrize("oldest_first", [False, True], ids=["newest", "oldest"])
 @pytest.mark.parametrize("filters", COMBINATIONS, ids=lambda filters: "+".join(filters) or "none")
 async def test_every_combination_of_filters_is_read_by_index_and_never_sorted(
-    market: SqliteMarketStore, path: Path, filters: dict[str, object]
+    market: SqliteMarketStore, path: Path, filters: dict[str, object], oldest_first: bool
 ) -> None:
-    steps = plan_of(path, *changes_statement(query(**filters)))
+    asked = query(**filters, oldest_first=oldest_first)
+    steps = plan_of(path, asked, *changes_statement(asked))
     assert all(step.startswith("SEARCH ") for step in steps), steps
-    assert "INDEX feed_" in steps[0]
+    assert "INDEX feed_" in steps[0] or "INDEX cell " in steps[0]
     assert "created_at>?" in steps[0]
     assert "created_at<?" in steps[0]
 
 
+@pytest.mark.parametrize("oldest_first", [False, True], ids=["newest", "oldest"])
 @pytest.mark.parametrize("filters", COMBINATIONS, ids=lambda filters: "+".join(filters) or "none")
 async def test_alerts_alone_and_merged_are_read_by_index_and_never_sorted(
-    market: SqliteMarketStore, path: Path, filters: dict[str, object]
+    market: SqliteMarketStore, path: Path, filters: dict[str, object], oldest_first: bool
 ) -> None:
-    alone = plan_of(path, *alerts_statement(query(**filters)))
+    asked = query(**filters, oldest_first=oldest_first)
+    alone = plan_of(path, asked, *alerts_statement(asked))
     assert all(step.startswith("SEARCH ") for step in alone), alone
     assert any(
         bound in alone[0] for bound in ("created_at>? AND created_at<?", "rowid>? AND rowid<?")
     )
-    merged = plan_of(path, *merged_statement(query(**filters), 5))
+    merged = plan_of(path, asked, *merged_statement(asked, 5))
     assert [step for step in merged if not step.startswith("SEARCH ")] == [
         "MERGE (UNION ALL)",
         "LEFT",
         "RIGHT",
     ]
-    assert "feed_" in merged[2]
+    assert "feed_" in merged[2] or "INDEX cell " in merged[2]
     assert alone[0] in merged
 
 
@@ -182,7 +188,7 @@ def modelled_alerts(
     """Filter rows of both tiers; `after` bounds the alerts."""
     found = [
         row
-        for row in reversed(rows)
+        for row in (rows if asked.oldest_first else reversed(rows))
         if isinstance(row, kinds)
         and (after if isinstance(row, AlertRow) else asked.after) < row.created_at <= asked.until
         and asked.ticker in (None, row.ticker)

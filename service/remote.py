@@ -1,0 +1,38 @@
+"""What commands that call a service share: its address, and telling what it said.
+
+No error repeats an address that was given: it may hold a secret.
+"""
+
+import httpx2
+
+FACE = "/api/v1"
+ENDPOINT = FACE + "/mcp"
+TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
+SHOWN_CHARACTERS = 500
+
+
+class AddressError(Exception):
+    """An address that the caller must mend, told in one line."""
+
+
+def base_address(given: str, option: str) -> str:
+    """Return the base address of a service, given with or without /api/v1 or its MCP endpoint."""
+    address = given.strip().rstrip("/")
+    for path in (ENDPOINT, FACE):
+        address = address.removesuffix(path).rstrip("/")
+    try:
+        parts = httpx2.URL(address)
+    except httpx2.InvalidURL as error:
+        raise AddressError(f"{option} is no address: {error}") from None
+    if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
+        raise AddressError(f"{option} takes an http:// or https:// address")
+    if parts.userinfo or parts.query or parts.fragment:
+        raise AddressError(f"{option} takes an address without user name, ? and #")
+    return address
+
+
+def one_line(text: str, api_key: str) -> str:
+    """Return text with pieces of answers in it as one line for a terminal, without the key."""
+    hidden = text.replace(api_key, "(the key)") if api_key else text
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(hidden.split()))
+    return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."

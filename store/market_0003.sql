@@ -1,0 +1,6 @@
+-- Boards of the past: each cell's newest change at a time, published or not, and the pass of a time.
+
+DROP INDEX feed_cell;
+
+CREATE INDEX cell ON changes (asset_id, indicator, timeframe, created_at);
+CREATE INDEX passes_written ON passes (coalesce(written_at, market_time));

@@ -1,0 +1,150 @@
+"""An agent that knows the service by what it says: tools/list, results, addresses in answers.
+
+It sends nothing that a listed schema refuses, holds every answer against its listed schema, and
+keeps a record of what each call put into its context.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator
+
+from schemas.vocabulary import instant
+
+CHARACTERS_A_TOKEN = 3.5
+ADDRESS = "http://127.0.0.1:8000"  # in what is counted, wherever the service listens
+
+Answer = dict[str, Any]
+Wait = Callable[[int], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: a tool and its arguments, or a request and its body."""
+
+    name: str
+    arguments: Answer
+    characters: int
+    is_error: bool
+
+
+class RefusedError(Exception):
+    """What the service would not do, as the text says it: `error` is the whole Error object."""
+
+    def __init__(self, error: Answer) -> None:
+        super().__init__(error["message"])
+        self.error = error
+        self.message: str = error["message"]
+
+
+class Agent:
+    """One conversation with the service. `wait` lets the time come that it is given (epoch ms)."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        base_url: str,
+        clock: Callable[[], int],
+        wait: Wait,
+        api_key: str | None,
+    ) -> None:
+        self.calls: list[Call] = []
+        self._client = client
+        self._base_url = base_url
+        self._clock = clock
+        self._wait = wait
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._tools: dict[str, Answer] = {}
+        self._read: list[str] = []
+
+    @property
+    def characters(self) -> int:
+        """How much all results together have put into the context."""
+        return sum(call.characters for call in self.calls)
+
+    @property
+    def tokens(self) -> float:
+        return self.characters / CHARACTERS_A_TOKEN
+
+    @property
+    def errors(self) -> int:
+        return sum(call.is_error for call in self.calls)
+
+    def ago(self, **span: int) -> str:
+        """Return the instant that lies as long ago as `timedelta` takes it."""
+        return instant(self._clock() - timedelta(**span) // timedelta(milliseconds=1))
+
+    async def meet(self) -> None:
+        """Begin a session and read which tools there are."""
+        await self._rpc(
+            "initialize",
+            {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "agent", "version": "1"},
+            },
+        )
+        listed = (await self._rpc("tools/list", {}))["tools"]
+        self._tools = {tool["name"]: tool for tool in listed}
+
+    async def call(self, name: str, **arguments: Any) -> Answer:
+        """Return the answer of a tool; RefusedError says what the text of an error says."""
+        tool = self._tools[name]
+        Draft202012Validator(tool["inputSchema"]).validate(arguments)
+        result = await self._rpc("tools/call", {"name": name, "arguments": arguments})
+        ((kind, text),) = ((part["type"], part["text"]) for part in result["content"])
+        assert kind == "text"
+        self._keep(name, arguments, text, result["isError"])
+        if result["isError"]:
+            raise RefusedError(json.loads(text))
+        answer: Answer = result["structuredContent"]
+        assert json.loads(text) == answer
+        Draft202012Validator(tool["outputSchema"]).validate(answer)
+        return answer
+
+    async def send(self, method: str, url: str, body: Answer) -> Answer:
+        """Send JSON to an address that an answer named."""
+        assert any(url in text for text in self._read)
+        response = await self._client.request(method, url, json=body)
+        self._keep(f"{method} {url}", body, response.text, response.is_error)
+        answer: Answer = response.json()
+        if response.is_error:
+            raise RefusedError(answer)
+        return answer
+
+    async def has_paid(self, url: str) -> None:
+        """Have the user open a pay page and pay there, which puts nothing into the context."""
+        assert any(url in text for text in self._read)
+        (await self._client.post(url, data={"action": "pay"})).raise_for_status()
+
+    def takes(self, header: str) -> None:
+        """Send a header, as an answer writes it, with every call from now on."""
+        name, value = header.split(": ")
+        self._headers = {name: value}
+
+    async def wait(self, seconds: int) -> None:
+        """Come back after some seconds."""
+        await self._wait(self._clock() + seconds * 1000)
+
+    async def wait_until(self, time: str) -> None:
+        """Come back at an instant that an answer named."""
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        until = datetime.fromisoformat(time) - epoch
+        await self._wait(until // timedelta(milliseconds=1))
+
+    async def _rpc(self, method: str, params: Answer) -> Answer:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        response = await self._client.post(
+            f"{self._base_url}/api/v1/mcp", json=body, headers=self._headers
+        )
+        result: Answer = response.raise_for_status().json()["result"]
+        return result
+
+    def _keep(self, name: str, arguments: Answer, text: str, is_error: bool) -> None:
+        self._read.append(text)
+        counted = len(text.replace(self._base_url, ADDRESS))
+        self.calls.append(Call(name, arguments, counted, is_error))

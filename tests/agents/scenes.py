@@ -1,0 +1,197 @@
+"""What agents are asked about: services over markets whose every change the test has kept.
+
+Some are filled by hand, one is the board of the whole universe, one a market that runs on while
+its agent waits.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compute.bars import DAY_S
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs
+from compute.schedule import market_ms
+from compute.sources.simulated import SimulatedSource
+from compute.universe import Universe, load_universe
+from schemas.coverage import Coverage, CoveredAsset
+from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action, Timeframe
+from store.rows import AlertRow, ChangeRow, Pass
+from store.sqlite import SqliteMarketStore
+from tests.agents.agent import Agent, Wait
+from tests.full_board import fill
+from tests.serving import (
+    NOON,
+    Clock,
+    Served,
+    change,
+    coverage,
+    first_readings,
+    seed,
+    serving,
+    work,
+)
+
+FEW_CALLS = 2
+FOLLOWED = ("BTC", "ETH", "XAU")
+LATE_MS = 120_000
+
+
+@dataclass
+class Scene:
+    """A service, every change that it was filled with, and how its time passes."""
+
+    served: Served
+    rows: list[ChangeRow]
+    wait: Wait
+
+    def agent(self, *, has_key: bool = True) -> Agent:
+        served = self.served
+        api_key = served.api_key if has_key else None
+        return Agent(served.client, served.base_url, served.clock, self.wait, api_key)
+
+
+Opened = AbstractAsyncContextManager[Scene]
+Open = Callable[[Path], Opened]
+
+
+def keeping(rows: list[ChangeRow]) -> type[SqliteMarketStore]:
+    """Return a store that copies every change it is given."""
+
+    class Keeping(SqliteMarketStore):
+        async def commit(self, work: Pass) -> None:
+            await super().commit(work)
+            rows.extend(work.changes)
+
+    return Keeping
+
+
+def passing(clock: Clock) -> Wait:
+    """Return a wait during which nothing happens."""
+
+    async def wait(until: int) -> None:
+        clock.now = max(clock.now, until)
+
+    return wait
+
+
+@asynccontextmanager
+async def full_board(folder: Path) -> AsyncIterator[Scene]:
+    """The whole universe with a month of changes, without alerts."""
+    rows: list[ChangeRow] = []
+    async with serving(folder, kind=keeping(rows)) as served:
+        await fill(served.market)
+        yield Scene(served, rows, passing(served.clock))
+
+
+SOL = CoveredAsset(
+    ticker="SOL",
+    name="Solana",
+    asset_class="crypto",
+    timeframes=TIMEFRAMES,
+    alerts=("4h", "1d"),
+)
+POL = CoveredAsset(ticker="POL", name="Polygon", asset_class="crypto", timeframes=TIMEFRAMES)
+# Beside what `first_readings` gives: NVDA's daily reversal of the 25th, over on the 30th.
+TURNS: tuple[tuple[int, str, str, Timeframe, int, int], ...] = (
+    (NOON - 5 * DAY_MS, "NVDA", "reversals", "1d", 1, -1),
+    (NOON - 4 * DAY_MS, "ETH", "llnr", "4h", 0, 1),
+    (NOON - 12 * HOUR_MS, "NVDA", "reversals", "1d", 0, 1),
+    (NOON - 4 * HOUR_MS, "BTC", "ceres", "4h", 1, 0),
+)
+ALERTS: tuple[tuple[int, str, Timeframe, Action], ...] = (
+    (NOON - 40 * DAY_MS, "enzo", "1d", "LONG"),
+    (NOON - 21 * DAY_MS, "llnr", "1d", "SHORT"),
+    (NOON - 9 * DAY_MS, "perpkit", "1d", "SHORT"),
+    (NOON - 8 * DAY_MS, "llnr", "1d", "CLOSE"),
+    (NOON - 3 * DAY_MS, "ceres", "4h", "CLOSE"),
+    (NOON - 2 * DAY_MS, "ceres", "4h", "LONG"),
+)
+
+
+def by_hand_coverage() -> Coverage:
+    usual = coverage()
+    return usual.model_copy(update={"assets": (*usual.assets, SOL, POL)})
+
+
+async def fill_by_hand(market: SqliteMarketStore) -> None:
+    """Commit first readings of ASSETS, then TURNS and ALERTS in the order of their times."""
+    await market.publish_coverage(by_hand_coverage())
+    start = NOON - 60 * DAY_MS
+    first = list(first_readings(start))
+    pol = change(first[-1].created_at + 1, "POL", "enzo", "1d", -1)
+    await market.commit(work(start, [*first, pol]))
+    passes = [work(turn[0], [change(*turn)]) for turn in TURNS]
+    passes += [
+        Pass(
+            at, alerts=[AlertRow(at, "SOL", key, timeframe, at // HOUR_MS * 3600, 0, action, 150.0)]
+        )
+        for at, key, timeframe, action in ALERTS
+    ]
+    for one in sorted(passes, key=lambda one: one.market_time):
+        await market.commit(one)
+    await market.commit(work(NOON, []))
+
+
+@asynccontextmanager
+async def by_hand(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIterator[Scene]:
+    """A few assets with the readings, changes and alerts that stand above."""
+    rows: list[ChangeRow] = []
+    async with serving(folder, kind=keeping(rows), daily_limit=daily_limit) as served:
+        await fill_by_hand(served.market)
+        yield Scene(served, rows, passing(served.clock))
+
+
+def scarce(folder: Path) -> Opened:
+    """The same with a quota of a few calls a day."""
+    return by_hand(folder, daily_limit=FEW_CALLS)
+
+
+@asynccontextmanager
+async def not_computed(folder: Path) -> AsyncIterator[Scene]:
+    """A service that has computed nothing yet; what `seed` commits comes after ten minutes."""
+    rows: list[ChangeRow] = []
+    async with serving(folder, kind=keeping(rows)) as served:
+        comes_at = served.clock.now + 10 * 60_000
+
+        async def wait(until: int) -> None:
+            served.clock.now = until
+            if until >= comes_at and not rows:
+                await seed(served.market, coverage())
+
+        yield Scene(served, rows, wait)
+
+
+def running(tickers: tuple[str, ...] = FOLLOWED) -> Open:
+    """Return how a simulated market opens that computes every hour while its agent waits."""
+
+    @asynccontextmanager
+    async def running_market(folder: Path) -> AsyncIterator[Scene]:
+        rows: list[ChangeRow] = []
+        clock = Clock(NOON)
+        async with serving(folder, kind=keeping(rows), clock=clock) as served:
+            runs = _runs(served.market, tickers, clock)
+            await runs.prepare()
+            await runs.catch_up(runs.due)
+
+            async def wait(until: int) -> None:
+                while (due := market_ms(runs.done) + HOUR_MS) <= until:
+                    clock.now = due
+                    await runs.catch_up(runs.due)
+                    clock.now = due + LATE_MS
+                    if runs.late:
+                        await runs.catch_up_late()
+                clock.now = max(clock.now, until)
+
+            yield Scene(served, rows, wait)
+
+    return running_market
+
+
+def _runs(market: SqliteMarketStore, tickers: tuple[str, ...], clock: Clock) -> Runs:
+    packaged = load_universe()
+    chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)
+    universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
+    origin = NOON // 1000 // DAY_S * DAY_S - 40 * DAY_S
+    return Runs(market, SimulatedSource(universe, origin, clock), universe, INDICATORS, clock)

@@ -1,0 +1,14 @@
+// mcp-remote, the proxy for hosts that speak stdio alone, behind the SDK's client.
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { asOptions, environment, listAndCall, report } from "./plan.mjs";
+
+await report("mcp-remote", (url, headers, calls) => {
+  const proxy = ["node_modules/.bin/mcp-remote", url, "--allow-http", "--silent"];
+  const args = [...proxy, ...asOptions(headers)];
+  return listAndCall(
+    new Client({ name: "mcp_remote", version: "0" }),
+    new StdioClientTransport({ command: process.execPath, args, env: environment }),
+    calls,
+  );
+});

@@ -1,0 +1,23 @@
+"""FastMCP's client, which raises what is refused."""
+
+from fastmcp import Client
+from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import ToolError
+from plan import report, told
+
+
+async def session(url, headers, calls):
+    async with Client(StreamableHttpTransport(url, headers=headers)) as client:
+        tools = [tool.name for tool in await client.list_tools()]
+        return tools, [await called(client, call) for call in calls]
+
+
+async def called(client, call):
+    try:
+        result = await client.call_tool(call["tool"], call["arguments"])
+    except ToolError as error:
+        return told(True, str(error))
+    return told(False, result.content[0].text, result.structured_content)
+
+
+report("fastmcp-slim", session)

@@ -1,0 +1,63 @@
+"""An agent of OpenAI's SDK whose model makes the calls of a plan, one a turn."""
+
+import json
+
+from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
+from agents.mcp import MCPServerStreamableHttp
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
+from plan import report, told
+
+
+class Scripted(Model):
+    def __init__(self, calls):
+        self.calls = calls
+        self.tools = []
+        self.outputs = []
+
+    async def get_response(self, *, input, tools, **others):
+        self.tools = [tool.name for tool in tools]
+        self.outputs = [
+            item["output"] for item in input if item.get("type") == "function_call_output"
+        ]
+        return ModelResponse(output=[self.next_turn()], usage=Usage(), response_id=None)
+
+    def stream_response(self, **others):
+        raise NotImplementedError
+
+    def next_turn(self):
+        done = len(self.outputs)
+        if done < len(self.calls):
+            call = self.calls[done]
+            return ResponseFunctionToolCall(
+                type="function_call",
+                call_id=str(done),
+                name=call["tool"],
+                arguments=json.dumps(call["arguments"]),
+            )
+        text = ResponseOutputText(type="output_text", text="Done.", annotations=[])
+        return ResponseOutputMessage(
+            type="message", id="done", role="assistant", status="completed", content=[text]
+        )
+
+
+async def session(url, headers, calls):
+    model = Scripted(calls)
+    async with MCPServerStreamableHttp({"url": url, "headers": headers}) as server:
+        await Runner.run(
+            Agent("caller", model=model, mcp_servers=[server]),
+            "Go on.",
+            max_turns=len(calls) + 1,
+            run_config=RunConfig(tracing_disabled=True),
+        )
+    return model.tools, [told(None, text_of(output)) for output in model.outputs]
+
+
+def text_of(output):
+    return output if isinstance(output, str) else "".join(part["text"] for part in output)
+
+
+report("openai-agents", session)

@@ -1,0 +1,26 @@
+"""What all clients here do: read the plan, follow it session by session, write the report."""
+
+import asyncio
+import json
+import sys
+from importlib.metadata import version
+
+
+def report(package, session, client=None):
+    """Follow the plan; a session takes url, headers and calls, and returns tools and results."""
+    sessions = asyncio.run(followed(json.load(sys.stdin), session))
+    said = {"client": client or package, "version": version(package), "sessions": sessions}
+    print(json.dumps(said))
+
+
+async def followed(plan, session):
+    sessions = []
+    for one in plan["sessions"]:
+        headers = {"Authorization": f"Bearer {one['api_key']}"} if one["api_key"] else {}
+        tools, results = await session(plan["url"], headers, one["calls"])
+        sessions.append({"tools": tools, "results": results})
+    return sessions
+
+
+def told(is_error, text, structured=None):
+    return {"is_error": is_error, "text": text, "structured": structured}

@@ -1,0 +1,35 @@
+"""An agent of Pydantic AI whose model makes the calls of a plan, one a turn."""
+
+from plan import report, told
+from pydantic_ai import Agent
+from pydantic_ai.mcp import MCPToolset
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import FunctionModel
+
+
+async def session(url, headers, calls):
+    tools = []
+
+    def next_turn(messages, info):
+        tools[:] = [tool.name for tool in info.function_tools]
+        done = len(answers(messages))
+        if done < len(calls):
+            return ModelResponse([ToolCallPart(calls[done]["tool"], calls[done]["arguments"])])
+        return ModelResponse([TextPart("Done.")])
+
+    toolset = MCPToolset(url, headers=headers, max_retries=len(calls))
+    run = await Agent(FunctionModel(next_turn), toolsets=[toolset]).run("Go on.")
+    return tools, answers(run.all_messages())
+
+
+def answers(messages):
+    """Return what the model was given of each call, whose outcome says whether to try again."""
+    parts = [part for message in messages for part in message.parts]
+    return [
+        told(part.outcome != "success", part.model_response_str(wrap_if_error=False))
+        for part in parts
+        if isinstance(part, ToolReturnPart)
+    ]
+
+
+report("pydantic-ai-slim", session)

@@ -1,0 +1,181 @@
+"""Other people's clients list the tools, call all of them and meet every refusal.
+
+A client is a script that reads a plan and writes a report, both JSON, of these shapes:
+
+    {"url": ..., "bridge": [words of the command for stdio], "sessions": [
+        {"api_key": text or null, "calls": [{"tool": ..., "arguments": ...}]}]}
+    {"client": name, "version": ..., "sessions": [{"tools": [name], "results": [
+        {"is_error": bool, or null where nothing but the text tells it,
+         "text": what a model is given, "structured": the answer or null}]}]}
+"""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from tests.interop.environments import HERE, node_environment, python_environment
+from tests.service.commands import COMMAND
+from tests.serving import Served, coverage, serving
+
+pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
+
+ENDS_WITHIN_S = 120
+CATALOG, USAGE = "signals_get_catalog", "signals_get_usage"
+STATE, SIGNALS = "signals_get_state", "signals_get_signals"
+
+
+@dataclass(frozen=True)
+class Client:
+    """A script, whether its framework hands on the structured answer, and whose list pins it."""
+
+    name: str
+    is_structured: bool = True
+    pinned_as: str = ""
+
+    def command(self) -> tuple[list[str], Path]:
+        """Return the command and the folder to run it in."""
+        if (HERE / "python" / f"{self.name}.py").exists():
+            script = HERE / "python" / f"{self.name}.py"
+            python = python_environment(self.pinned_as or self.name)
+            return [str(python), str(script)], HERE
+        folder = node_environment()
+        return [str(folder / "node_modules" / ".bin" / "node"), f"{self.name}.mjs"], folder
+
+
+CLIENTS = [
+    Client("mcp_1"),
+    Client("mcp_2"),
+    Client("mcp_2_legacy", pinned_as="mcp_2"),
+    Client("fastmcp_4"),
+    Client("langchain_tools"),
+    Client("openai_agents", is_structured=False),
+    Client("pydantic_agent", is_structured=False),
+    Client("sdk_1"),
+    Client("client_2"),
+    Client("mcp_remote"),
+    Client("inspector"),
+    Client("stdio"),
+]
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
+def client(request: pytest.FixtureRequest) -> Client:
+    chosen: Client = request.param
+    return chosen
+
+
+async def reported(
+    client: Client, served: Served, *sessions: tuple[str | None, list[tuple[str, Any]]]
+) -> dict[str, Any]:
+    """Return what a client reports of a plan: for each session a key, tools and arguments."""
+    plan = {
+        "url": f"{served.base_url}/api/v1/mcp",
+        "bridge": [*COMMAND, "stdio", "--url", served.base_url],
+        "sessions": [
+            {
+                "api_key": api_key,
+                "calls": [{"tool": tool, "arguments": arguments} for tool, arguments in calls],
+            }
+            for api_key, calls in sessions
+        ],
+    }
+    command, folder = await asyncio.to_thread(client.command)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=folder,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, complaints = await asyncio.wait_for(
+        process.communicate(json.dumps(plan).encode()), ENDS_WITHIN_S
+    )
+    assert process.returncode == 0, complaints.decode()[-4000:]
+    report: dict[str, Any] = json.loads(said)
+    return report
+
+
+async def test_it_lists_the_tools_and_calls_every_one(client, served, record_property):
+    narrow = {STATE: {"ticker": "BTC"}, SIGNALS: {"limit": 2}}
+    calls = [(tool, narrow.get(tool, {})) for tool in TOOLS_BY_NAME]
+    report = await reported(client, served, (served.api_key, calls))
+    record_property("interop", json.dumps([report["client"], report["version"], "every tool"]))
+    (session,) = report["sessions"]
+    assert session["tools"] == list(TOOLS_BY_NAME)
+    for (tool, arguments), result in zip(calls, session["results"], strict=True):
+        expected = await served.answer("mcp", tool, **arguments)
+        if tool == USAGE:
+            expected["quota"] = json.loads(result["text"])["quota"]
+        assert not result["is_error"], (tool, result)
+        assert json.loads(result["text"]) == expected, tool
+        if client.is_structured:
+            assert result["structured"] == expected, tool
+
+
+async def test_whatever_is_refused_reaches_the_model(client, served, record_property):
+    gone = await served.keys.create("gone")
+    await served.keys.revoke(max(key.id for key in await served.keys.list()))
+    report = await reported(
+        client,
+        served,
+        (
+            served.api_key,
+            [
+                (STATE, {"ticker": "BTX"}),
+                (SIGNALS, {"indicator": "macd"}),
+                (SIGNALS, {"limit": 1000}),
+                (STATE, {"timeframes": "1d"}),
+            ],
+        ),
+        (None, [(CATALOG, {}), (STATE, {})]),
+        ("ek_wrong", [(STATE, {})]),
+        (gone, [(STATE, {})]),
+    )
+    record_property("interop", json.dumps([report["client"], report["version"], "refusals"]))
+    refused, keyless, wrong, revoked = [session["results"] for session in report["sessions"]]
+    assert [told(result)[0] for result in refused] == [
+        "unknown_ticker",
+        "unknown_indicator",
+        "invalid_parameter",
+        "invalid_parameter",
+    ]
+    assert "BTC" in told(refused[0])[1]
+    assert "limit" in told(refused[2])[1]
+    assert "timeframes" in told(refused[3])[1]
+    assert not keyless[0]["is_error"]
+    assert told(keyless[1])[0] == "missing_key"
+    assert told(wrong[0])[0] == "invalid_key"
+    assert told(revoked[0])[0] == "revoked_key"
+
+
+async def test_a_spent_quota_reaches_the_model(client, tmp_path, record_property):
+    async with serving(tmp_path, coverage(), daily_limit=1) as served:
+        calls = [(STATE, {"ticker": "BTC"}), (STATE, {"ticker": "BTC"}), (USAGE, {})]
+        report = await reported(client, served, (served.api_key, calls))
+    record_property("interop", json.dumps([report["client"], report["version"], "quota"]))
+    answered, spent, usage = report["sessions"][0]["results"]
+    assert not answered["is_error"]
+    assert not usage["is_error"]
+    assert told(spent)[0] == "rate_limited"
+
+
+async def test_a_store_without_a_compute_run_reaches_the_model(
+    client, served_empty, record_property
+):
+    report = await reported(client, served_empty, (served_empty.api_key, [(STATE, {})]))
+    record_property("interop", json.dumps([report["client"], report["version"], "no data yet"]))
+    assert told(report["sessions"][0]["results"][0])[0] == "unavailable"
+
+
+def told(result: dict[str, Any]) -> tuple[str, str]:
+    """Return code and message of a refusal, found in whatever words the client wraps it in."""
+    text = result["text"]
+    assert result["is_error"] is not False, text
+    error = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert error["docs"].startswith("http")
+    return error["error"], error["message"]

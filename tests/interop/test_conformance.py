@@ -1,0 +1,86 @@
+"""The protocol's own conformance suite, which plays the client and judges what it is answered.
+
+`conformance.yml` says which of its scenarios do not apply to a server of tools with JSON answers;
+the suite fails where one of them passes or another one does not.
+"""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.conformance_server import serving_the_suite
+from tests.interop.environments import HERE, node_environment
+
+pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
+
+SUITE, ALPHA = "@modelcontextprotocol/conformance", "@modelcontextprotocol/conformance-alpha"
+EXPECTED_FAILURES = HERE / "conformance.yml"
+ENDS_WITHIN_S = 120
+Checks = dict[str, list[dict[str, Any]]]
+
+
+async def passed(package: str, url: str, folder: Path, *chosen: str) -> tuple[str, Checks]:
+    """Return the version of a suite and each scenario's checks, once all went as expected."""
+    installed = await asyncio.to_thread(node_environment) / "node_modules"
+    process = await asyncio.create_subprocess_exec(
+        str(installed / ".bin" / "node"),
+        str(installed / package / "dist" / "index.js"),
+        *("server", "--url", url, "--output-dir", str(folder)),
+        *("--expected-failures", str(EXPECTED_FAILURES), *chosen),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
+    assert process.returncode == 0, said.decode()[-4000:]
+    version = json.loads((installed / package / "package.json").read_text())["version"]
+    return version, recorded(folder)
+
+
+def recorded(folder: Path) -> Checks:
+    """Read what a suite has written: a folder a scenario, called server-NAME-TIME."""
+    return {
+        re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT.+", file.parent.name)[1]: json.loads(
+            file.read_text()
+        )
+        for file in folder.glob("*/checks.json")
+    }
+
+
+def schema_checks(scenarios: Checks) -> list[str]:
+    """Return how the check of the messages' schema ended, wherever messages were exchanged."""
+    every = (check for checks in scenarios.values() for check in checks)
+    return [check["status"] for check in every if check["id"] == "wire-schema-valid"]
+
+
+async def test_whatever_applies_to_a_server_of_tools_passes(tmp_path, record_property):
+    async with serving_the_suite(tmp_path) as url:
+        version, scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
+    expected = re.findall(r"^  - (\S+)(?: # (.+))?$", EXPECTED_FAILURES.read_text(), re.MULTILINE)
+    reasons = dict(expected)
+    assert all(reasons.values())
+    assert set(reasons) < set(scenarios)
+    what = f"{', '.join(sorted(scenarios.keys() - reasons.keys()))}; {len(reasons)} do not apply"
+    record_property("interop", json.dumps([SUITE, version, what]))
+
+
+@pytest.mark.parametrize("spoken", ["2025-06-18", "2025-11-25"])
+async def test_every_message_holds_the_protocols_schema(spoken, tmp_path, record_property):
+    chosen = ("--suite", "all", "--spec-version", spoken)
+    async with serving_the_suite(tmp_path) as url:
+        version, scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)
+    ended = schema_checks(scenarios)
+    assert set(ended) == {"SUCCESS"}
+    what = f"wire-schema-valid of {spoken} in {len(ended)} scenarios"
+    record_property("interop", json.dumps([SUITE, version, what]))
+
+
+async def test_the_services_own_list_of_tools_passes(served, tmp_path, record_property):
+    url = f"{served.base_url}/api/v1/mcp"
+    version, scenarios = await passed(ALPHA, url, tmp_path / "said", "--scenario", "tools-list")
+    assert schema_checks(scenarios) == ["SUCCESS"]
+    what = "tools-list and wire-schema-valid over the service's own tools"
+    record_property("interop", json.dumps([SUITE, version, what]))

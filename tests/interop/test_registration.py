@@ -1,0 +1,36 @@
+"""The programs that register the server with a framework run as they are printed."""
+
+import asyncio
+import subprocess
+
+import pytest
+
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.registration import CLIENTS_BY_NAME
+from tests.interop.environments import python_environment
+
+pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
+
+ENDS_WITHIN_S = 120
+
+
+@pytest.mark.parametrize(
+    ("client", "pinned_as"),
+    [
+        ("openai-agents", "openai_agents"),
+        ("langchain", "langchain_tools"),
+        ("pydantic-ai", "pydantic_agent"),
+    ],
+)
+async def test_a_program_lists_the_tools(served, client, pinned_as):
+    python = await asyncio.to_thread(python_environment, pinned_as)
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [str(python), "-c", CLIENTS_BY_NAME[client].lines(served.base_url)],
+        env={"SIGNALS_API_KEY": served.api_key},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(tool in done.stdout for tool in TOOLS_BY_NAME)

@@ -1,0 +1,107 @@
+"""Schemathesis plays every client that the OpenAPI document allows, and some that it does not.
+
+All of its checks hold each answer against the document; what a run excuses, and why, stands in
+`python/schemathesis_hooks.py`.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.throttle import Limit
+from rest_shim.endpoints import CLAIM, ENDPOINTS
+from tests.interop.environments import HERE, python_environment
+from tests.serving import Served, coverage, serving
+
+pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
+
+HOOKS = HERE / "python" / "schemathesis_hooks.py"
+# The same cases on every machine; each failure is reported with the request that repeats it.
+SEED = 1
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+ENDS_WITHIN_S = 600
+PLENTY = 10**9
+UNLIMITED = Limit(PLENTY, 1)
+
+
+def settings(api_key: str | None) -> str:
+    """Return a run's settings: real values for half of the tickers and instants, and the key."""
+    known = {"ticker": ["BTC", "eth", "MATIC"], "as_of": ["2026-09-30T10:03:00Z"]}
+    key = f"[auth.openapi]\nbearer = {{ bearer = {api_key!r} }}\n" if api_key else ""
+    return "\n".join(
+        [
+            f"hooks = {str(HOOKS)!r}",
+            key,
+            *(f"[dictionaries.{name}]\nvalues = {values}" for name, values in known.items()),
+            "[parameters]",
+            *(f'"query.{name}" = {{ dictionary = "{name}", probability = 0.5 }}' for name in known),
+        ]
+    )
+
+
+async def reported(
+    served: Served, api_key: str | None, folder: Path, examples: int
+) -> dict[str, Any]:
+    """Return the report of a run of all checks over every operation in which nothing failed.
+
+    `told.json` in the folder is what its hooks tell.
+    """
+    python = await asyncio.to_thread(python_environment, "schemathesis")
+    document = await served.client.get("/api/v1/openapi.json")
+    (folder / "openapi.json").write_bytes(document.content)
+    (folder / "settings.toml").write_text(settings(api_key))
+    process = await asyncio.create_subprocess_exec(
+        *(str(python.parent / "st"), "--config-file", "settings.toml", "run", "openapi.json"),
+        *("--url", served.base_url, "--checks", "all", "--phases", ",".join(PHASES)),
+        *("--seed", str(SEED), "--max-examples", str(examples), "--continue-on-failure"),
+        *("--generation-database", "none", "--no-color", "--report-json-path", "report.json"),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), ENDS_WITHIN_S)
+    assert process.returncode == 0, said.decode()[-8000:]
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    assert report["operations"]["tested"] == len(ENDPOINTS)
+    assert [report["phases"][phase]["status"] for phase in PHASES] == ["success"] * len(PHASES)
+    return report
+
+
+def recorded(report: dict[str, Any], caller: str) -> str:
+    """Return what a run is recorded as."""
+    cases = report["test_cases"]["generated"]
+    what = f"all checks in {', '.join(PHASES)}: {cases} requests {caller}, seed {report['seed']}"
+    return json.dumps(["schemathesis", report["schemathesis_version"], what])
+
+
+async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_property):
+    async with serving(tmp_path, coverage(), daily_limit=PLENTY, submissions=UNLIMITED) as served:
+        report = await reported(served, served.api_key, tmp_path, 150)
+    record_property("interop", recorded(report, "with a live key"))
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert all(told["excused"].values()), told["excused"]
+    for endpoint in ENDPOINTS:
+        answered = told["answered"][f"{endpoint.method} {endpoint.path}"]
+        assert {success.status for success in endpoint.successes} <= set(answered)
+    assert {400, 404, 409} <= set(told["answered"][f"POST {CLAIM.path}"])
+
+
+@pytest.mark.parametrize(
+    ("caller", "status"),
+    [("without a key", 401), ("with a revoked key", 403), ("with a spent quota", 429)],
+)
+async def test_no_refusal_of_a_key_is_against_the_document(
+    caller, status, tmp_path, record_property
+):
+    async with serving(tmp_path, coverage(), daily_limit=1, submissions=UNLIMITED) as served:
+        await served.rest("/state")
+        if status == 403:
+            await served.keys.revoke(max(key.id for key in await served.keys.list()))
+        report = await reported(served, served.api_key if status != 401 else None, tmp_path, 20)
+    record_property("interop", recorded(report, caller))
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert status in told["answered"]["GET /api/v1/state"]
+    assert 200 not in told["answered"]["GET /api/v1/state"]

@@ -1,0 +1,166 @@
+"""Clients that are slow, idle or too many: they end, and the others are answered meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.connections import BoundedProtocol
+from tests.security.wire import (
+    HOST,
+    LAST,
+    WITHIN_S,
+    Connection,
+    connected,
+    exchanged,
+    statuses,
+    until_closed,
+)
+from tests.service.commands import COMMAND, Running, environment, free_port
+from tests.service.test_cli import write_bars
+from tests.serving import Served, loopback_socket, running
+
+pytestmark = pytest.mark.clause("endpoint")
+
+GET = b"GET /api/v1/openapi.json HTTP/1.1\r\n" + HOST
+POST = b"POST /api/v1/mcp HTTP/1.1\r\n" + HOST
+UNFINISHED = {
+    "nothing": b"",
+    "half a head": GET,
+    "half a body": POST + b"Content-Length: 9\r\n\r\n{",
+    "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n9\r\n{",
+    "no last chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+}
+
+
+class Hasty(BoundedProtocol):
+    """The service's own protocol with less patience, that tells of a connection's end."""
+
+    exchange_s = 0.2
+    lost: asyncio.Event
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost.set()
+
+
+class Crowded(BoundedProtocol):
+    """The service's own protocol with room for three connections."""
+
+    most = staticmethod(lambda: 3)
+
+
+@asynccontextmanager
+async def served_by(served: Served, protocol: type[BoundedProtocol]) -> AsyncIterator[str]:
+    """Serve the same app by a protocol of the test's; yield its address."""
+    with loopback_socket() as bound:
+        async with running(served.app, bound, protocol):
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+async def hasty(served: Served) -> AsyncIterator[str]:
+    Hasty.lost = asyncio.Event()
+    async with served_by(served, Hasty) as address:
+        yield address
+
+
+@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
+async def test_a_request_that_does_not_come_to_its_end_is_given_up(hasty: str, sent: bytes):
+    assert await exchanged(hasty, sent) == b""
+
+
+@pytest.mark.parametrize("more", [b"G", POST + b"Content-Length: 9\r\n\r\n"], ids=["byte", "head"])
+async def test_an_answered_client_that_begins_another_request_has_no_longer(
+    hasty: str, more: bytes
+):
+    refused = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    received = await exchanged(hasty, refused + more)
+    assert statuses(received) == [405]
+
+
+async def test_a_refused_body_that_never_ends_is_not_read_for_ever(hasty: str):
+    head = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with connected(hasty) as (reader, writer):
+        writer.write(head)
+        async with asyncio.timeout(WITHIN_S):
+            while not Hasty.lost.is_set():
+                writer.write(b"1\r\nx\r\n")
+                await asyncio.sleep(0)
+        assert statuses(await until_closed(reader)) in ([405], [])
+
+
+async def test_a_client_that_reads_no_answer_is_given_up(hasty: str):
+    async with connected(hasty) as (reader, writer):
+        writer.write((GET + b"\r\n") * 2000)
+        await asyncio.wait_for(Hasty.lost.wait(), WITHIN_S)
+        answered = statuses(await until_closed(reader))
+    assert set(answered) == {200}
+    assert len(answered) < 2000
+
+
+async def asks_on(connection: Connection) -> list[int]:
+    """Ask for a page on an open connection, for the last time; return the statuses."""
+    reader, writer = connection
+    writer.write(LAST)
+    return statuses(await until_closed(reader))
+
+
+async def test_where_there_are_too_many_the_longest_waiting_make_room(served: Served):
+    async with served_by(served, Crowded) as address, AsyncExitStack() as opened:
+        held = []
+        for _ in range(3):
+            held.append(await opened.enter_async_context(connected(address)))
+            assert (await served.client.get("/api/v1")).status_code == 200
+        # What the first has asked makes its exchange the youngest.
+        held[0][1].write(GET + b"\r\n")
+        await held[0][0].readuntil(b"\r\n\r\n")
+        held.append(await opened.enter_async_context(connected(address)))
+        assert await until_closed(held[1][0]) == b""
+        assert await asks_on(held[3]) == [200]
+        assert await asks_on(held[2]) == [200]
+        assert await asks_on(held[0]) == [200]
+
+
+@pytest.mark.parametrize(
+    ("files", "idle"),
+    [
+        (256, 300),
+        pytest.param(1024, 1000, marks=pytest.mark.prove),
+        pytest.param(4096, 3000, marks=pytest.mark.prove),
+    ],
+)
+def test_others_are_answered_while_idle_clients_fill_the_process(
+    tmp_path: Path, files: int, idle: int
+):
+    port, bars = free_port(), write_bars(tmp_path / "bars")
+    limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND, "serve"]
+    env = environment(tmp_path, port=port, source=f"files:{bars}")
+    process = Running.start(tmp_path, *limited, env=env)
+    try:
+        process.says("Register with")
+        asyncio.run(crowded(f"http://127.0.0.1:{port}", idle))
+        assert process.stop() == 0
+        assert "Traceback" not in "".join(process.printed)
+        assert "resource" not in "".join(process.printed)
+    finally:
+        process.kill()
+
+
+async def crowded(address: str, idle: int) -> None:
+    """Hold as many unfinished requests open, and ask on connections of their own meanwhile."""
+    begun = list(UNFINISHED.values())
+    async with AsyncExitStack() as opened:
+        for number in range(idle):
+            _, writer = await opened.enter_async_context(connected(address))
+            writer.write(begun[number % len(begun)])
+            if number % 50 == 0:
+                assert statuses(await exchanged(address, LAST)) == [200]
+        for _ in range(20):
+            assert statuses(await exchanged(address, LAST)) == [200]
+        async with httpx.AsyncClient(base_url=address) as client:
+            ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+            assert (await client.post("/api/v1/mcp", json=ping)).json()["result"] == {}

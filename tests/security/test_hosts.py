@@ -1,0 +1,94 @@
+"""Host and Origin on every route and page: only what is ours is served, and no script of others."""
+
+import pytest
+
+from tests.rest_shim.document import served_operations
+from tests.security.wire import LAST, exchanged, statuses
+from tests.serving import Served
+
+pytestmark = pytest.mark.clause("endpoint")
+
+PAGES = [("GET", "/web/page.css"), ("GET", "/sandbox/checkout/x"), ("POST", "/sandbox/checkout/x")]
+FOREIGN_HOSTS = [
+    *("localhost.", "localhost.:80", "127.1", "127.0.0.2", "0.0.0.0", "2130706433", "0x7f.0.0.1"),
+    *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::1", "::1", "[::1]evil.example", "[]"),
+    *("", ":80", "localhost:80:80", "localhost:999999", "localhost:x", "localhost,evil.example"),
+    *("localhost evil.example", "localhost/", "localhost?", "localhost#", "evil.example:8000"),
+    *("localhost\\evil.example", "localhost%00", "%6cocalhost", "http://localhost", "l\xf6calhost"),
+]
+FOREIGN_ORIGINS = [
+    *("http://localhost.evil.example", "http://localhost@evil.example", "http://localhost."),
+    *("http://evil.example#localhost", "http://evil.example/localhost", "http://localhost/path"),
+    *("", "null", "localhost", "//localhost", "http:localhost", "http://", "ftp://localhost"),
+    *("chrome-extension://localhost", "http://localhost http://evil.example", "http://[::1"),
+]
+OUR_ORIGINS = ["HTTPS://LOCALHOST:3000", "http://[::1]:3000", "http://127.0.0.1"]
+
+
+def get(
+    host_line: bytes, target: bytes = b"/api/v1/signals/sample", version: bytes = b"1.1"
+) -> bytes:
+    """Return a GET as bytes, its Host lines as given."""
+    return b"GET %s HTTP/%s\r\n%s\r\n" % (target, version, host_line)
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+async def test_a_host_that_only_looks_like_ours_is_refused(served: Served, host: str):
+    line = b"Host: %s\r\n" % host.encode("latin-1")
+    assert statuses(await exchanged(served.base_url, get(line) + LAST)) == [421, 200]
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"LocalHost:1", b"127.0.0.1:", b"[::1]:8000"])
+async def test_our_own_host_is_served_in_each_of_its_spellings(served: Served, host: bytes):
+    sent = get(b"Host: %s\r\n" % host) + LAST
+    assert statuses(await exchanged(served.base_url, sent)) == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (get(b"Host: localhost\r\nHost: evil.example\r\n"), [400]),
+        (get(b"Host: localhost\r\nHost: localhost\r\n"), [400]),
+        (get(b""), [400]),
+        (get(b"", version=b"1.0"), [421]),
+        (get(b"X-Forwarded-Host: localhost\r\nHost: evil.example\r\n"), [421, 200]),
+        (get(b"Host: evil.example\r\n", b"http://localhost/api/v1/signals/sample"), [421, 200]),
+        (get(b"Host: localhost\r\n", b"http://evil.example/api/v1/signals/sample"), [404, 200]),
+        (get(b"Host: localhost\r\n", b"//evil.example/api/v1/signals/sample"), [404, 200]),
+    ],
+)
+async def test_a_request_that_names_two_hosts_or_none_is_not_served(
+    served: Served, sent: bytes, expected: list[int]
+):
+    assert statuses(await exchanged(served.base_url, sent + LAST)) == expected
+
+
+@pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
+async def test_an_origin_that_only_looks_like_ours_is_refused(served: Served, origin: str):
+    answer = await served.client.get("/api/v1/signals/sample", headers={"Origin": origin})
+    assert answer.status_code == 403
+    both = [("Origin", "http://localhost"), ("Origin", origin)]
+    assert (await served.client.get("/api/v1/catalog", headers=both)).status_code == 403
+
+
+async def test_pages_and_unknown_paths_are_kept_from_others_too(served: Served):
+    for method, path in [*PAGES, ("GET", "/nothing"), ("GET", "/")]:
+        for name, value, status in (
+            ("Host", "evil.example", 421),
+            ("Origin", "https://evil.example", 403),
+        ):
+            answer = await served.client.request(method, path, headers={name: value})
+            assert answer.status_code == status
+
+
+async def test_no_answer_lets_a_script_of_another_origin_read_it(served: Served):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
+    for method, path in [*served_operations(served), *PAGES]:
+        for origin in [*OUR_ORIGINS, "https://evil.example"]:
+            sent = served.key_headers | {"Origin": origin}
+            answer = await served.client.request(method, path, headers=sent)
+            preflight = await served.client.request("OPTIONS", path, headers=sent | asked)
+            assert (answer.status_code == 403) is (origin not in OUR_ORIGINS)
+            assert preflight.status_code == (405 if origin in OUR_ORIGINS else 403)
+            for headers in (answer.headers, preflight.headers):
+                assert not [name for name in headers if name.startswith("access-control")]

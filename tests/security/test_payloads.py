@@ -1,0 +1,223 @@
+"""Hostile values in every parameter, field, path and header: one plain refusal, or an answer."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+import pytest
+
+from mcp_server.arguments import accepted
+from mcp_server.calls import AnyTool
+from mcp_server.tools.registry import TOOLS
+from tests.bad_inputs import PATHS
+from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, kept
+from tests.security.wire import HOST, LAST, exchanged, statuses
+from tests.serving import Served
+
+pytestmark = pytest.mark.clause("endpoint")
+
+ERROR = {"error", "message", "docs"}
+COUNTED = frozenset({"usage"})
+SALES = frozenset({"usage", "claims", "attempts", "access_requests", "sandbox_sessions"})
+CHECKOUT, CLAIM, REQUEST = (
+    "/api/v1/access/checkout",
+    "/api/v1/access/claim",
+    "/api/v1/access-request",
+)
+FIELDS = [
+    *((CHECKOUT, name) for name in ("contact_email", "billing", "agent_name")),
+    (CLAIM, "claim_token"),
+    *((REQUEST, name) for name in ("contact_email", "agent_name", "operator", "use_case")),
+    (REQUEST, "expected_volume"),
+]
+LONGEST_QUERY = 12_000
+HEADERS = [
+    *("Authorization", "X-Api-Key", "Accept", "Content-Type", "Origin", "MCP-Protocol-Version"),
+    *("X-Forwarded-For", "X-Original-URL", "User-Agent", "Cookie", "Mcp-Session-Id", "Range"),
+]
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def free_texts(tool: AnyTool) -> list[str]:
+    return [name for name, schema in accepted(tool.query).items() if "enum" not in schema]
+
+
+def is_plain(body: dict[str, Any]) -> bool:
+    """Hold a refusal against the one error body, on one line and no longer than it must be."""
+    assert set(body) - {"how_to_get_access"} == ERROR, body
+    assert body["message"].isprintable(), body
+    assert len(body["message"]) < 2_500, body
+    return True
+
+
+def is_refused_or_answered(response: httpx.Response, statuses: tuple[int, ...]) -> bool:
+    assert response.status_code in statuses, response.text[:500]
+    assert response.headers["content-type"] == "application/json"
+    return response.status_code < 400 or is_plain(response.json())
+
+
+def is_result(response: httpx.Response) -> bool:
+    """Hold what the MCP endpoint says of a call against an answer or a refusal with 400."""
+    result = json.loads(response.content)["result"]
+    if not result["isError"]:
+        return True
+    assert result["_meta"]["signals/status"] == 400, result
+    return is_plain(json.loads(result["content"][0]["text"]))
+
+
+def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield each value in each argument that is no enum, in all at once, and as a name."""
+    for value in values:
+        yield from ({name: value} for name in free_texts(tool))
+        yield dict.fromkeys(accepted(tool.query), value)
+        yield {str(value): value}
+
+
+# Unless proven, the tools share the values out between them, so that each value goes to one.
+@pytest.mark.parametrize("share", [len(TOOLS), pytest.param(1, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("number", range(len(TOOLS)))
+async def test_a_tool_refuses_or_answers_whatever_stands_in_its_arguments(
+    served: Served, tmp_path: Path, number: int, share: int
+):
+    tool, before = TOOLS[number], kept(tmp_path, without=COUNTED)
+    for arguments in given_to(tool, HOSTILE[number % share :: share]):
+        params = {"name": tool.name, "arguments": arguments}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        assert is_result(await served.post(body, **served.key_headers))
+        query = urlencode(arguments, errors="surrogatepass")
+        answer = await served.rest(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
+        assert is_refused_or_answered(answer, (200, 400))
+    assert kept(tmp_path, without=COUNTED) == before
+
+
+@pytest.mark.parametrize("share", [len(FIELDS), pytest.param(1, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("number", range(len(FIELDS)))
+async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
+    served: Served, tmp_path: Path, number: int, share: int
+):
+    before = kept(tmp_path, without=SALES)
+    path, name = FIELDS[number]
+    least = {} if path == CLAIM else {"contact_email": "agent@example.com"}
+    for value in HOSTILE[number % share :: share]:
+        for body in ({name: value}, {str(value): value}):
+            served.clock.now += 600_000
+            answer = await served.client.post(path, content=json.dumps(least | body))
+            assert is_refused_or_answered(answer, (200, 201, 400, 404))
+            assert "api_key" not in answer.text
+    assert kept(tmp_path, without=SALES) == before
+
+
+async def test_no_path_leads_out_of_what_is_served(served: Served):
+    for payload in PAYLOADS:
+        for folder in ("/", "/api/v1/", "/web/", "/sandbox/checkout/"):
+            path = folder + quote(payload[:3_000].encode(), safe="")
+            answer = await served.client.get(path)
+            assert answer.status_code == 404, path
+            assert is_plain(answer.json())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *(b"/api/v1/../../etc/passwd", b"/web/../../etc/passwd", b"/web/%2e%2e/page.html"),
+        *(b"/web//page.css", b"/web/page.css%00.html", b"/api/v1/state%3fticker=BTC", b"*", b"//"),
+        *(b"/%2e%2e/%2e%2e/etc/passwd", b"/%ff%fe", b"/%", b"/" + b"a" * 15_000),
+    ],
+)
+async def test_a_raw_path_is_looked_up_as_it_stands(served: Served, target: bytes):
+    sent = b"GET %s HTTP/1.1\r\n%s\r\n" % (target, HOST) + LAST
+    assert statuses(await exchanged(served.base_url, sent)) == [404, 200]
+
+
+@pytest.mark.parametrize("name", HEADERS)
+async def test_a_header_is_refused_or_passed_over_whatever_it_holds(served: Served, name: str):
+    for payload in PAYLOADS:
+        value = payload[:3_000].encode()
+        if not set(b"\x00\r\n") & set(value):
+            call = {"name": "signals_get_state"}
+            body = {**PING, "method": "tools/call", "params": call}
+            sent = [(name.encode(), value)]
+            answer = await served.client.post("/api/v1/mcp", json=body, headers=sent)
+            assert answer.status_code in (200, 400, 403, 406, 415)
+            assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 300_000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"X-A: " + b"a" * 300_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"X-A: a\r\n" * 50_000,
+    ],
+    ids=["path", "header", "headers"],
+)
+async def test_a_head_without_end_is_refused_and_closed(served: Served, head: bytes):
+    # Where it is still sending when the connection is closed, the refusal may be lost.
+    assert statuses(await exchanged(served.base_url, head)) in ([400], [])
+    assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
+
+
+async def test_parameters_without_number_are_refused_in_few_words(served: Served):
+    many = "&".join(f"x{number}={number}" for number in range(1_500))
+    for query in (many, "ticker=" + "A" * 12_000, "&" * 12_000 + "x=1", "=" * 12_000, "x" * 12_000):
+        answer = await served.rest(f"/state?{query}")
+        assert answer.status_code == 400
+        assert is_plain(answer.json())
+
+
+DEEP = 100_000
+NOT_JSON = {
+    "deep arrays": b"[" * DEEP + b"]" * DEEP,
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "a number of 5,000 digits": b'{"jsonrpc":"2.0","method":"ping","id":%s}' % (b"9" * 5_000),
+    "NaN": b'{"jsonrpc":"2.0","method":"ping","id":NaN}',
+    "Infinity": b'{"jsonrpc":"2.0","method":"ping","id":-Infinity}',
+    "NUL bytes": b"\x00" * 100,
+    "a NUL in a text": b'{"jsonrpc":"2.0","method":"pi\x00ng","id":1}',
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(PING).encode(),
+    "UTF-16": json.dumps(PING).encode("utf-16"),
+    "bytes that are no UTF-8": b'{"jsonrpc":"2.0","method":"\xc0\xae","id":1}',
+    "an encoded surrogate": b'{"jsonrpc":"2.0","method":"\xed\xa0\x80","id":1}',
+    "two objects": json.dumps(PING).encode() * 2,
+    "a comment": b'{"jsonrpc":"2.0","method":"ping","id":1}//',
+    "XML": b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
+}
+MALFORMED = {
+    "a name twice": b'{"jsonrpc":"2.0","method":"ping","method":"tools/list","id":1}',
+    "an argument twice": b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":'
+    b'{"name":"signals_get_catalog","arguments":{"ticker":"BTC","ticker":"ETH"}}}',
+    "an id beyond all numbers": b'{"jsonrpc":"2.0","method":"ping","id":1e999}',
+    "a batch of batches": b"[[[]]]",
+}
+
+
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+async def test_what_is_no_json_is_a_parse_error(served: Served, body: bytes):
+    assert (await served.post(body)).json()["error"]["code"] == -32700
+    for path in (CHECKOUT, CLAIM, REQUEST):
+        answer = await served.client.post(path, content=body)
+        assert answer.status_code == 400
+        assert is_plain(answer.json())
+
+
+@pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
+async def test_json_that_two_readers_may_understand_differently_is_no_request(
+    served: Served, body: bytes
+):
+    assert (await served.post(body)).json()["error"]["code"] == -32600
+
+
+async def test_methods_names_and_ids_are_texts_like_any_other(served: Served):
+    for payload in (*PAYLOADS, LONE_SURROGATE):
+        answer = await served.post({**PING, "id": payload})
+        assert json.loads(answer.content) == {"jsonrpc": "2.0", "id": payload, "result": {}}
+        unknown = await served.rpc(payload)
+        assert unknown["error"]["code"] == -32601
+        called = await served.rpc("tools/call", {"name": payload})
+        assert called["error"]["code"] == -32602
+        for error in (unknown["error"], called["error"]):
+            assert error["message"].isprintable()
+            assert len(error["message"]) < 300

@@ -1,0 +1,143 @@
+"""No key, claim token, query or e-mail address gets into the log, no secret into the store."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.security.wire import HOST, LAST, exchanged
+from tests.service.commands import Running, free_port, running, signals
+from tests.service.test_cli import write_bars
+from tests.service.test_stripe_purchase import assert_nowhere, stored
+from tests.serving import Served
+
+pytestmark = pytest.mark.clause("access")
+
+MARK = "zq7mark"
+FORGED = f"\n\r\x1b[31m{MARK}\x00\u2028level=info event=forged {MARK}@example.com"
+UNKNOWN_KEY = "ek_" + "B" * 43
+WRONG_TOKEN = "ct_" + "C" * 43
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[tuple[Running, str]]:
+    """`signals serve` on a recording, in a process of its own, and its address."""
+    port = free_port()
+    with running(
+        tmp_path, "serve", port=port, source=f"files:{write_bars(tmp_path / 'bars')}"
+    ) as process:
+        process.says("Register with")
+        yield process, f"http://127.0.0.1:{port}"
+
+
+def bought(client: httpx.Client) -> list[str]:
+    """Buy a key; return the claim token and the key."""
+    body = {"contact_email": f"{MARK}@example.com", "agent_name": MARK}
+    begun = client.post("/api/v1/access/checkout", json=body).json()
+    client.post(begun["checkout_url"], data={"action": "pay"})
+    token = begun["claim_token"]
+    active = client.post("/api/v1/access/claim", json={"claim_token": token}).json()
+    return [token, active["api_key"]]
+
+
+def ask_everywhere(client: httpx.Client, secret: str) -> None:
+    """Put a forged line and a secret into all that a client may choose."""
+    text = FORGED + secret
+    keys = ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}, {})
+    for headers in keys:
+        sent = headers | {"User-Agent": f"{MARK}\x1b[31m", "X-Forwarded-For": f"{MARK}, {secret}"}
+        client.get("/api/v1/state", params={"ticker": text}, headers=sent)
+        client.get("/api/v1/state", headers=sent)
+        client.get(f"/{MARK}%0d%0aevent=forged{secret}", headers=sent)
+        client.request("MARK", "/api/v1/mcp", headers=sent)
+        for method, params in (
+            (text, None),
+            ("tools/call", {"name": text}),
+            ("tools/call", {"name": "signals_get_state", "arguments": {text: text}}),
+            ("tools/call", {"name": "signals_get_state", "arguments": {"ticker": text}}),
+        ):
+            body = {"jsonrpc": "2.0", "id": text, "method": method, "params": params}
+            client.post("/api/v1/mcp", json=body, headers=sent)
+        for path in ("access/checkout", "access/claim", "access-request"):
+            for name in ("contact_email", "agent_name", "claim_token", text):
+                client.post(f"/api/v1/{path}", json={name: text}, headers=sent)
+
+
+def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_theirs(
+    process: tuple[Running, str], tmp_path: Path
+):
+    service, address = process
+    own_key = signals(tmp_path, "keys", "create", "--label", "me").stdout.strip()
+    with httpx.Client(base_url=address, headers={"Host": "localhost"}) as client:
+        secrets = [own_key, UNKNOWN_KEY, WRONG_TOKEN, *bought(client)]
+        for secret in secrets:
+            ask_everywhere(client, secret)
+        for raw in (b"\x1b[31mforged\r\n\r\n", upgrade(own_key)):
+            asyncio.run(exchanged(address, raw + LAST))
+        assert_nowhere(secrets, [stored(tmp_path)])
+        with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
+            db.execute("ALTER TABLE keys RENAME TO mislaid")
+        ask_everywhere(client, own_key)
+    assert service.stop() == 0
+    lines = service.printed
+    events = [line for line in lines if line.startswith(("at=", "level=", "tool="))]
+    assert [line for line in events if "event=store_failed" in line]
+    said = "".join(lines)
+    assert_nowhere([*secrets, MARK, "forged"], [said.encode()])
+    after = lines[lines.index(events[0]) :]
+    assert all("event=" in line and line[:-1].isprintable() for line in after)
+
+
+def upgrade(secret: str) -> bytes:
+    """Return a request to go on in WebSocket, its protocol's name a secret."""
+    return (
+        b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Protocol: %s\r\n%s\r\n" % (secret.encode(), HOST)
+    )
+
+
+async def test_the_store_is_asked_for_hashes_alone(served: Served):
+    """So no comparison can tell how much of a key or token was right: see `Admissions.admit`."""
+    begun = await served.client.post(
+        "/api/v1/access/checkout", json={"contact_email": "agent@example.com"}
+    )
+    secrets = [served.api_key, UNKNOWN_KEY, WRONG_TOKEN, begun.json()["claim_token"]]
+    statements: list[str] = []
+    connections = served.access._connections
+    for connection in (connections._reader, connections._writer):
+        await connection.set_trace_callback(statements.append)
+    for secret in secrets:
+        await served.rest("/usage", x_api_key=secret)
+        await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})
+        await served.client.post("/api/v1/access/claim", json={"claim_token": secret})
+    asked = "\n".join(statements)
+    for secret in secrets:
+        assert sha256(secret.encode()).hexdigest().upper() in asked.upper()
+        assert secret not in asked
+        assert secret.encode().hex().upper() not in asked.upper()
+
+
+async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(served: Served):
+    answers = set()
+    for place in (3, 20, 45):
+        other = "A" if served.api_key[place] != "A" else "B"
+        near = served.api_key[:place] + other + served.api_key[place + 1 :]
+        answer = await served.rest("/state", x_api_key=near)
+        answers.add((answer.status_code, json.dumps(answer.json())))
+    answer = await served.rest("/state", x_api_key=UNKNOWN_KEY)
+    assert answers == {(401, json.dumps(answer.json()))}
+    assert (await served.rest("/state", x_api_key=served.api_key)).status_code == 200
+
+
+async def test_no_answer_names_what_serves_it(served: Served):
+    for method, path in (("GET", "/api/v1"), ("GET", "/nothing"), ("PUT", "/api/v1/mcp")):
+        answer = await served.client.request(method, path)
+        assert not {"server", "x-powered-by", "via"} & set(answer.headers)
+        assert "uvicorn" not in answer.text.lower()
+    assert b"uvicorn" not in (await exchanged(served.base_url, b"nonsense\r\n\r\n")).lower()

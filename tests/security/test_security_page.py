@@ -1,0 +1,42 @@
+"""SECURITY.md names the tests that hold each promise, and figures that the code has."""
+
+import re
+
+import pytest
+
+from mcp_server.transport import MAX_BODY_BYTES
+from service.connections import EXCHANGE_S, RESERVED
+from tests.service.commands import ROOT
+
+pytestmark = pytest.mark.clause("documents")
+
+PAGE = (ROOT / "SECURITY.md").read_text()
+PROMISES = re.findall(
+    r"^\| (?!promise|---)(.+) \| (.+) \|$", PAGE.split("## What is promised")[1], re.MULTILINE
+)
+
+
+def test_every_promise_names_test_files_that_exist():
+    assert len(PROMISES) > 10
+    for promise, held_by in PROMISES:
+        files = re.findall(r"`(tests/\w+/test_\w+\.py)`", held_by)
+        assert ", ".join(f"`{file}`" for file in files) == held_by, promise
+        for file in files:
+            assert "\ndef test_" in (text := (ROOT / file).read_text()) or "async def test_" in text
+
+
+def test_every_security_test_is_named():
+    ours = {f"tests/security/{path.name}" for path in (ROOT / "tests/security").glob("test_*.py")}
+    assert ours - set(re.findall(r"tests/\w+/\w+\.py", PAGE)) == {
+        "tests/security/test_security_page.py"
+    }
+
+
+def test_the_figures_of_the_page_are_those_of_the_code():
+    assert f"within {EXCHANGE_S:.0f} seconds" in PAGE
+    assert f"{RESERVED} of\n  which" in PAGE
+    assert f"over {MAX_BODY_BYTES >> 20} MiB" in PAGE
+
+
+def test_the_readme_links_the_page():
+    assert "(SECURITY.md)" in (ROOT / "README.md").read_text()

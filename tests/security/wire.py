@@ -1,0 +1,48 @@
+"""Requests as bytes, for what no HTTP client would send, and everything that comes back."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+WITHIN_S = 20
+HOST = b"Host: localhost\r\n"
+LAST = b"GET /api/v1/signals/sample HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
+STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ")
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def connected(base_url: str) -> AsyncIterator[Connection]:
+    address = urlsplit(base_url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """Return what comes until the server closes the connection."""
+    received = bytearray()
+    with suppress(ConnectionError):
+        async with asyncio.timeout(WITHIN_S):
+            while part := await reader.read(65_536):
+                received += part
+    return bytes(received)
+
+
+async def exchanged(base_url: str, sent: bytes) -> bytes:
+    """Send bytes on a connection of their own; return what comes until the server closes it."""
+    async with connected(base_url) as (reader, writer):
+        writer.write(sent)
+        return await until_closed(reader)
+
+
+def statuses(received: bytes) -> list[int]:
+    """Return the status of each response, in their order."""
+    return [int(status) for status in STATUS.findall(received)]

@@ -1,0 +1,179 @@
+"""What was latest at a past time: by index alone, and as a slow model of the passes tells it."""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.vocabulary import HOUR_MS, run_at_or_before
+from store import sqlite_past
+from store.rows import ChangeRow, Pass, Snapshot, WatermarkRow
+from store.sqlite import SqliteMarketStore
+from tests.store.rows import DAY_MS, NOW, alert, change, work
+
+pytestmark = pytest.mark.clause("store")
+
+LAST = run_at_or_before(NOW)
+EDGE = LAST - 365 * DAY_MS
+STATEMENTS = {
+    "the pass of a time": (sqlite_past.WRITTEN, 1),
+    "whether the next is nominal": (sqlite_past.IS_NOMINAL, 1),
+    "its last row": (sqlite_past.LAST_CREATED, 1),
+    "the readings": (sqlite_past.READINGS, 1),
+}
+TICKERS = ("BTC", "ETH", "XAU")
+KEYS = ("enzo", "perpkit", "dexter")
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_the_past_is_searched_by_index_and_never_sorted(
+    market: SqliteMarketStore, path: Path, name: str
+) -> None:
+    sql, values = STATEMENTS[name]
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", [5] * values).fetchall()
+    steps = [row[3] for row in plan]
+    scanned = [step for step in steps if step.startswith("SCAN")]
+    assert all(step.split()[1] in {"r", "a"} for step in scanned), steps  # as the latest board is
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+    assert any(step.startswith("SEARCH") for step in steps), steps
+
+
+async def test_a_cell_is_searched_to_its_newest_row_by_then(
+    market: SqliteMarketStore, path: Path
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_past.READINGS}", [5])
+        (cell,) = (row[3] for row in plan if "cell" in row[3])
+    assert cell.startswith("SEARCH c USING INDEX cell (asset_id=? AND indicator=? AND timeframe=?")
+    assert "created_at<?" in cell
+
+
+async def test_passes_of_one_instant_count_together(market: SqliteMarketStore) -> None:
+    """A catch-up over the grid of passes writes several at one time of the clock."""
+    for step in (0, 1):
+        rows = [change(LAST + step, after=1 - 2 * step)]
+        await market.commit(work(LAST + step * HOUR_MS, changes=rows, written_at=LAST + 5))
+    held = await market.snapshot_at(LAST + 5)
+    assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
+
+
+async def test_a_pass_without_rows_moves_the_market_time_alone(market: SqliteMarketStore) -> None:
+    await market.commit(work(LAST, changes=[change(LAST)], written_at=LAST))
+    await market.commit(work(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
+    held = await market.snapshot_at(LAST + HOUR_MS)
+    assert (held.market_time, held.last_created_at) == (LAST + HOUR_MS, LAST)
+    assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
+
+
+async def test_alerts_are_no_readings_and_move_the_last_row(market: SqliteMarketStore) -> None:
+    await market.commit(
+        work(LAST, changes=[change(LAST)], alerts=[alert(LAST + 1)], written_at=LAST)
+    )
+    held = await market.snapshot_at(LAST)
+    assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
+
+
+async def test_the_past_begins_with_what_began_last(market: SqliteMarketStore) -> None:
+    assert (await market.snapshot()).past_from is None
+    silent = [change(LAST, published=False), change(LAST + 1, "ETH", published=False)]
+    feeds = {"BTC": LAST + 7, "ETH": LAST + 9}
+    await market.commit(work(LAST + HOUR_MS, changes=silent, publish_from=feeds))
+    assert (await market.snapshot()).past_from == LAST + 7
+    assert (await market.snapshot_at(LAST + 7)).past_from == LAST + 7
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Pass]:
+    """Draw passes around the edge of what is kept: nominal ones of many hours, then live ones."""
+    hour, newest = EDGE - draw(st.integers(1, 6)) * HOUR_MS, 0
+    passes: list[Pass] = []
+    for is_live in [False] * draw(st.integers(1, 3)) + [True] * draw(st.integers(0, 4)):
+        hours = draw(st.integers(1, 4))
+        is_again = is_live and draw(st.booleans()) and passes[-1].written_at is not None
+        ends = hour if is_again else hour + hours * HOUR_MS
+        written_at = None
+        if is_live:
+            earlier = passes[-1].written_at or 0
+            written_at = max(ends, earlier) + draw(st.sampled_from([0, 1, 30_000, 50 * 60_000]))
+        runs = [ends] if is_again else range(hour + HOUR_MS, ends + 1, HOUR_MS)
+        rows: list[ChangeRow] = []
+        for run in runs:
+            for _ in range(draw(st.integers(0, 4))):
+                newest = max(newest + draw(st.sampled_from([1, 1, 400])), written_at or run)
+                cell = draw(st.sampled_from(TICKERS)), draw(st.sampled_from(KEYS))
+                rows.append(change(newest, *cell, after=draw(st.integers(-1, 1))))
+        late = [WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(subsets(TICKERS))]
+        passes.append(work(ends, changes=rows, written_at=written_at, watermarks=late))
+        hour = ends
+    return [*passes, work(LAST, written_at=LAST)]
+
+
+def subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(of), unique=True)
+
+
+def modelled(passes: Sequence[Pass], at: int) -> tuple[object, ...]:
+    """Return market time, readings and late assets at a time, pass by pass and row by row."""
+    cells: dict[tuple[str, str], int] = {}
+    late: tuple[str, ...] = ()
+    market_time = 0
+    for work_ in passes:
+        rows = work_.changes
+        if (work_.written_at or work_.market_time) <= at:
+            market_time = work_.market_time
+            late = tuple(sorted(row.ticker for row in work_.watermarks if row.is_late))
+        elif work_.written_at is None and (run := run_at_or_before(at)) > market_time:
+            market_time, late = run, ()
+            rows = [row for row in rows if run_at_or_before(row.created_at) <= run]
+        else:
+            break
+        cells |= {(row.ticker, row.indicator): row.after for row in rows}
+    return market_time, cells, late
+
+
+def told(held: Snapshot) -> tuple[object, ...]:
+    cells = {
+        (ticker, key): readings["1h"]
+        for ticker, keys in held.readings.items()
+        for key, readings in keys.items()
+    }
+    return held.market_time, cells, held.late
+
+
+def moments(passes: Sequence[Pass]) -> list[int]:
+    """Return the times at which anything happens, and those beside them, that can be asked for."""
+    times = {EDGE, LAST}
+    for work_ in passes:
+        times |= {work_.market_time, work_.written_at or work_.market_time}
+        times |= {row.created_at for row in work_.changes}
+        times |= {run_at_or_before(row.created_at) for row in work_.changes}
+    beside = {at + by for at in times for by in (-1, 0, 1)}
+    return sorted(at for at in beside if EDGE <= at <= LAST)
+
+
+@settings(max_examples=12, deadline=None)
+@given(passes=histories())
+def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
+    passes: list[Pass],
+) -> None:
+    async def check() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            store = await SqliteMarketStore.open(Path(folder) / "market.db")
+            try:
+                for work_ in passes:
+                    await store.commit(work_)
+                for _ in range(2):
+                    for at in moments(passes):
+                        assert told(await store.snapshot_at(at)) == modelled(passes, at), at
+                    await store.prune()
+            finally:
+                await store.close()
+
+    asyncio.run(check())
