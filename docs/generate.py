@@ -8,7 +8,7 @@ import asyncio
 import re
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from rest_shim.registration import CLIENTS, Client
 from schemas.vocabulary import TIMEFRAMES
-from tests.agents.played import every_task
+from tests.agents.agent import Agent
+from tests.agents.played import Task, every_task
 from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.full_board import fill, turn_everything
 from tests.serving import Served, serving
@@ -73,15 +74,19 @@ def main(arguments: Sequence[str] | None = None, pages: Sequence[Path] = PAGES) 
     return 1 if old and is_check else 0
 
 
-async def outdated(pages: Iterable[Path]) -> dict[Path, str]:
-    """Return the pages whose generated parts are not up to date, with the text they should have."""
+async def outdated(pages: Iterable[Path], without: Container[str] = ()) -> dict[Path, str]:
+    """Return the pages whose generated parts are not up to date, with the text they should have.
+
+    Parts named in `without` are taken as they are.
+    """
     texts = {page: page.read_text() for page in pages}
     names = {match[2] for text in texts.values() for match in BLOCK.finditer(text)}
-    made = {name: await BLOCKS[name]() for name in sorted(names)}
-    current = {
-        page: BLOCK.sub(lambda match: match[1] + made[match[2]] + match[3], text)
-        for page, text in texts.items()
-    }
+    made = {name: await BLOCKS[name]() for name in sorted(names) if name not in without}
+
+    def current_part(match: re.Match[str]) -> str:
+        return match[1] + made[match[2]] + match[3] if match[2] in made else match[0]
+
+    current = {page: BLOCK.sub(current_part, text) for page, text in texts.items()}
     return {page: text for page, text in current.items() if text != texts[page]}
 
 
@@ -99,6 +104,14 @@ async def tools() -> str:
             )
             for tool in TOOLS
         ),
+    )
+
+
+async def clients() -> str:
+    """Return the table of clients, where each is told of the server, and what prints the lines."""
+    return _table(
+        ("client", "where", "the lines"),
+        ((c.title, c.where, f"`signals connect {c.name}`") for c in CLIENTS),
     )
 
 
@@ -141,17 +154,14 @@ async def tasks() -> str:
     agents = await every_task()
     return _table(
         ("question", "calls", "refused", "characters", "tokens"),
-        (
-            (
-                task.question,
-                str(len(agent.calls)),
-                str(agent.errors),
-                _rounded(agent.characters),
-                _rounded(round(agent.tokens)),
-            )
-            for task, agent in agents.items()
-        ),
+        (task_cells(task, agent) for task, agent in agents.items()),
     )
+
+
+def task_cells(task: Task, agent: Agent) -> tuple[str, ...]:
+    """Return what a row tells of a task and the agent that solved it."""
+    figures = agent.characters, round(agent.tokens)
+    return task.question, str(len(agent.calls)), str(agent.errors), *map(_rounded, figures)
 
 
 def _sizes_at_most(usual: dict[str, Sizes], turned: dict[str, Sizes]) -> str:
@@ -210,12 +220,17 @@ def _first_sentence(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(map(line, [head, ["---"] * len(head), *rows]))
+
+
+def line(cells: Sequence[str]) -> str:
+    """Write a row of a Markdown table."""
+    return f"| {' | '.join(cells)} |\n"
 
 
 BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {
     "tools": tools,
+    "clients": clients,
     "hosts": hosts,
     "frameworks": frameworks,
     "sizes": sizes,

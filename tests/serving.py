@@ -320,7 +320,7 @@ async def serving(
             )
             async with (
                 running(app, bound),
-                httpx.AsyncClient(base_url=base_url, verify=False) as client,
+                httpx.AsyncClient(base_url=base_url, verify=False, timeout=60) as client,
             ):
                 api_key = await keys.create("tests")
                 yield Served(base_url, api_key, client, market, access, keys, clock, app)

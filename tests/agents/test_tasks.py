@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from jsonschema import ValidationError
 
+from docs.generate import ROOT, line, task_cells
 from tests.agents import tasks, truths
 from tests.agents.played import SCENES, TASKS, Task, played
 from tests.agents.scenes import Open, by_hand, running
@@ -12,6 +13,7 @@ from tests.bad_inputs import STATE
 
 pytestmark = pytest.mark.clause("answers")
 
+PAGE = (ROOT / "docs" / "agents.md").read_text()
 MOST_TOKENS = 25_000
 MANY = ("BTC", "ETH", "BNB", "SOL", "HYPE", "NVDA", "TSLA", "IBM", "XAU", "XAG")
 
@@ -23,6 +25,7 @@ async def test_agents_find_out_what_is_true_within_their_context(
     for task, agent in (await played(scene, tmp_path)).items():
         assert agent.tokens <= MOST_TOKENS, task.question
         assert agent.errors == task.errors, task.question
+        assert line(task_cells(task, agent)) in PAGE, "run `make docs`"
 
 
 @pytest.mark.prove

@@ -45,8 +45,9 @@ def results() -> list[dict[str, Any]]:
     return asyncio.run(called())
 
 
-def test_what_is_generated_is_up_to_date(capsys):
-    assert generate.main(["--check"]) == 0, capsys.readouterr().err
+async def test_what_is_generated_is_up_to_date():
+    # tests/agents holds the rows of the tasks, which it plays anyway.
+    assert list(await generate.outdated(generate.PAGES, without=["tasks"])) == []
 
 
 def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsys):
