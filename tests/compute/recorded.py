@@ -6,7 +6,7 @@ Reading, building and latching are written apart from `compute`: a fault there c
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,23 @@ Array = np.ndarray[Any, Any]
 Series = dict[str, Array]
 
 
+class Size(NamedTuple):
+    """How many newest rows of each file are read; at least how many bars and readings they give."""
+
+    rows: int
+    bars: int
+    readings: int
+
+
+NEWEST = Size(1800, 40_000, 30_000)
+EVERYTHING = Size(10**9, 140_000, 130_000)
+sizes = pytest.mark.parametrize(
+    "size",
+    [NEWEST, pytest.param(EVERYTHING, marks=pytest.mark.prove)],
+    ids=["newest", "everything"],
+)
+
+
 def recorded_folder() -> Path:
     default = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "bars"
     return Path(os.environ.get("SIGNALS_TEST_BARS", default))
@@ -37,12 +54,12 @@ def require_recorded() -> None:
 
 
 @cache
-def recorded_series() -> list[tuple[str, Series]]:
+def recorded_series(rows: int = EVERYTHING.rows) -> list[tuple[str, Series]]:
     """Return (label such as `BTC 4h`, series) with arrays open .. volume, close_time, funding."""
     series = []
     for path in sorted(recorded_folder().glob("*_1[hd].csv")):
         ticker, timeframe = path.stem.split("_")
-        bars = _accepted(pd.read_csv(path), HOUR_S if timeframe == "1h" else 0)
+        bars = _accepted(pd.read_csv(path).tail(rows), HOUR_S if timeframe == "1h" else 0)
         bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
         built = {timeframe: bars}
         if timeframe == "1h":
@@ -90,9 +107,9 @@ def _arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
     return {**series, "close_time": closes, "funding": np.array(sums)}
 
 
-def stepped(indicator: Indicator) -> list[tuple[str, Series, Series, Array]]:
-    """Step all recorded series in company; return (label, series, raw values, readings) of each."""
-    chosen = sorted(recorded_series(), key=lambda item: -len(item[1]["close"]))
+def stepped(indicator: Indicator, size: Size) -> list[tuple[str, Series, Series, Array]]:
+    """Step the recorded series in company; return (label, series, raw values, readings) of each."""
+    chosen = sorted(recorded_series(size.rows), key=lambda item: -len(item[1]["close"]))
     lengths = np.array([len(series["close"]) for _, series in chosen])
     carries = indicator.start(len(chosen)), indicator.start(len(chosen))
     values: list[dict[str, list[float]]] = [{} for _ in chosen]

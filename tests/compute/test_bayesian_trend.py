@@ -8,11 +8,13 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from compute.indicators.bayesian_trend import ENTER, EXIT, BayesianTrend
 from tests.compute.recorded import (
     Array,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     is_near,
     plain_latch,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -50,10 +52,11 @@ def filtered(x: Array) -> tuple[Array, Array, Array]:
     return np.append(x[0], level), np.append(0.0, slope), np.append(np.nan, spread)
 
 
-def test_bayesian_trend_agrees_with_statsmodels_on_every_recorded_series():
+@sizes
+def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(BayesianTrend()):
+    for label, series, ours, reading in stepped(BayesianTrend(), size):
         level, slope, slope_variance = filtered(np.log(series["close"]))
         z = slope / np.sqrt(slope_variance)
         score = 2 * norm.cdf(z) - 1
@@ -65,8 +68,8 @@ def test_bayesian_trend_agrees_with_statsmodels_on_every_recorded_series():
         near = is_near(score, 0.60, 0.10)
         readings += assert_readings_agree(label, reading, plain_latch(score, 0.60, 0.10), near)
     print(f"bayesian_trend: {values} scores and {readings} readings agree with statsmodels")
-    assert values > 140_000
-    assert readings > 130_000
+    assert values > size.bars
+    assert readings > size.readings
 
 
 def test_the_latch_thresholds_are_the_normal_quantiles_of_the_stated_probabilities():

@@ -9,9 +9,11 @@ from compute.indicators.contract import NO_READING, Bar
 from tests.compute.recorded import (
     Array,
     Series,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -55,10 +57,11 @@ def readings_over(close: Array, span: Array) -> list[int]:
     return readings[199:]
 
 
-def test_channels_and_readings_agree_with_ta_lib_on_every_recorded_bar():
+@sizes
+def test_channels_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(Ceres()):
+    for label, series, ours, reading in stepped(Ceres(), size):
         channels = expected_channels(series)
         for name, theirs in channels.items():
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
@@ -67,8 +70,8 @@ def test_channels_and_readings_agree_with_ta_lib_on_every_recorded_bar():
         never = np.zeros(len(theirs), dtype=bool)
         readings += assert_readings_agree(label, reading, theirs, never)
     print(f"ceres: {values} channel values and {readings} readings agree with TA-Lib")
-    assert values > 4 * 140_000
-    assert readings > 130_000
+    assert values > 4 * size.bars
+    assert readings > size.readings
 
 
 @pytest.mark.parametrize("side", [1, -1])

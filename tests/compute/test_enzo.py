@@ -12,11 +12,13 @@ from tests.compute.recorded import (
     TOLERANCE,
     Array,
     Series,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     is_near,
     plain_latch,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -24,8 +26,8 @@ pytestmark = pytest.mark.clause("indicators")
 
 
 @cache
-def recorded():
-    return stepped(Enzo())
+def recorded(size: Size):
+    return stepped(Enzo(), size)
 
 
 def plain_atr(series: Series) -> Array:
@@ -54,10 +56,11 @@ def run(close: Array) -> tuple[dict[str, Array], list[int]]:
     return {key: np.array([v[key] for v in values]) for key in values[0]}, readings[199:]
 
 
-def test_kama_slope_and_readings_agree_with_ta_lib_on_every_recorded_bar():
+@sizes
+def test_kama_slope_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in recorded():
+    for label, series, ours, reading in recorded(size):
         kama, ranges = talib.KAMA(series["close"], 10), plain_atr(series)
         score = np.r_[[np.nan] * 5, kama[5:] - kama[:-5]] / ranges
         for name, theirs in (("kama", kama), ("atr", ranges), ("s", score)):
@@ -65,18 +68,19 @@ def test_kama_slope_and_readings_agree_with_ta_lib_on_every_recorded_bar():
         near = is_near(score, 0.50, 0.10)
         readings += assert_readings_agree(label, reading, plain_latch(score, 0.50, 0.10), near)
     print(f"enzo: {values} values and {readings} readings agree with TA-Lib")
-    assert values > 3 * 140_000
-    assert readings > 130_000
+    assert values > 3 * size.bars
+    assert readings > size.readings
 
 
-def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten():
+@sizes
+def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(size: Size):
     require_recorded()
     values = 0
-    for label, series, ours, _ in recorded():
+    for label, series, ours, _ in recorded(size):
         theirs = talib.ATR(series["high"], series["low"], series["close"], 14)
         values += assert_values_agree(label, ours["atr"][399:], theirs[399:])
     print(f"enzo: {values} average ranges agree with TA-Lib from bar 400 on")
-    assert values > 120_000
+    assert values > size.readings - 200 * len(recorded(size))
 
 
 def test_kama_agrees_with_ta_lib_where_prices_stand_still_and_run_straight():

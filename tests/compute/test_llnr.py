@@ -7,12 +7,16 @@ from statsmodels.tools import add_constant
 
 from compute.indicators.llnr import Llnr
 from tests.compute.recorded import (
+    EVERYTHING,
+    NEWEST,
     Array,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     is_near,
     plain_latch,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -38,10 +42,11 @@ def return_sds(x: Array) -> Array:
     return sds
 
 
-def test_llnr_agrees_with_polyfit_on_every_recorded_series():
+@sizes
+def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(Llnr()):
+    for label, series, ours, reading in stepped(Llnr(), size):
         x = np.log(series["close"])
         slopes, sigmas = fitted_slopes(x), return_sds(x)
         score = slopes * 4 / sigmas
@@ -51,20 +56,22 @@ def test_llnr_agrees_with_polyfit_on_every_recorded_series():
         near = is_near(score, 0.75, 0.25)
         readings += assert_readings_agree(label, reading, plain_latch(score, 0.75, 0.25), near)
     print(f"llnr: {values} scores and {readings} readings agree with polyfit")
-    assert values > 135_000
-    assert readings > 130_000
+    assert values > size.readings
+    assert readings > size.readings
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.prove)])
-def test_llnr_slopes_agree_with_statsmodels_wls(every):
+@pytest.mark.parametrize(
+    ("size", "every"), [(NEWEST, 30), pytest.param(EVERYTHING, 1, marks=pytest.mark.prove)]
+)
+def test_llnr_slopes_agree_with_statsmodels_wls(size: Size, every: int):
     require_recorded()
     design = add_constant(TIME)
     values = 0
-    for label, series, ours, _ in stepped(Llnr()):
+    for label, series, ours, _ in stepped(Llnr(), size):
         x = np.log(series["close"])
         ends = range(64, len(x), every)
         fits = [WLS(x[end - 63 : end + 1], design, weights=KERNEL).fit() for end in ends]
         scores = np.array([fit.params[1] for fit in fits]) * 4 / return_sds(x)[64::every]
         values += assert_values_agree(label, ours["s"][64::every], scores)
     print(f"llnr: {values} scores agree with statsmodels WLS")
-    assert values > 135_000 // every
+    assert values > size.readings // every

@@ -31,22 +31,22 @@ from tests.compute.scripted import BEATS, Clock, Enough
 pytestmark = pytest.mark.clause("steps")
 
 START = int(datetime(2026, 11, 21, 17, 22, tzinfo=UTC).timestamp())
-HISTORY_S = 100 * DAY_S
 DAYS = 400
 GROWTH = 500_000  # bytes; the rows of the months between would be more
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is: its assets, its indicators, and how long each sleep takes."""
+    """How large a run is: its assets, indicators and history, and how long each sleep takes."""
 
     tickers: tuple[str, ...]
     indicators: tuple[Indicator, ...]
+    history_s: int
     stride_s: int
 
 
-SHORT = Size(("MATIC", "NVDA"), BEATS, 4 * DAY_S)  # a change at every bar
-FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, HOUR_S)
+SHORT = Size(("MATIC", "NVDA"), BEATS, 65 * DAY_S, 10 * DAY_S)  # a change at every bar
+FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, 100 * DAY_S, HOUR_S)
 
 
 class Long:
@@ -76,12 +76,13 @@ class Long:
         self.store = await Copied.open(self.path)
         self.clock.watch = self._look
         self.clock.ends_at = START + DAYS * DAY_S
-        origin = (START - HISTORY_S) // DAY_S * DAY_S
+        origin = (START - self.size.history_s) // DAY_S * DAY_S
         source = SimulatedSource(self.universe, origin, self.clock)
         runs = Runs(self.store, source, self.universe, self.size.indicators, self.clock)
         try:
             with pytest.raises(Enough):
                 await Loop(runs, self.store, self.clock, self.clock.sleep, is_prepared=False).run()
+            tracemalloc.stop()
             self.report = await Audit(self.store, self.universe, self.size.indicators).run()
         finally:
             tracemalloc.stop()

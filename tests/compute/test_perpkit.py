@@ -12,13 +12,17 @@ from talipp.ohlcv import OHLCV
 from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.perpkit import PerpKit
 from tests.compute.recorded import (
+    EVERYTHING,
+    NEWEST,
     TOLERANCE,
     Array,
     Series,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     is_near,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -26,8 +30,8 @@ pytestmark = pytest.mark.clause("indicators")
 
 
 @cache
-def recorded():
-    return stepped(PerpKit())
+def recorded(size: Size):
+    return stepped(PerpKit(), size)
 
 
 def plain_atr(series: Series) -> list[float]:
@@ -109,10 +113,11 @@ def run(*bars: tuple[float, float, float, float]) -> tuple[list[float], list[int
     return lines[199:], readings[199:]
 
 
-def test_line_and_readings_agree_with_a_calculation_by_hand_on_every_recorded_bar():
+@sizes
+def test_line_and_readings_agree_with_a_calculation_by_hand_on_recorded_bars(size: Size):
     require_recorded()
     values = readings = gated = 0
-    for label, series, ours, reading in recorded():
+    for label, series, ours, reading in recorded(size):
         ranges = plain_atr(series)
         theirs = plain_supertrend(series, ranges) | {"atr": np.array(ranges)}
         for name in ("line", "direction", "atr"):
@@ -124,15 +129,20 @@ def test_line_and_readings_agree_with_a_calculation_by_hand_on_every_recorded_ba
         readings += assert_readings_agree(label, reading, expected, near)
         gated += int((direction * series["funding"] > 0.60)[199:].sum())
     print(f"perpkit: {values} values and {readings} readings agree by hand, {gated} bars gated")
-    assert values > 3 * 140_000
-    assert readings > 130_000
-    assert gated > 1_000
+    assert values > 3 * size.bars
+    assert readings > size.readings
+    assert gated > size.bars // 140
 
 
-def test_line_and_direction_agree_with_talipp_but_for_its_start_and_its_rule_for_crossed_lines():
+@pytest.mark.parametrize(
+    ("size", "share"), [(NEWEST, 0.96), pytest.param(EVERYTHING, 0.994, marks=pytest.mark.prove)]
+)
+def test_line_and_direction_agree_with_talipp_but_for_its_start_and_its_rule_for_crossed_lines(
+    size: Size, share: float
+):
     require_recorded()
     agreeing = total = 0
-    for label, series, ours, _ in recorded():
+    for label, series, ours, _ in recorded(size):
         line, direction = talipp_supertrend(series)
         is_equal = np.isclose(ours["line"], line, rtol=TOLERANCE, atol=TOLERANCE)
         is_equal &= ours["direction"] == direction
@@ -144,8 +154,8 @@ def test_line_and_direction_agree_with_talipp_but_for_its_start_and_its_rule_for
         agreeing += int(is_equal[9:].sum())
         total += len(line) - 9
     print(f"perpkit: talipp agrees on {agreeing} of {total} bars")
-    assert total > 140_000
-    assert agreeing > 0.994 * total
+    assert total > size.bars
+    assert agreeing > share * total
 
 
 def test_the_gate_closes_only_above_60_percent_a_year():

@@ -12,9 +12,11 @@ from tests.compute.recorded import (
     TOLERANCE,
     Array,
     Series,
+    Size,
     assert_readings_agree,
     assert_values_agree,
     require_recorded,
+    sizes,
     stepped,
 )
 
@@ -25,8 +27,8 @@ TA_LIB_BANDS_RATIO = 1e-6
 
 
 @cache
-def recorded():
-    return stepped(Reversals())
+def recorded(size: Size):
+    return stepped(Reversals(), size)
 
 
 def expected_bands(close: Array) -> tuple[Array, Array]:
@@ -89,30 +91,32 @@ def reversal(side: int, *after: float) -> list[int]:
     return readings
 
 
-def test_rsi_bands_and_readings_agree_with_ta_lib_and_numpy_on_every_recorded_bar():
+@sizes
+def test_rsi_bands_and_readings_agree_with_ta_lib_and_numpy_on_recorded_bars(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in recorded():
+    for label, series, ours, reading in recorded(size):
         rsi, (upper, lower) = talib.RSI(series["close"], 14), expected_bands(series["close"])
         for name, theirs in (("rsi", rsi), ("upper", upper), ("lower", lower)):
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
         theirs, near = expected_readings(series, rsi, upper, lower)
         readings += assert_readings_agree(label, reading, theirs, near)
     print(f"reversals: {values} values and {readings} readings agree with TA-Lib and NumPy")
-    assert values > 3 * 140_000
-    assert readings > 130_000
+    assert values > 3 * size.bars
+    assert readings > size.readings
 
 
-def test_bands_agree_with_ta_lib_as_far_as_its_running_sums_are_exact():
+@sizes
+def test_bands_agree_with_ta_lib_as_far_as_its_running_sums_are_exact(size: Size):
     require_recorded()
     values = 0
-    for label, series, ours, _ in recorded():
+    for label, series, ours, _ in recorded(size):
         upper, _, lower = talib.BBANDS(series["close"], 20, 2, 2, 0)
         for name, theirs in (("upper", upper), ("lower", lower)):
             np.testing.assert_allclose(ours[name], theirs, rtol=TA_LIB_BANDS_RATIO, err_msg=label)
             values += int(np.isfinite(theirs).sum())
     print(f"reversals: {values} bands agree with TA-Lib at {TA_LIB_BANDS_RATIO}")
-    assert values > 2 * 140_000
+    assert values > 2 * size.bars
 
 
 @pytest.mark.parametrize("side", [1, -1])

@@ -36,6 +36,8 @@ from schemas.vocabulary import TIMEFRAMES, Timeframe, midnight_s
 
 pytestmark = pytest.mark.clause("sources")
 
+prove = pytest.mark.prove
+
 ORIGIN = midnight_s(date(2025, 12, 1))
 FAR = ORIGIN + 20 * 365 * DAY_S
 COLUMNS = ("open_time", "close_time", "open", "high", "low", "close", "volume")
@@ -129,9 +131,9 @@ async def test_a_removed_asset_goes_on_for_whoever_asks():
     assert len(fetched.bars) >= 23
 
 
+@pytest.mark.parametrize("days", [30, pytest.param(120, marks=prove)])
 @pytest.mark.parametrize("ticker", EVERY_SESSION)
-async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str):
-    days = 120
+async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days: int):
     whole = await history(ticker, days)
     source = market()
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
@@ -212,9 +214,10 @@ async def test_prices_have_about_six_digits():
             assert len(f"{price:.15g}".replace(".", "").strip("0")) <= 8, asset.ticker
 
 
-async def test_prices_stay_sane_for_ten_years():
+@pytest.mark.parametrize("every", [24, pytest.param(6, marks=prove)])
+async def test_prices_stay_sane_for_ten_years(every: int):
     source = market()
-    for asset in packaged().assets[::6]:
+    for asset in packaged().assets[::every]:
         bars = (await history(asset.ticker, 3652, source)).bars
         assert bars.low.min() > 0
         assert bars.high.max() / bars.low.min() < 1000, asset.ticker
@@ -288,14 +291,17 @@ async def test_one_bar_in_a_thousand_never_exists():
     assert 0.0007 < gone / there < 0.0013
 
 
-async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours():
+# At the 45th hour many are late together.
+@pytest.mark.parametrize(("begins", "ends"), [(40, 64), pytest.param(0, 72, marks=prove)])
+async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
+    begins: int, ends: int
+):
     """What runs see: who is behind at the run, after the last pass for late ones, hours later."""
     clock = Clock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     tickers = [asset.ticker for asset in packaged().tracked if asset.session == "24x7"]
     behind, many = Counter[int](), 0
-    days = 3
-    for hour in range(ORIGIN + HOUR_S, ORIGIN + days * DAY_S, HOUR_S):
+    for hour in range(ORIGIN + (begins + 1) * HOUR_S, ORIGIN + ends * HOUR_S, HOUR_S):
         at_run: list[str] = []
         for delay in (0, 30, 60, 120, 1200, 4 * HOUR_S):
             clock.now_s = hour + RUN_DELAY_S + delay
@@ -305,7 +311,7 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
                     behind[delay] += 1
                     at_run += [ticker] if delay == 0 else []
         many += len(at_run) >= 4
-    bars = len(tickers) * days * 24
+    bars = len(tickers) * (ends - begins)
     assert 0.002 < behind[0] / bars < 0.008
     assert behind[0] > behind[30] > behind[60] > behind[120] >= behind[1200] >= behind[4 * HOUR_S]
     assert behind[120] < 0.6 * behind[0]
@@ -382,13 +388,25 @@ async def test_a_watermark_never_passes_the_hour_asked_for_nor_falls_back():
         assert (fetched.watermark, len(fetched.bars)) == (ahead, 0)
 
 
-@pytest.mark.parametrize("ticker", ["BTC", "DOGE", "NVDA", "XAU"])
-async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(ticker: str):
+# By default around a bar that comes late; of DOGE and XAU there is also one that never comes.
+LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
+
+
+@pytest.mark.parametrize(
+    ("ticker", "begins", "ends"),
+    [
+        *((ticker, *days) for ticker, days in LATE_DAYS.items()),
+        *(pytest.param(ticker, 0, 60, marks=prove) for ticker in LATE_DAYS),
+    ],
+)
+async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
+    ticker: str, begins: int, ends: int
+):
     clock = Clock(ORIGIN)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
-    end = ORIGIN + 60 * DAY_S
-    for hour in range(ORIGIN, end + 5 * HOUR_S, HOUR_S):
+    end = ORIGIN + ends * DAY_S
+    for hour in range(ORIGIN + begins * DAY_S, end + 5 * HOUR_S, HOUR_S):
         for delay in (0, 30, 60, 120):
             clock.now_s = hour + RUN_DELAY_S + delay
             part = await source.fetch(ticker, seen, hour)
@@ -398,7 +416,7 @@ async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
             bars = bars.then(part.bars) if len(part.bars) else bars
             funding = funding.then(part.funding) if len(part.funding.rate) else funding
             seen = part.watermark
-    whole = await history(ticker, 60)
+    whole = await history(ticker, ends)
     kept = bars.close_time <= end
     assert bits(bars.where(kept)) == bits(whole.bars)
     assert funding.between(-1, end).rate.tobytes() == whole.funding.rate.tobytes()
@@ -428,10 +446,11 @@ def stepped(
     return changes, readings, given
 
 
-async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars():
+@pytest.mark.parametrize("days", [70, pytest.param(130, marks=prove)])
+async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded_bars(days: int):
     """On the recorded bars an indicator changes on 2% to 9% of its bars; here on 1% to 16%."""
     source = market()
-    recent = {ticker: await history(ticker, 130, source) for ticker in MIXED}
+    recent = {ticker: await history(ticker, days, source) for ticker in MIXED}
     hourly = {ticker: (fetched.bars, fetched.funding) for ticker, fetched in recent.items()}
     long = {ticker: await history(ticker, 800, source) for ticker in MIXED}
     daily = {ticker: (built(f.bars, DAY_S), f.funding) for ticker, f in long.items()}

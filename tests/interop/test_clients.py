@@ -60,6 +60,7 @@ CLIENTS = [
     Client("mcp_remote"),
     Client("inspector"),
     Client("stdio"),
+    Client("inspector_stdio"),
 ]
 
 

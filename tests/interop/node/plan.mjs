@@ -5,10 +5,13 @@ import { json } from "node:stream/consumers";
 // What a client leaves in its user's home stays beside the packages.
 export const environment = { ...process.env, HOME: import.meta.dirname };
 
+// How the table of clients tells those that come over the service's own bridge.
+export const BRIDGE = ", over `signals stdio`";
+
 export const asOptions = (headers) =>
   Object.entries(headers).flatMap(([name, value]) => ["--header", `${name}: ${value}`]);
 
-export async function report(client, session) {
+export async function report(client, session, way = "") {
   const plan = await json(process.stdin);
   const sessions = [];
   for (const { api_key, calls } of plan.sessions) {
@@ -16,7 +19,7 @@ export async function report(client, session) {
     sessions.push(await session(plan.url, headers, calls, plan.bridge));
   }
   const { version } = JSON.parse(readFileSync(`node_modules/${client}/package.json`));
-  console.log(JSON.stringify({ client, version, sessions }));
+  console.log(JSON.stringify({ client: client + way, version, sessions }));
 }
 
 export async function listAndCall(client, transport, calls) {

@@ -1,7 +1,7 @@
 // The service's own bridge for hosts that speak stdio alone, behind the SDK's client.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
-import { environment, listAndCall, report } from "./plan.mjs";
+import { BRIDGE, environment, listAndCall, report } from "./plan.mjs";
 
 await report("@modelcontextprotocol/sdk", (url, headers, calls, [command, ...args]) => {
   const api_key = headers.Authorization?.replace("Bearer ", "") ?? "";
@@ -11,4 +11,4 @@ await report("@modelcontextprotocol/sdk", (url, headers, calls, [command, ...arg
     new StdioClientTransport({ command, args, env }),
     calls,
   );
-});
+}, BRIDGE);

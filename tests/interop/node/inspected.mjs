@@ -1,0 +1,28 @@
+// Inspector's command line, a process for each call.
+import { spawnSync } from "node:child_process";
+import { environment, told } from "./plan.mjs";
+
+const IS_ERROR = 5;
+// Where it keeps a key that it is given, which is no complaint about the server.
+const ABOUT_SECRETS = /secret|keychain/i;
+
+function inspected(target, ...method) {
+  const command = ["node_modules/.bin/inspector", "--cli", ...target, "--format", "json"];
+  const done = spawnSync(process.execPath, [...command, "--method", ...method], {
+    env: environment,
+    encoding: "utf8",
+  });
+  if (done.status !== 0 && done.status !== IS_ERROR) throw new Error(done.stderr);
+  const said = done.stderr.split("\n").filter((line) => line && !ABOUT_SECRETS.test(line));
+  return [JSON.parse(done.stdout).result, said.join("\n")];
+}
+
+export function inspect(target, calls) {
+  const [{ tools }, complaints] = inspected(target, "tools/list", "--strict");
+  if (complaints) throw new Error(complaints);
+  const results = calls.map(({ tool, arguments: given }) => {
+    const args = ["--tool-name", tool, "--tool-args-json", JSON.stringify(given)];
+    return told(inspected(target, "tools/call", ...args)[0]);
+  });
+  return { tools: tools.map((tool) => tool.name), results };
+}

@@ -1,0 +1,13 @@
+// Inspector over the service's own bridge, registered in a file as hosts have it.
+import { writeFileSync } from "node:fs";
+import { inspect } from "./inspected.mjs";
+import { BRIDGE, report } from "./plan.mjs";
+
+const FILE = "inspector.json";
+
+await report("@modelcontextprotocol/inspector", (url, headers, calls, [command, ...args]) => {
+  const api_key = headers.Authorization?.replace("Bearer ", "");
+  writeFileSync(FILE, JSON.stringify({ mcpServers: { signals: { command, args } } }));
+  const key = api_key ? ["-e", `SIGNALS_API_KEY=${api_key}`] : [];
+  return inspect(["--config", FILE, "--server", "signals", ...key], calls);
+}, BRIDGE);
