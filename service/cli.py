@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from access.billing.provider import BillingSetupError
 from compute.indicators.registry import INDICATORS
@@ -36,6 +37,7 @@ MISTAKES = (
 )
 PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def wall_clock() -> int:
@@ -63,6 +65,14 @@ async def _run(command: Command, given: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_computing(commands)
+    _add_upkeep(commands)
+    _add_clients(commands)
+    _add_access(commands)
+    return parser
+
+
+def _add_computing(commands: Commands) -> None:
     _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
     _add(commands, "compute", _compute, "compute every hour without serving")
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
@@ -81,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
     )
+
+
+def _add_upkeep(commands: Commands) -> None:
     _add(commands, "prune", _prune, "delete rows beyond their retention")
     command = _add(commands, "backup", _backup, "copy the whole store while it is in use")
     command.add_argument(
@@ -93,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     command = _add(commands, "restore", _restore, "put a backup where no store is")
     command.add_argument("folder", type=Path, metavar="DIR")
     _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
+
+
+def _add_clients(commands: Commands) -> None:
     command = _add(
         commands, "connect", _connect, "print what registers the MCP server with a client"
     )
@@ -107,6 +123,9 @@ def _parser() -> argparse.ArgumentParser:
         f"speak MCP over stdio for a service, with the key in {CLIENTS_VARIABLE}",
     )
     _add_url(command)
+
+
+def _add_access(commands: Commands) -> None:
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
     command = _add(key_commands, "create", _create_key, "print a new key, once")
@@ -120,11 +139,10 @@ def _parser() -> argparse.ArgumentParser:
         _access_requests,
         "list who asks for terms of their own, one JSON object a line",
     )
-    return parser
 
 
 def _add(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    commands: Commands,
     name: str,
     command: Command,
     text: str,

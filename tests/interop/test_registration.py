@@ -1,13 +1,14 @@
 """The programs that register the server with a framework run as they are printed."""
 
 import asyncio
+import json
 import subprocess
 
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.registration import CLIENTS_BY_NAME
-from tests.interop.environments import python_environment
+from tests.interop.environments import HERE, python_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -22,7 +23,7 @@ ENDS_WITHIN_S = 120
         ("pydantic-ai", "pydantic_agent"),
     ],
 )
-async def test_a_program_lists_the_tools(served, client, pinned_as):
+async def test_a_program_lists_the_tools(served, client, pinned_as, record_property):
     python = await asyncio.to_thread(python_environment, pinned_as)
     done = await asyncio.to_thread(
         subprocess.run,
@@ -34,3 +35,6 @@ async def test_a_program_lists_the_tools(served, client, pinned_as):
     )
     assert done.returncode == 0, done.stderr
     assert all(tool in done.stdout for tool in TOOLS_BY_NAME)
+    package, version = (HERE / "python" / f"{pinned_as}.txt").read_text().split()[0].split("==")
+    what = "registered as `signals connect` says"
+    record_property("interop", json.dumps([package.split("[")[0], version, what]))
