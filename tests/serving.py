@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,6 +145,14 @@ async def seed(market: SqliteMarketStore, published: Coverage, flip_count: int =
     await market.commit(replace(work(NOON, flips(NOON, flip_count)), watermarks=late))
 
 
+@cache
+def answers_of(tool: str) -> jsonschema.Draft202012Validator:
+    """Return what holds an answer against the schema of a tool; the schema itself is checked."""
+    schema = output_schema(TOOLS_BY_NAME[tool].result)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
 @dataclass
 class Clock:
     """A wall clock that tests move; epoch ms. At first the last run's late passes are over."""
@@ -213,7 +222,7 @@ class Served:
             assert result["isError"] is False, result
             answer = result["structuredContent"]
             assert json.loads(result["content"][0]["text"]) == answer
-        jsonschema.validate(answer, output_schema(TOOLS_BY_NAME[tool].result))
+        answers_of(tool).validate(answer)
         return answer
 
     async def refusal(self, face: Face, tool: str, **arguments: Any) -> tuple[int, dict[str, Any]]:

@@ -1,10 +1,5 @@
-import json
-
-import jsonschema
 import pytest
 
-from mcp_server.tools.get_signals import GET_SIGNALS
-from mcp_server.tools.json_schema import output_schema
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
 from tests.bad_inputs import SIGNALS, STATE
 from tests.serving import HOUR_MS, NOON, Served, change, coverage, flips, work
@@ -13,11 +8,7 @@ pytestmark = pytest.mark.clause("feed")
 
 
 async def signals(served: Served, **arguments: object) -> dict:
-    result = await served.call("signals_get_signals", arguments)
-    assert result["isError"] is False, result
-    jsonschema.validate(result["structuredContent"], output_schema(GET_SIGNALS.result))
-    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
-    return result["structuredContent"]
+    return await served.answer("mcp", SIGNALS, **arguments)
 
 
 @pytest.mark.clause("2.2.5", "2.2.6", "4.7.17")

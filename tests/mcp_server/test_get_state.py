@@ -1,10 +1,7 @@
 import json
 
-import jsonschema
 import pytest
 
-from mcp_server.tools.get_state import GET_STATE
-from mcp_server.tools.json_schema import output_schema
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS
 from tests.bad_inputs import CATALOG, STATE
 from tests.serving import NOON, Served, change, work
@@ -13,11 +10,7 @@ pytestmark = pytest.mark.clause("answers")
 
 
 async def state(served: Served, **arguments: object) -> dict:
-    result = await served.call("signals_get_state", arguments)
-    assert result["isError"] is False, result
-    jsonschema.validate(result["structuredContent"], output_schema(GET_STATE.result))
-    assert json.loads(result["content"][0]["text"]) == result["structuredContent"]
-    return result["structuredContent"]
+    return await served.answer("mcp", STATE, **arguments)
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.2", "4.6.6")
