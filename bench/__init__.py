@@ -1,0 +1,1 @@
+"""Speed, measured beside peers and limits: each module has `rows()`, `python -m bench` runs all."""

@@ -1,0 +1,29 @@
+"""The one table of the bench: a line a figure, beside its peer or limit and its target."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TITLES = ("what", "ours", "peer or limit", "ratio", "target", "met")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure with its unit; `is_met` is None where nothing is asked of it."""
+
+    what: str
+    ours: str
+    peer: str = ""
+    ratio: str = ""
+    target: str = ""
+    is_met: bool | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells as the table's titles name them."""
+        met = {None: "", True: "yes", False: "**no**"}[self.is_met]
+        return self.what, self.ours, self.peer, self.ratio, self.target, met
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return rows as a Markdown table."""
+    lines = ["| " + " | ".join(TITLES) + " |", "|---|--:|--:|--:|--:|---|"]
+    return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)])
