@@ -2,20 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from access.keys import BUY, hash_key, invalid_key, sent_key
 from schemas.errors import ApiError
 from schemas.results import Quota
-from schemas.vocabulary import DAY_MS, Mode, instant
+from schemas.vocabulary import DAY_MS, Instant, Mode, instant
 from store.access_protocol import MOST_CALLS, AccessStore
 from store.access_rows import ArrivedCall, CountedCall
 
 Waiting = tuple[ArrivedCall, "asyncio.Future[CountedCall]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """Whose call was let in, and what it left of the day's quota."""
 
     label: str | None
@@ -62,7 +62,7 @@ class Admissions:
             daily_limit=self._daily_limit,
             used_today=counted.used,
             remaining_today=max(self._daily_limit - counted.used, 0),
-            resets_at=instant(_next_midnight(call.at)),
+            resets_at=_reset(_next_midnight(call.at)),
         )
 
     def _refusal(self, call: ArrivedCall, counted: CountedCall, quota: Quota) -> ApiError:
@@ -114,3 +114,8 @@ class Admissions:
 
 def _next_midnight(at: int) -> int:
     return (at // DAY_MS + 1) * DAY_MS
+
+
+@lru_cache(maxsize=2)
+def _reset(midnight: int) -> Instant:
+    return instant(midnight)

@@ -12,6 +12,7 @@ from store.access_rows import KeyRow
 MAX_LABEL = 120
 
 _API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
+_BEARER = re.compile(f"Bearer ({_API_KEY.pattern})", re.ASCII)
 SEND = "Send it as `Authorization: Bearer <API_KEY>`."
 BUY = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
 
@@ -52,6 +53,8 @@ class Keys:
 
 def sent_key(authorization: str | None, x_api_key: str | None) -> str:
     """Return the well-formed key that the two headers agree on; ApiError where there is none."""
+    if authorization is not None and x_api_key is None:
+        return _bearer_key(authorization)
     if authorization is None and x_api_key is None:
         raise ApiError("missing_key", f"This call needs an API key. {SEND} {BUY}", 401)
     sent = []
@@ -65,6 +68,8 @@ def sent_key(authorization: str | None, x_api_key: str | None) -> str:
 
 
 def _bearer_key(authorization: str) -> str:
+    if (plain := _BEARER.fullmatch(authorization)) is not None:
+        return plain[1]
     scheme, _, value = authorization.strip().partition(" ")
     _refuse_unexpanded(authorization)
     if scheme.lower() != "bearer":

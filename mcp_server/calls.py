@@ -1,60 +1,68 @@
 """One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
 
 import structlog
+from pydantic import BaseModel
 
 from access.admission import Admissions, Admitted
 from access.plan import how_to_get_access
+from mcp_server.answers import Answer, Rendered
 from mcp_server.arguments import validated
-from mcp_server.context import Context, Rendered
+from mcp_server.context import Context
 from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
+from mcp_server.transport import Fields
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, failure_facts, unavailable
 from schemas.results import Quota
 from store.protocol import StoreError
 
 AnyTool = Tool[Any, Any]
+Arguments = Callable[[], Mapping[str, Any]]
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
-MOST_RENDERED = 256
+MOST_QUERIES, LONGEST_SPELLING = 1024, 256
 
 log = structlog.get_logger("calls")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a call came to, as JSON text: the answer, or the Error object where `error` is set.
+class Outcome(NamedTuple):
+    """What a call came to: the answer, which is the Error object where `error` is set.
 
     `quota` is what the call left of its key's; None where no key was needed or none was live.
     """
 
-    text: str
+    answer: Answer
     error: ApiError | None
     quota: Quota | None
 
 
-@dataclass(frozen=True, slots=True)
 class Calls:
     """Runs tools on a context for whoever is admitted."""
 
-    admissions: Admissions
-    context: Context
+    def __init__(self, admissions: Admissions, context: Context) -> None:
+        self.context = context
+        self._admissions = admissions
+        self._queries: dict[Hashable, BaseModel] = {}
 
     async def outcome(
-        self, tool: AnyTool, headers: Mapping[str, str], arguments: Callable[[], Mapping[str, Any]]
+        self, tool: AnyTool, fields: Fields, spelling: str | bytes, arguments: Arguments
     ) -> Outcome:
         """Admit a call, then read its arguments and answer them; nothing is raised.
 
-        `headers` are looked up by lower-case name.
+        Where the `spelling` of two calls is equal, so are their `arguments`.
         """
         caller: Admitted | None = None
         try:
             if tool.keyed:
-                caller = await self._admitted(tool, headers)
-            return Outcome(await self._answer(tool, arguments(), caller), None, _quota(caller))
+                caller = await self._admissions.admit(
+                    _text(fields, b"authorization"),
+                    _text(fields, b"x-api-key"),
+                    even_spent=tool.even_spent,
+                )
+            query = self._query(tool, spelling, arguments)
+            return Outcome(await self._answer(tool, query, caller), None, _quota(caller))
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -62,52 +70,52 @@ class Calls:
         except Exception as failure:
             log.error("call_failed", tool=tool.name, **failure_facts(failure))
             error = internal_error()
-        return Outcome(self.refusal(error), error, error.quota or _quota(caller))
+        return Outcome(Answer(self.refusal(error)), error, error.quota or _quota(caller))
 
-    async def _admitted(self, tool: AnyTool, headers: Mapping[str, str]) -> Admitted:
-        return await self.admissions.admit(
-            headers.get("authorization"), headers.get("x-api-key"), even_spent=tool.even_spent
-        )
-
-    async def _answer(self, tool: AnyTool, raw: Mapping[str, Any], caller: Admitted | None) -> str:
-        query = validated(tool.query, raw)
-        context = replace(self.context, caller=caller)
-        board = await context.boards.board() if tool.rests_on_board else None
-        if board is None:
-            return await _rendered(tool, query, context)
-        place, now = (tool.name, query), context.clock()
-        held = board.rendered.get(place)
-        if held is None or not held.holds_at(now):
-            held = Rendered(await _rendered(tool, query, context), now, changes_at(board, now))
-            if len(board.rendered) < MOST_RENDERED:
-                board.rendered[place] = held
-        return held.text
-
-    def refusal(self, error: ApiError) -> str:
+    def refusal(self, error: ApiError) -> bytes:
         """Return the Error object of a refusal as minified JSON."""
         access = how_to_get_access(self.context.base_url) if error.code in ACCESS_CODES else None
         return error_text(error, self.context.docs, access)
 
+    def _query(self, tool: AnyTool, spelling: str | bytes, arguments: Arguments) -> BaseModel:
+        """Return the query that arguments make; callers repeat themselves, so some are kept."""
+        place = (tool.name, spelling)
+        query = self._queries.get(place)
+        if query is None:
+            query = validated(tool.query, arguments())
+            if len(spelling) <= LONGEST_SPELLING:
+                if len(self._queries) >= MOST_QUERIES:
+                    self._queries.pop(next(iter(self._queries)))
+                self._queries[place] = query
+        return query
 
-async def _rendered(tool: AnyTool, query: Any, context: Context) -> str:
-    result = await tool.handler(query, context)
-    text: str = result.model_dump_json(by_alias=True)
-    return text
+    async def _answer(self, tool: AnyTool, query: BaseModel, caller: Admitted | None) -> Answer:
+        """Return the answer to a query, the kept one where one is true."""
+        if not tool.rests_on_board:
+            return await _rendered(tool, query, self.context.called_by(caller))
+        board = await self.context.boards.board()
+        if board is None:
+            return await _rendered(tool, query, self.context)
+        place, now = (tool.name, query), self.context.clock()
+        answer = board.answers.at(place, now)
+        if answer is None:
+            answer = await _rendered(tool, query, self.context)
+            board.answers.keep(place, Rendered(answer, now, changes_at(board, now)))
+        return answer
+
+
+async def _rendered(tool: AnyTool, query: BaseModel, context: Context) -> Answer:
+    result: BaseModel = await tool.handler(query, context)
+    return Answer(result.model_dump_json(by_alias=True).encode())
+
+
+def _text(fields: Fields, name: bytes) -> str | None:
+    value = fields.get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def _quota(caller: Admitted | None) -> Quota | None:
     return None if caller is None else caller.quota
-
-
-def quota_headers(quota: Quota | None) -> dict[str, str]:
-    """Return the headers that carry a quota; none without one."""
-    if quota is None:
-        return {}
-    return {
-        "X-RateLimit-Limit": str(quota.daily_limit),
-        "X-RateLimit-Remaining": str(quota.remaining_today),
-        "X-RateLimit-Reset": quota.resets_at,
-    }
 
 
 def internal_error() -> ApiError:
@@ -130,7 +138,7 @@ def store_failure(error: StoreError, where: str) -> ApiError:
     )
 
 
-def error_text(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> str:
+def error_text(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
     """Return the one error body of SPEC.md as minified JSON."""
     body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
-    return body.model_dump_json(exclude_none=True)
+    return body.model_dump_json(exclude_none=True).encode()

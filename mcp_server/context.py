@@ -1,10 +1,11 @@
 """What handlers are handed: one version of the board at a time, the caller, and the addresses."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from access.admission import Admitted
+from mcp_server.answers import KeptAnswers
 from mcp_server.arguments import shown
 from mcp_server.values import instant_ms
 from schemas.coverage import Coverage, CoveredAsset
@@ -26,24 +27,11 @@ STATISTICS_DAYS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """An answer as JSON text, and the times (epoch ms) in which it tells the truth."""
-
-    text: str
-    begins_at: int
-    ends_at: int | None
-
-    def holds_at(self, now: int) -> bool:
-        """Tell whether the answer is true at a time; one without an end is so ever after."""
-        return self.begins_at <= now and (self.ends_at is None or now < self.ends_at)
-
-
-@dataclass(frozen=True, slots=True)
 class Board:
     """One computed version of everything latest; `market_time` is epoch ms of the last compute.
 
-    `is_past` where it is no longer the latest: what was served at a time gone by. `rendered` keeps
-    the answers that rest on this board alone.
+    `is_past` where it is no longer the latest: what was served at a time gone by. `answers` are
+    those that rest on this board alone.
     """
 
     snapshot: Snapshot
@@ -52,7 +40,7 @@ class Board:
     assets: dict[str, CoveredAsset]
     indicator_names: dict[str, str]
     is_past: bool = False
-    rendered: dict[Hashable, Rendered] = field(default_factory=dict, compare=False, repr=False)
+    answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
 
     @property
     def newest(self) -> int:
@@ -98,6 +86,7 @@ class Boards:
         self._lock = asyncio.Lock()
         self._version: int | None = None
         self._held: tuple[Snapshot, Board | None] | None = None
+        self._is_fresh = False
         self._counting = asyncio.Lock()
         self._counted: tuple[Board, dict[Tier, Statistics]] | None = None
 
@@ -130,14 +119,21 @@ class Boards:
         )
 
     async def _latest(self) -> tuple[Snapshot, Board | None]:
-        version = await self.store.version()
-        if self._held is not None and version == self._version:
+        """Return the latest state; whether it still is, is asked once a turn of the event loop."""
+        if self._held is not None and self._is_fresh:
             return self._held
-        async with self._lock:
-            return await self._reloaded()
+        if self._held is None or self.store.version() != self._version:
+            async with self._lock:
+                return await self._reloaded()
+        self._is_fresh = True
+        asyncio.get_running_loop().call_soon(self._doubt)
+        return self._held
+
+    def _doubt(self) -> None:
+        self._is_fresh = False
 
     async def _reloaded(self) -> tuple[Snapshot, Board | None]:
-        version = await self.store.version()
+        version = self.store.version()
         if self._held is None or version != self._version:
             snapshot = await self.store.snapshot()
             self._held, self._version = (snapshot, computed_board(snapshot)), version
@@ -158,6 +154,18 @@ class Context:
     mode: Mode | None
     daily_limit: int
     caller: Admitted | None = None
+
+    def called_by(self, caller: Admitted | None) -> "Context":
+        """Return the same for a call of somebody."""
+        return Context(
+            self.boards,
+            self.base_url,
+            self.docs,
+            self.clock,
+            self.mode,
+            self.daily_limit,
+            caller,
+        )
 
     async def board(self) -> Board:
         """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""

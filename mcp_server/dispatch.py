@@ -1,9 +1,8 @@
 """The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import mcp_types
 import structlog
@@ -12,8 +11,9 @@ from mcp_server.arguments import shown, suggestion
 from mcp_server.calls import AnyTool, Calls, Outcome
 from mcp_server.jsonrpc import Message, Params, RpcError, minified
 from mcp_server.tools.tool import listed
+from mcp_server.transport import Fields
 from schemas.coverage import Coverage
-from schemas.errors import failure_facts
+from schemas.errors import ApiError, failure_facts
 from schemas.results import Quota
 
 PROTOCOL_VERSION = "2025-06-18"
@@ -32,19 +32,19 @@ INSTRUCTIONS = (
 
 log = structlog.get_logger("mcp")
 
-INITIALIZE_RESULT = mcp_types.InitializeResult(
+_INITIALIZED = mcp_types.InitializeResult(
     protocol_version=PROTOCOL_VERSION,
     capabilities=mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False)),
     server_info=mcp_types.Implementation(name="signals", version=SERVER_VERSION),
     instructions=INSTRUCTIONS,
-).model_dump_json(by_alias=True, exclude_unset=True)
+)
+INITIALIZE_RESULT = _INITIALIZED.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """The result of a request as JSON text, and what it left of a key's quota."""
+class Dispatched(NamedTuple):
+    """The result of a request as JSON text in parts, and what it left of a key's quota."""
 
-    result: str
+    result: tuple[bytes, ...]
     quota: Quota | None = None
 
 
@@ -56,10 +56,10 @@ class Dispatcher:
         self._tools = {tool.name: tool for tool in tools}
         self._listed = lru_cache(maxsize=2)(self._tools_list)
 
-    async def dispatched(self, message: Message, headers: Mapping[str, str]) -> Dispatched:
+    async def dispatched(self, message: Message, given: Fields) -> Dispatched:
         """Return what a request came to; RpcError for what the protocol refuses."""
         try:
-            return await self._result(message, headers)
+            return await self._result(message, given)
         except RpcError as error:
             error.request_id = message.request_id
             raise
@@ -67,7 +67,7 @@ class Dispatcher:
             log.error("mcp_request_failed", method=message.method, **failure_facts(error))
             raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
-    async def _result(self, message: Message, headers: Mapping[str, str]) -> Dispatched:
+    async def _result(self, message: Message, given: Fields) -> Dispatched:
         if message.method not in METHODS:
             raise RpcError(
                 mcp_types.METHOD_NOT_FOUND,
@@ -77,22 +77,22 @@ class Dispatcher:
         if not isinstance(params, dict):
             raise _malformed_params("params must be an object")
         if message.method == "tools/call":
-            return await self._called(params, headers)
+            return await self._called(params, given)
         if message.method == "tools/list" and params.get("cursor") is not None:
             raise _malformed_params("cursor: all tools are on one page, leave it out")
         if message.method == "tools/list":
-            return Dispatched(self._listed(await self._calls.context.boards.coverage()))
-        return Dispatched({"initialize": INITIALIZE_RESULT, "ping": "{}"}[message.method])
+            return Dispatched((self._listed(await self._calls.context.boards.coverage()),))
+        return Dispatched((INITIALIZE_RESULT if message.method == "initialize" else b"{}",))
 
-    def _tools_list(self, coverage: Coverage | None) -> str:
+    def _tools_list(self, coverage: Coverage | None) -> bytes:
         """Return the result of tools/list over a published coverage, the same text every time."""
         tools = [listed(tool, coverage) for tool in self._tools.values()]
         shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-        return minified({"tools": shown})
+        return minified({"tools": shown}).encode()
 
-    async def _called(self, params: Params, headers: Mapping[str, str]) -> Dispatched:
+    async def _called(self, params: Params, given: Fields) -> Dispatched:
         tool, arguments = self._tool(params), _arguments(params)
-        outcome = await self._calls.outcome(tool, headers, lambda: arguments)
+        outcome = await self._calls.outcome(tool, given, repr(arguments), lambda: arguments)
         return Dispatched(_tool_result(outcome), outcome.quota)
 
     def _tool(self, params: Params) -> AnyTool:
@@ -114,29 +114,20 @@ def _arguments(params: Params) -> dict[str, Any]:
     return arguments
 
 
-def _tool_result(outcome: Outcome) -> str:
-    """Return a result that carries an answer twice, for hosts pass on only one of the two.
-
-    A refusal stands in the text alone.
-    """
-    text, meta = minified(outcome.text), minified(_meta(outcome))
-    if outcome.error is not None:
-        return f'{{"content":[{{"type":"text","text":{text}}}],"isError":true,"_meta":{meta}}}'
-    return (
-        f'{{"content":[{{"type":"text","text":{text}}}],'
-        f'"structuredContent":{outcome.text},"isError":false,"_meta":{meta}}}'
-    )
+def _tool_result(outcome: Outcome) -> tuple[bytes, ...]:
+    """Return a tool's result; its `_meta` is what a model cannot see of the HTTP answer."""
+    answer, error, quota = outcome
+    members = answer.result if error is None else answer.refusal
+    meta = [] if error is None else _refusal_meta(error)
+    if quota is not None:
+        meta.append(f'"signals/quota":{quota.model_dump_json()}')
+    return b"{", members, b',"_meta":{%b}}' % ",".join(meta).encode()
 
 
-def _meta(outcome: Outcome) -> dict[str, Any]:
-    """Return what a model cannot see of the HTTP answer: its status and headers."""
-    meta: dict[str, Any] = {}
-    if outcome.error is not None:
-        meta = {"signals/error": outcome.error.code, "signals/status": outcome.error.status}
-        if outcome.error.retry_after_s is not None:
-            meta["signals/retry_after_seconds"] = outcome.error.retry_after_s
-    if outcome.quota is not None:
-        meta["signals/quota"] = outcome.quota.model_dump()
+def _refusal_meta(error: ApiError) -> list[str]:
+    meta = [f'"signals/error":"{error.code}"', f'"signals/status":{error.status}']
+    if error.retry_after_s is not None:
+        meta.append(f'"signals/retry_after_seconds":{error.retry_after_s}')
     return meta
 
 

@@ -6,20 +6,29 @@ The SDK's HTTP app cannot keep SPEC.md (docs/decisions.md); its wire types serve
 from collections.abc import Iterable
 
 import mcp_types
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.arguments import shown
-from mcp_server.calls import AnyTool, Calls, quota_headers
+from mcp_server.calls import AnyTool, Calls
 from mcp_server.dispatch import Dispatcher
 from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_bytes
-from mcp_server.transport import check_headers, read_body, refused
+from mcp_server.transport import (
+    JSON_TYPE,
+    Fields,
+    HeaderList,
+    check_media,
+    fields,
+    quota_headers,
+    read_body,
+    refused,
+    respond,
+)
 from schemas.errors import ApiError
 
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
 SERVED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+_SERVED = frozenset(version.encode() for version in SERVED_VERSIONS)
 
 
 class McpEndpoint:
@@ -31,49 +40,43 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        try:
-            response = await self._response(scope, receive)
-        except ClientDisconnect:
-            return
-        await response(scope, receive, send)
-
-    async def _response(self, scope: Scope, receive: Receive) -> Response:
-        headers = Headers(scope=scope)
+        given = fields(scope)
         try:
             if scope["method"] != "POST":
                 raise refused(405, "The MCP endpoint takes POST alone; it opens no stream.")
-            check_headers(headers)
-            body = await read_body(receive, headers)
+            check_media(given)
+            body = await read_body(receive, given)
+        except ClientDisconnect:
+            return
         except ApiError as error:
-            allow = {"Allow": "POST"} if error.status == 405 else None
-            return _json(self._calls.refusal(error).encode(), error.status, allow)
-        return await self._answered(body, headers)
+            headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
+            await respond(send, error.status, headers, self._calls.refusal(error))
+            return
+        status, headers, body = await self._answered(body, given)
+        await respond(send, status, headers, body)
 
-    async def _answered(self, body: bytes, headers: Headers) -> Response:
-        if (refusal := _unserved_version(headers)) is not None:
-            return _json(error_bytes(refusal), 400)
+    async def _answered(self, body: bytes, given: Fields) -> tuple[int, HeaderList, bytes]:
+        if (refusal := _unserved_version(given)) is not None:
+            return 400, [JSON_TYPE], error_bytes(refusal)
         try:
             message = parsed(body)
             if message.is_notification:
-                return Response(status_code=202)
-            answer = await self._dispatcher.dispatched(message, headers)
+                return 202, [], b""
+            answer = await self._dispatcher.dispatched(message, given)
         except RpcError as error:
-            return _json(error_bytes(error))
+            return 200, [JSON_TYPE], error_bytes(error)
         body = result_bytes(message.request_id, answer.result)
-        return _json(body, headers=quota_headers(answer.quota))
+        return 200, [JSON_TYPE, *quota_headers(answer.quota)], body
 
 
-def _unserved_version(headers: Headers) -> RpcError | None:
-    requested = headers.get("mcp-protocol-version")
-    if requested is None or requested in SERVED_VERSIONS:
+def _unserved_version(given: Fields) -> RpcError | None:
+    version = given.get(b"mcp-protocol-version")
+    if version is None or version in _SERVED:
         return None
+    requested = version.decode("latin-1")
     return RpcError(
         mcp_types.INVALID_PARAMS,
         f"Unsupported MCP-Protocol-Version {shown(requested)}; "
         f"supported: {', '.join(SERVED_VERSIONS)}.",
         data={"supported": list(SERVED_VERSIONS), "requested": requested[:60]},
     )
-
-
-def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")

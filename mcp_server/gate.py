@@ -4,15 +4,14 @@ requests that a proxy before the service may have read as two.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_server.arguments import shown
 from mcp_server.calls import error_text
-from mcp_server.transport import refused
+from mcp_server.transport import JSON_TYPE, KEPT_VALUES, Fields, fields, refused, respond, values
 from schemas.errors import ApiError
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -43,34 +42,35 @@ class Gate:
         self._docs = docs
         named = {host_name(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._hosts = LOCAL_HOSTS | {host for host in named if host}
+        self._serves = lru_cache(KEPT_VALUES)(self._is_served)
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what is ours and refuse the rest."""
-        error = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
+        error = self._refusal(scope) if scope["type"] == "http" else None
         if error is None:
             await self._app(scope, receive, send)
             return
+        close = [(b"connection", b"close")] if error.status == 400 else []
         body = error_text(error, self._docs)
-        close = {"Connection": "close"} if error.status == 400 else None
-        response = Response(body, error.status, close, media_type="application/json")
-        await response(scope, receive, send)
+        await respond(send, error.status, [JSON_TYPE, *close], body)
 
-    def _refusal(self, headers: Headers) -> ApiError | None:
-        if "content-length" in headers and "transfer-encoding" in headers:
-            return refused(
-                400, "Content-Length and Transfer-Encoding are both sent; send one of them."
-            )
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or host_name(hosts[0]) not in self._hosts:
-            given = shown(", ".join(hosts))
-            return refused(421, f"Host {given} is not served here; the operator can allow it.")
-        for origin in headers.getlist("origin"):
-            if not self._is_ours(origin):
-                return refused(
-                    403, f"Origin {shown(origin)} is foreign; the operator can allow it."
-                )
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        given = fields(scope)
+        if (error := _misframed(scope, given)) is not None:
+            return error
+        host = given.get(b"host", b"")
+        if not self._serves(host):
+            named = shown(host.decode("latin-1"))
+            return refused(421, f"Host {named} is not served here; the operator can allow it.")
+        for origin in values(scope, b"origin") if b"origin" in given else ():
+            if not self._is_ours(origin.decode("latin-1")):
+                named = shown(origin.decode("latin-1"))
+                return refused(403, f"Origin {named} is foreign; the operator can allow it.")
         return None
+
+    def _is_served(self, host: bytes) -> bool:
+        return host_name(host.decode("latin-1")) in self._hosts
 
     def _is_ours(self, origin: str) -> bool:
         if origin.lower() in self._origins:
@@ -78,3 +78,20 @@ class Gate:
         scheme, separator, authority = origin.partition("://")
         is_web = bool(separator) and scheme.lower() in {"http", "https"}
         return is_web and host_name(authority) in self._hosts
+
+
+def _misframed(scope: Scope, given: Fields) -> ApiError | None:
+    """Return why a proxy may have read a request otherwise than the parser did, None where not."""
+    coding = given.get(b"transfer-encoding", b"chunked").lower()
+    if coding != b"chunked":
+        named = shown(coding.decode("latin-1"))
+        return refused(400, f"Transfer-Encoding {named} is refused; send chunked, or a length.")
+    if b"transfer-encoding" in given and b"content-length" in given:
+        return refused(400, "Content-Length and Transfer-Encoding are both sent; send one of them.")
+    version = scope["http_version"]
+    if version not in ("1.0", "1.1"):
+        return refused(400, f"HTTP/{version} is refused; send HTTP/1.1.")
+    is_plain = len(given) == len(scope["headers"]) and b"host" in given
+    if version == "1.1" and not is_plain and len(values(scope, b"host")) != 1:
+        return refused(400, "A request names one Host; send exactly one such header.")
+    return None

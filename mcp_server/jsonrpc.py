@@ -1,10 +1,12 @@
 """JSON-RPC 2.0 messages: bytes to request or notification, results and errors to bytes."""
 
 import json
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
 
 import mcp_types
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 RequestId = str | int | None
 Params = dict[str, Any]
@@ -23,8 +25,7 @@ class RpcError(Exception):
         self.data = data
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """A call; without the key `id` it is a notification. `params` is None where absent."""
 
     method: str
@@ -36,9 +37,7 @@ class Message:
 def parsed(body: bytes) -> Message:
     """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
     try:
-        value = json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_once_each
-        )
+        value = _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
     if isinstance(value, list):
@@ -48,9 +47,10 @@ def parsed(body: bytes) -> Message:
     return _message(value)
 
 
-def result_bytes(request_id: RequestId, result: str) -> bytes:
-    """Return the response that carries a result given as JSON text."""
-    return utf8(f'{{"jsonrpc":"2.0","id":{minified(request_id)},"result":{result}}}')
+def result_bytes(request_id: RequestId, result: Iterable[bytes]) -> bytes:
+    """Return the response that carries a result given as JSON text in parts, copied once."""
+    head = b'{"jsonrpc":"2.0","id":%b,"result":' % utf8(minified(request_id))
+    return b"".join((head, *result, b"}"))
 
 
 def error_bytes(error: RpcError) -> bytes:
@@ -63,7 +63,7 @@ def error_bytes(error: RpcError) -> bytes:
 
 def minified(value: Any) -> str:
     """Write JSON without a space more than it needs."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
 
 
 def utf8(text: str) -> bytes:
@@ -80,6 +80,9 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made := dict(pairs)) < len(pairs):
         raise _malformed("an object names something more than once")
     return made
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_once_each)
 
 
 def _malformed(why: str, request_id: RequestId = None) -> RpcError:

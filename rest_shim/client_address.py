@@ -12,9 +12,9 @@ from ipaddress import (
 )
 
 import structlog
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_server.transport import fields
 from store.access_protocol import AccessStore
 from store.access_rows import Notice
 from store.protocol import StoreError
@@ -57,14 +57,13 @@ class ClientAddress:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its client's address."""
-        forwarded = Headers(scope=scope).getlist("x-forwarded-for") if scope.get("headers") else []
-        if forwarded:
+        if (forwarded := fields(scope).get(b"x-forwarded-for")) is not None:
             peer = (scope.get("client") or ("unknown", 0))[0]
             if not self._is_trusted(_hop(peer)):
                 await self._notice(peer)
             else:
-                client = self._client(peer, ",".join(forwarded).split(","))
-                scope = {**scope, "client": (client, 0)}
+                hops = forwarded.decode("latin-1").split(",")
+                scope = {**scope, "client": (self._client(peer, hops), 0)}
         await self._app(scope, receive, send)
 
     def _client(self, peer: str, hops: list[str]) -> str:

@@ -11,8 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_server.arguments import shown, suggestion
 from mcp_server.calls import Calls, internal_error
+from mcp_server.transport import quota_headers
 from rest_shim.endpoints import ENDPOINTS, JSON
 from schemas.errors import ApiError
+from schemas.results import Quota
 
 Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
@@ -45,14 +47,20 @@ def failure_handlers(calls: Calls) -> dict[Any, Handler]:
 
     async def unexpected(request: Request, error: Exception) -> Response:
         # Starlette answers these outside of all middleware.
-        return failed(internal_error(), calls, {"Cache-Control": "no-store"})
+        return failed(internal_error(), calls, headers={"Cache-Control": "no-store"})
 
     return {HTTPException: unserved, Exception: unexpected}
 
 
-def failed(error: ApiError, calls: Calls, headers: dict[str, str] | None = None) -> Response:
+def failed(
+    error: ApiError,
+    calls: Calls,
+    quota: Quota | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
     """Return the response of a refusal."""
-    headers = dict(headers or {})
+    counted = {name.decode(): value.decode() for name, value in quota_headers(quota)}
+    headers = counted | (headers or {})
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
@@ -64,7 +72,7 @@ def _wrong_method(request: Request, error: HTTPException, calls: Calls) -> Respo
     """Return the refusal of a method; Starlette names those allowed in the order of a set."""
     allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
     message = f"{shown(request.method)} is not allowed here; accepted: {allowed}."
-    return failed(ApiError("invalid_parameter", message, 405), calls, {"Allow": allowed})
+    return failed(ApiError("invalid_parameter", message, 405), calls, headers={"Allow": allowed})
 
 
 def _no_such_path(request: Request) -> ApiError:

@@ -1,20 +1,19 @@
 """Every route but the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
 
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
 from typing import Any
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from mcp_server.calls import (
-    AnyTool,
-    Calls,
-    internal_error,
-    quota_headers,
-    store_failure,
-)
+from mcp_server.answers import Answer
+from mcp_server.calls import AnyTool, Calls, internal_error, store_failure
+from mcp_server.transport import HeaderList, fields, quota_headers, respond
+from rest_shim.conditions import negotiated
 from rest_shim.endpoints import (
     CALL_MCP,
     ENDPOINTS,
@@ -43,6 +42,32 @@ Document = Callable[[Calls], Awaitable[str]]
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+class Read:
+    """ASGI app of one GET: the answer of a tool, with HTTP's validators and compression.
+
+    An open one looks at no key and at no parameter but its own.
+    """
+
+    def __init__(self, endpoint: Endpoint, tool: AnyTool, calls: Calls) -> None:
+        self._endpoint = endpoint
+        self._tool = tool
+        self._calls = calls
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        given, tool, query_string = fields(scope), self._tool, scope["query_string"]
+
+        def arguments() -> dict[str, Any]:
+            return raw_arguments(query_string, tool.query, only_known=not tool.keyed)
+
+        answer, error, quota = await self._calls.outcome(tool, given, query_string, arguments)
+        if error is None:
+            status, headers, body = negotiated(answer, self._endpoint, given)
+            await respond(send, status, [*headers, *quota_headers(quota)], body)
+        else:
+            await failed(error, self._calls, quota)(scope, receive, send)
+
+
 def routes(calls: Calls, submissions: Submissions) -> list[Route]:
     """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
     return [
@@ -53,35 +78,19 @@ def routes(calls: Calls, submissions: Submissions) -> list[Route]:
     ]
 
 
-def _responder(endpoint: Endpoint, calls: Calls, submissions: Submissions) -> Responder:
+def _responder(endpoint: Endpoint, calls: Calls, submissions: Submissions) -> Read | Responder:
     """Return what answers an endpoint; KeyError at start for one that nothing answers."""
     if endpoint.tool is not None:
-        return _read(endpoint, endpoint.tool, calls)
+        return Read(endpoint, endpoint.tool, calls)
     if endpoint.operation_id in _DOCUMENTS:
         return _document(endpoint, _DOCUMENTS[endpoint.operation_id], calls)
     return _submission(endpoint, submissions, calls)
 
 
-def _read(endpoint: Endpoint, tool: AnyTool, calls: Calls) -> Responder:
-    """Return the read of a tool; an open one looks at no key and at no parameter but its own."""
-
-    async def read(request: Request) -> Response:
-        def arguments() -> dict[str, str]:
-            query_string = request.scope["query_string"]
-            return raw_arguments(query_string, tool.query, only_known=not tool.keyed)
-
-        outcome = await calls.outcome(tool, request.headers, arguments)
-        headers = quota_headers(outcome.quota)
-        if outcome.error is not None:
-            return failed(outcome.error, calls, headers)
-        return _succeeded(outcome.text, endpoint, headers)
-
-    return read
-
-
 def _document(endpoint: Endpoint, document: Document, calls: Calls) -> Responder:
     async def respond(request: Request) -> Response:
-        return _succeeded(await document(calls), endpoint, {})
+        answer = _as_answer(await document(calls))
+        return _response(*negotiated(answer, endpoint, fields(request.scope)))
 
     return guarded(endpoint.path, calls, respond)
 
@@ -112,10 +121,15 @@ def guarded(route: str, calls: Calls, respond: Responder) -> Responder:
     return answer
 
 
-def _succeeded(text: str, endpoint: Endpoint, headers: dict[str, str]) -> Response:
-    success = endpoint.successes[0]
-    cached = {"Cache-Control": endpoint.cache} if endpoint.cache else {}
-    return Response(text, success.status, headers | cached, media_type=success.media_type)
+@lru_cache(maxsize=8)
+def _as_answer(document: str) -> Answer:
+    """Return a document as an answer, the same one as long as its text is the same."""
+    return Answer(document.encode())
+
+
+def _response(status: int, headers: HeaderList, body: bytes) -> Response:
+    texts = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status, texts)
 
 
 async def _manifest(calls: Calls) -> str:

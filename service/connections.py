@@ -1,20 +1,22 @@
-"""How the service takes connections: HTTP/1.1 by h11, each exchange and their number bounded.
+"""How the service takes connections: HTTP/1.1 by httptools, each exchange and their number bounded.
 
-uvicorn itself waits without end for the rest of a request and for a client that reads no answer.
+uvicorn itself waits without end for the rest of a request and for a client that reads no answer,
+and takes a head of any length.
 """
 
-import asyncio
 import resource
+from asyncio import Transport
 from operator import attrgetter
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXCHANGE_S = 60.0
 # Descriptors that stores, sources and the payment processor need.
 RESERVED = 128
 MOST_CONNECTIONS = 10_000
+MOST_HEAD_BYTES = 64 * 1024
 UNANSWERED_S = 3
 
 
@@ -26,7 +28,7 @@ def most_connections() -> int:
     return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends where one exchange, from its wait to its answer, takes too long.
 
     Where there are too many, the one whose exchange has lasted longest makes room for the newest,
@@ -35,14 +37,17 @@ class BoundedProtocol(H11Protocol):
 
     exchange_s = EXCHANGE_S
     most = staticmethod(most_connections)
+    _awaits_head = True
+    _heads = _head_bytes = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, at the cost of the longest waiting one where there are too many."""
         super().connection_made(transport)
-        self._begin_exchange()
+        self.begun = self.loop.time()
+        self._expiry = self.loop.call_later(self.exchange_s, self._expire)
         taken = [held for held in self.connections if not held.transport.is_closing()]
         if len(taken) > self.most():
-            min(taken, key=attrgetter("deadline")).transport.abort()
+            min(taken, key=attrgetter("begun")).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
@@ -51,13 +56,40 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Begin the next exchange; what the client has not read yet falls under its deadline."""
-        self._expiry.cancel()
-        self._begin_exchange()
+        self.begun = self.loop.time()
         super().on_response_complete()
 
-    def _begin_exchange(self) -> None:
-        self.deadline = self.loop.time() + self.exchange_s
-        self._expiry = self.loop.call_at(self.deadline, self.transport.abort)
+    def data_received(self, data: bytes) -> None:
+        """Parse what comes; the parser itself would hold a head of any length."""
+        heads = self._heads
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if heads == self._heads else 0
+        if self._awaits_head and self._head_bytes > MOST_HEAD_BYTES:
+            self.send_400_response("The head of the request is too long.")
+
+    def on_headers_complete(self) -> None:
+        """Pass a request on; one for another server than this, in absolute form, has no path."""
+        self._heads, self._awaits_head = self._heads + 1, False
+        if not self.url.startswith(b"/"):
+            self.url = b"/" + self.url
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Wait for the next head."""
+        self._awaits_head = True
+        super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Let the answer be the last: the parser leaves what follows to another protocol."""
+        self.cycle.keep_alive = False
+
+    def _expire(self) -> None:
+        """End the connection, or come back when the exchange that goes on has had its time."""
+        left = self.begun + self.exchange_s - self.loop.time()
+        if left <= 0:
+            self.transport.abort()
+        else:
+            self._expiry = self.loop.call_later(left, self._expire)
 
 
 def server_config(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -> uvicorn.Config:

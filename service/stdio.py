@@ -85,7 +85,7 @@ class Remote:
             return _error(request.id, INTERNAL_ERROR, text)
         error = ApiError("unavailable", text, 503)
         result = {
-            "content": [{"type": "text", "text": error_text(error, self._docs)}],
+            "content": [{"type": "text", "text": error_text(error, self._docs).decode()}],
             "isError": True,
             "_meta": {"signals/error": error.code, "signals/status": error.status},
         }

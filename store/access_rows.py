@@ -1,7 +1,7 @@
 """The rows of the access store: keys, counted calls, purchases and requests. Times are epoch ms."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from schemas.vocabulary import Billing, Mode
 
@@ -22,16 +22,14 @@ class KeyRow:
     last_used_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivedCall:
+class ArrivedCall(NamedTuple):
     """A call that asks to be counted; the UTC day of `at` is the one it counts for."""
 
     key_hash: bytes
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class CountedCall:
+class CountedCall(NamedTuple):
     """What became of a call; `used` is the key's count of the day, this call included."""
 
     verdict: Verdict

@@ -116,8 +116,8 @@ class MarketStore(Protocol):
         Many short transactions, so that nobody waits for long.
         """
 
-    async def version(self) -> int:
-        """Return a number that moves whenever anything committed."""
+    def version(self) -> int:
+        """Return a number that moves whenever anything committed; it waits for nothing."""
 
     async def snapshot(self) -> Snapshot:
         """Return the latest state, read in one transaction."""

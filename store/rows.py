@@ -233,7 +233,6 @@ class Snapshot:
     earliest time (epoch ms) of which the store can tell what was latest then, None without a pass.
     """
 
-    version: int
     coverage: Coverage | None
     market_time: int | None
     last_created_at: int

@@ -158,10 +158,9 @@ class SqliteMarketStore:
                 yield row
             newest = batch[-1].created_at
 
-    async def version(self) -> int:
+    def version(self) -> int:
         """Return a number that moves whenever anything committed; it means nothing elsewhere."""
-        async with self._connections.querying() as db:
-            return await sqlite_reads.version(db)
+        return self._connections.version()
 
     async def snapshot(self) -> Snapshot:
         """Return the latest state, read in one transaction."""

@@ -131,9 +131,10 @@ class SqliteAccessStore:
     async def count(
         self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
     ) -> list[CountedCall]:
-        """Decide and count calls in one statement, in their order; at most MOST_CALLS of them."""
-        async with self._connections.deciding() as db:
-            return await sqlite_counts.count(db, calls, mode, limit)
+        """Decide and count calls, in their order; at most MOST_CALLS of them."""
+        return await self._connections.decided(
+            lambda db: sqlite_counts.count(db, calls, mode, limit)
+        )
 
     async def create_claim(self, claim: ClaimRow) -> None:
         """Store a checkout."""

@@ -1,19 +1,20 @@
-"""One SQLite file as a process holds it: one writing and one query-only connection."""
+"""One SQLite file as a process holds it: a writing, a query-only and a direct connection."""
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import aiosqlite
 
 from store.migrations import migrate
 from store.protocol import StoreError
 
+PATIENT, IMPATIENT = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
 PRAGMAS = (
-    "PRAGMA busy_timeout = 5000",
+    PATIENT,
     "PRAGMA journal_mode = WAL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
@@ -22,19 +23,30 @@ PRAGMAS = (
 # What commits with NORMAL survives a crash of the process; with FULL a power cut too.
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
+DECISIONS_A_CHECKPOINT = 500
+
+Found = TypeVar("Found")
 
 
 class Connections:
     """A migrated file, open; transactions of a connection never overlap."""
 
     def __init__(
-        self, path: Path, writer: aiosqlite.Connection, reader: aiosqlite.Connection
+        self,
+        path: Path,
+        writer: aiosqlite.Connection,
+        reader: aiosqlite.Connection,
+        direct: sqlite3.Connection,
     ) -> None:
         self.path = path
         self._writer = writer
         self._reader = reader
+        self._direct = direct
         self._write_turn = asyncio.Lock()
         self._read_turn = asyncio.Lock()
+        self._direct_turn = asyncio.Lock()
+        self._decisions = 0
+        self._checkpointing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, path: Path, migrations: Sequence[str]) -> Self:
@@ -43,15 +55,65 @@ class Connections:
         writer = await _connect(path, CRASH_SAFE)
         try:
             reader = await _connect(path, "PRAGMA query_only = ON")
+            try:
+                return cls(path, writer, reader, _connect_directly(path))
+            except BaseException:
+                await reader.close()
+                raise
         except BaseException:
             await writer.close()
             raise
-        return cls(path, writer, reader)
 
     async def close(self) -> None:
-        """Close both connections; idempotent."""
+        """Close all connections; idempotent."""
+        if self._checkpointing is not None:
+            await self._checkpointing
+        self._direct.close()
         await self._reader.close()
         await self._writer.close()
+
+    def version(self) -> int:
+        """Return a number that moves when another connection than the direct one has committed.
+
+        It is read from shared memory in microseconds, so no thread need wait for it.
+        """
+        try:
+            number: int = self._direct.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: {error}") from error
+        return number
+
+    async def decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
+        """Return what statements decide, each a transaction by itself.
+
+        They run right here, for handing them to a thread takes many times as long; only where
+        another process is writing does a thread wait for its end.
+        """
+        async with self._direct_turn:
+            with self._telling_errors():
+                try:
+                    found = decide(self._direct)
+                except sqlite3.OperationalError as error:
+                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                        raise
+                    found = await asyncio.to_thread(self._patiently, decide)
+        self._decisions += 1
+        if self._decisions % DECISIONS_A_CHECKPOINT == 0:
+            self._checkpointing = asyncio.create_task(self._checkpoint())
+        return found
+
+    def _patiently(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
+        self._direct.execute(PATIENT)
+        try:
+            return decide(self._direct)
+        finally:
+            self._direct.execute(IMPATIENT)
+
+    async def _checkpoint(self) -> None:
+        """Move the log into the file, which waits for the disk: in a thread, beside decisions."""
+        async with self._write_turn:
+            with suppress(sqlite3.Error):
+                await self._writer.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[aiosqlite.Connection]:
@@ -65,13 +127,6 @@ class Connections:
         begun = self._transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._write_turn, self._power_safe(), begun as writer:
             yield writer
-
-    @asynccontextmanager
-    async def deciding(self) -> AsyncIterator[aiosqlite.Connection]:
-        """Hold the writer for one statement, which is a transaction by itself."""
-        async with self._write_turn:
-            with self._telling_errors():
-                yield self._writer
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[aiosqlite.Connection]:
@@ -129,4 +184,16 @@ async def _connect(path: Path, last_pragma: str) -> aiosqlite.Connection:
         if isinstance(error, sqlite3.Error):
             raise StoreError(f"cannot open {path}: {error}") from error
         raise
+    return connection
+
+
+def _connect_directly(path: Path) -> sqlite3.Connection:
+    """Open a connection that waits for nothing: neither for another writer nor for the disk."""
+    pragmas = (*PRAGMAS, CRASH_SAFE, IMPATIENT, "PRAGMA wal_autocheckpoint = 0")
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for pragma in pragmas:
+            connection.execute(pragma)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
     return connection

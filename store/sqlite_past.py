@@ -54,7 +54,6 @@ async def _snapshot(
 ) -> Snapshot:
     rows = await all_rows(db, READINGS, last_created_at)
     return Snapshot(
-        version=0,
         coverage=await coverage(db),
         market_time=market_time,
         last_created_at=last_created_at,

@@ -78,12 +78,6 @@ async def last_created_at(db: Connection) -> int:
     return newest
 
 
-async def version(db: Connection) -> int:
-    """Return a number that moves when another connection has committed."""
-    number: int = await one_value(db, "PRAGMA data_version")
-    return number
-
-
 async def bars(db: Connection, ticker: str | None, after: int) -> list[BarBlock]:
     """Return bars that open after a time, a block per ticker and timeframe."""
     sql = _BARS + (
@@ -209,10 +203,8 @@ async def orphans(db: Connection) -> int:
 
 
 async def snapshot(db: Connection) -> Snapshot:
-    """Return the latest state; the version is read first, in the same transaction."""
-    number = await version(db)
+    """Return the latest state."""
     return Snapshot(
-        version=number,
         coverage=await coverage(db),
         market_time=await market_time(db),
         last_created_at=await last_created_at(db),

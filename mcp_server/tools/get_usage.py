@@ -1,12 +1,14 @@
 """Whose key this is, and what its calls count for."""
 
+from functools import lru_cache
+
 from access.admission import Admitted
 from mcp_server.context import Context
 from mcp_server.tools.tool import Tool
 from schemas.meta import UsageMeta
 from schemas.queries import NoArguments
 from schemas.results import UsageKey, UsageResponse
-from schemas.vocabulary import Instant
+from schemas.vocabulary import Instant, SourceKind
 
 DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
@@ -30,20 +32,23 @@ def what_is_counted(daily_limit: int) -> str:
 async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
     """Return whose key was sent and what is left of its quota."""
     coverage = await context.boards.coverage()
-    source = None if coverage is None else coverage.source
     caller = context.caller
-    spent_until = _spent_until(caller)
     return UsageResponse(
         key=UsageKey(label=None if caller is None else caller.label),
         mode=context.mode,
         quota=None if caller is None else caller.quota,
-        meta=UsageMeta(
-            source=source,
-            simulated=source == "simulated",
-            nothing_new_before=spent_until,
-            counted=what_is_counted(context.daily_limit),
-            note=spent_until and _spent_note(spent_until),
-        ),
+        meta=_meta(coverage and coverage.source, _spent_until(caller), context.daily_limit),
+    )
+
+
+@lru_cache(maxsize=16)
+def _meta(source: SourceKind | None, spent_until: Instant | None, daily_limit: int) -> UsageMeta:
+    return UsageMeta(
+        source=source,
+        simulated=source == "simulated",
+        nothing_new_before=spent_until,
+        counted=what_is_counted(daily_limit),
+        note=spent_until and _spent_note(spent_until),
     )
 
 

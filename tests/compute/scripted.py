@@ -224,7 +224,7 @@ class Seen:
 
     async def look(self, clock: Clock, store: SqliteMarketStore) -> None:
         """Look at a store between two sleeps."""
-        version = await store.version()
+        version = store.version()
         if version == self._version:
             return
         self._version = version

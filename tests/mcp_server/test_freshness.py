@@ -15,9 +15,7 @@ READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 def meta(
     market_time=NOON, now=NOON, source="simulated", recorded_until=None, late=(), timeframe=None
 ):
-    snapshot = Snapshot(
-        1, coverage(source, recorded_until), market_time, market_time, READINGS, late
-    )
+    snapshot = Snapshot(coverage(source, recorded_until), market_time, market_time, READINGS, late)
     return Freshness(**freshness(computed_board(snapshot), now, timeframe=timeframe)).model_dump(
         by_alias=True
     )
@@ -101,7 +99,7 @@ def test_nothing_new_is_expected_of_a_recording_at_its_end():
 @pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
 @pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
 def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time):
-    snapshot = Snapshot(1, coverage(), market_time, market_time, READINGS, late)
+    snapshot = Snapshot(coverage(), market_time, market_time, READINGS, late)
     board, now = computed_board(snapshot), market_time
     while (then := changes_at(board, now)) is not None:
         said = meta(market_time, now, late=late, timeframe=timeframe)
@@ -113,5 +111,5 @@ def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_ti
 
 
 def test_nothing_computed_yet_makes_no_board():
-    assert computed_board(Snapshot(1, coverage(), None, 0, {})) is None
-    assert computed_board(Snapshot(1, None, NOON, 0, {})) is None
+    assert computed_board(Snapshot(coverage(), None, 0, {})) is None
+    assert computed_board(Snapshot(None, NOON, 0, {})) is None

@@ -409,7 +409,7 @@ async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_
 
 
 def seeded_board() -> Board:
-    board = computed_board(Snapshot(1, coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}}))
+    board = computed_board(Snapshot(coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}}))
     assert board is not None
     return board
 

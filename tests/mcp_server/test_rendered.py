@@ -43,8 +43,9 @@ class Answering:
 
     async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
         chosen = TOOLS_BY_NAME[tool]
-        headers = {"x-api-key": api_key or self.mine}
-        return json.loads((await self.calls.outcome(chosen, headers, lambda: arguments)).text)
+        fields = {b"x-api-key": (api_key or self.mine).encode()}
+        outcome = await self.calls.outcome(chosen, fields, repr(arguments), lambda: arguments)
+        return json.loads(outcome.answer.text)
 
 
 @pytest.fixture
