@@ -1,7 +1,6 @@
 """Answers as bytes: rendered once, kept while they are true, in each form that callers ask for."""
 
 import gzip
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -62,14 +61,14 @@ class KeptAnswers:
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._kept: dict[Hashable, Rendered] = {}
+        self._kept: dict[str, Rendered] = {}
 
-    def at(self, place: Hashable, now: int) -> Answer | None:
+    def at(self, place: str, now: int) -> Answer | None:
         """Return the answer of a place that is true at a time (epoch ms), None without one."""
         rendered = self._kept.get(place)
         return rendered.answer if rendered is not None and rendered.holds_at(now) else None
 
-    def keep(self, place: Hashable, rendered: Rendered) -> None:
+    def keep(self, place: str, rendered: Rendered) -> None:
         """Keep an answer in the stead of the one that its place has."""
         self._drop(place)
         self._kept[place] = rendered
@@ -77,7 +76,7 @@ class KeptAnswers:
         while self._bytes > self._most_bytes:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, place: Hashable) -> None:
+    def _drop(self, place: str) -> None:
         dropped = self._kept.pop(place, None)
         if dropped is not None:
             self._bytes -= FORMS * len(dropped.answer.text)

@@ -1,6 +1,6 @@
 """One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -22,7 +22,7 @@ AnyTool = Tool[Any, Any]
 Arguments = Callable[[], Mapping[str, Any]]
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
-MOST_QUERIES, LONGEST_SPELLING = 1024, 256
+MOST_SPELLINGS, LONGEST_SPELLING = 1024, 256
 
 log = structlog.get_logger("calls")
 
@@ -38,13 +38,20 @@ class Outcome(NamedTuple):
     quota: Quota | None
 
 
+class Asked(NamedTuple):
+    """A query, and the text that is the same for equal queries of equal tools alone."""
+
+    query: BaseModel
+    place: str
+
+
 class Calls:
     """Runs tools on a context for whoever is admitted."""
 
     def __init__(self, admissions: Admissions, context: Context) -> None:
         self.context = context
         self._admissions = admissions
-        self._queries: dict[Hashable, BaseModel] = {}
+        self._asked: dict[tuple[str, str | bytes], Asked] = {}
 
     async def outcome(
         self, tool: AnyTool, fields: Fields, spelling: str | bytes, arguments: Arguments
@@ -61,8 +68,8 @@ class Calls:
                     _text(fields, b"x-api-key"),
                     even_spent=tool.even_spent,
                 )
-            query = self._query(tool, spelling, arguments)
-            return Outcome(await self._answer(tool, query, caller), None, _quota(caller))
+            answer = await self._answer(tool, self._read(tool, spelling, arguments), caller)
+            return Outcome(answer, None, _quota(caller))
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
@@ -77,30 +84,29 @@ class Calls:
         access = how_to_get_access(self.context.base_url) if error.code in ACCESS_CODES else None
         return error_text(error, self.context.docs, access)
 
-    def _query(self, tool: AnyTool, spelling: str | bytes, arguments: Arguments) -> BaseModel:
-        """Return the query that arguments make; callers repeat themselves, so some are kept."""
-        place = (tool.name, spelling)
-        query = self._queries.get(place)
-        if query is None:
+    def _read(self, tool: AnyTool, spelling: str | bytes, arguments: Arguments) -> Asked:
+        """Return what arguments ask for; callers repeat themselves, so some of it is kept."""
+        asked = self._asked.get((tool.name, spelling))
+        if asked is None:
             query = validated(tool.query, arguments())
+            asked = Asked(query, f"{tool.name} {query!r}")
             if len(spelling) <= LONGEST_SPELLING:
-                if len(self._queries) >= MOST_QUERIES:
-                    self._queries.pop(next(iter(self._queries)))
-                self._queries[place] = query
-        return query
+                if len(self._asked) >= MOST_SPELLINGS:
+                    self._asked.pop(next(iter(self._asked)))
+                self._asked[tool.name, spelling] = asked
+        return asked
 
-    async def _answer(self, tool: AnyTool, query: BaseModel, caller: Admitted | None) -> Answer:
+    async def _answer(self, tool: AnyTool, asked: Asked, caller: Admitted | None) -> Answer:
         """Return the answer to a query, the kept one where one is true."""
         if not tool.rests_on_board:
-            return await _rendered(tool, query, self.context.called_by(caller))
-        board = await self.context.boards.board()
-        if board is None:
-            return await _rendered(tool, query, self.context)
-        place, now = (tool.name, query), self.context.clock()
-        answer = board.answers.at(place, now)
+            return await _rendered(tool, asked.query, self.context.called_by(caller))
+        board, now = await self.context.boards.board(), self.context.clock()
+        answer = None if board is None else board.answers.at(asked.place, now)
         if answer is None:
-            answer = await _rendered(tool, query, self.context)
-            board.answers.keep(place, Rendered(answer, now, changes_at(board, now)))
+            answer = await _rendered(tool, asked.query, self.context)
+            if board is not None:
+                rendered = Rendered(answer, now, changes_at(board, now))
+                board.answers.keep(asked.place, rendered)
         return answer
 
 

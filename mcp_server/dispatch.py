@@ -59,7 +59,9 @@ class Dispatcher:
     async def dispatched(self, message: Message, given: Fields) -> Dispatched:
         """Return what a request came to; RpcError for what the protocol refuses."""
         try:
-            return await self._result(message, given)
+            if message.method == "tools/call":
+                return await self._called(message, given)
+            return await self._result(message)
         except RpcError as error:
             error.request_id = message.request_id
             raise
@@ -67,17 +69,13 @@ class Dispatcher:
             log.error("mcp_request_failed", method=message.method, **failure_facts(error))
             raise RpcError(mcp_types.INTERNAL_ERROR, "internal error", message.request_id) from None
 
-    async def _result(self, message: Message, given: Fields) -> Dispatched:
+    async def _result(self, message: Message) -> Dispatched:
         if message.method not in METHODS:
             raise RpcError(
                 mcp_types.METHOD_NOT_FOUND,
                 f"Unknown method {shown(message.method)}; supported: {', '.join(METHODS)}.",
             )
-        params = {} if message.params is None else message.params
-        if not isinstance(params, dict):
-            raise _malformed_params("params must be an object")
-        if message.method == "tools/call":
-            return await self._called(params, given)
+        params = _params(message)
         if message.method == "tools/list" and params.get("cursor") is not None:
             raise _malformed_params("cursor: all tools are on one page, leave it out")
         if message.method == "tools/list":
@@ -90,7 +88,8 @@ class Dispatcher:
         shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
         return minified({"tools": shown}).encode()
 
-    async def _called(self, params: Params, given: Fields) -> Dispatched:
+    async def _called(self, message: Message, given: Fields) -> Dispatched:
+        params = _params(message)
         tool, arguments = self._tool(params), _arguments(params)
         outcome = await self._calls.outcome(tool, given, repr(arguments), lambda: arguments)
         return Dispatched(_tool_result(outcome), outcome.quota)
@@ -103,6 +102,15 @@ class Dispatcher:
             hint = suggestion(name, self._tools)
             raise _malformed_params(f"unknown tool {shown(name)}{hint}; tools/list names them")
         return self._tools[name]
+
+
+def _params(message: Message) -> Params:
+    params = message.params
+    if params is None:
+        return {}
+    if not isinstance(params, dict):
+        raise _malformed_params("params must be an object")
+    return params
 
 
 def _arguments(params: Params) -> dict[str, Any]:

@@ -37,7 +37,10 @@ class Message(NamedTuple):
 def parsed(body: bytes) -> Message:
     """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
     try:
-        value = _DECODER.decode(body.decode("utf-8"))
+        text = body.decode("utf-8").strip(" \t\r\n")
+        value, end = _DECODER.raw_decode(text)
+        if end < len(text):
+            raise ValueError("something follows the value")
     except (ValueError, RecursionError):
         raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
     if isinstance(value, list):
@@ -49,7 +52,8 @@ def parsed(body: bytes) -> Message:
 
 def result_bytes(request_id: RequestId, result: Iterable[bytes]) -> bytes:
     """Return the response that carries a result given as JSON text in parts, copied once."""
-    head = b'{"jsonrpc":"2.0","id":%b,"result":' % utf8(minified(request_id))
+    written = b"%d" % request_id if type(request_id) is int else utf8(minified(request_id))
+    head = b'{"jsonrpc":"2.0","id":%b,"result":' % written
     return b"".join((head, *result, b"}"))
 
 

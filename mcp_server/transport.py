@@ -19,14 +19,20 @@ HeaderList = list[tuple[bytes, bytes]]
 MAX_BODY_BYTES = 1 << 20
 KEPT_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
+NO_STORE = (b"cache-control", b"no-store")
+# Where the headers of a request, once read, are kept for who is asked next.
+_FIELDS = "signals.fields"
 
 
 def fields(scope: Scope) -> Fields:
     """Return the headers of a request by lower-case name, those of one name as one list."""
-    headers = scope["headers"]
-    given: dict[bytes, bytes] = dict(headers)
-    if len(given) < len(headers):
-        return {name: b", ".join(values(scope, name)) for name in given}
+    given: Fields | None = scope.get(_FIELDS)
+    if given is None:
+        headers = scope["headers"]
+        given = dict(headers)
+        if len(given) < len(headers):
+            given = {name: b", ".join(values(scope, name)) for name in given}
+        scope[_FIELDS] = given
     return given
 
 
@@ -36,9 +42,11 @@ def values(scope: Scope, wanted: bytes) -> list[bytes]:
 
 
 async def respond(send: Send, status: int, headers: HeaderList, body: bytes) -> None:
-    """Send a whole answer; its length is added to its headers."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    """Send a whole answer; its length joins its headers, and that no failure may be stored."""
+    headers.append((b"content-length", b"%d" % len(body)))
+    if status >= 400:
+        headers.append(NO_STORE)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
@@ -60,16 +68,17 @@ def refused(status: int, message: str) -> ApiError:
 
 def check_media(given: Fields) -> None:
     """Refuse a body that is not JSON with 415 and a client that takes no JSON with 406."""
-    content_type = given.get(b"content-type", b"").decode("latin-1")
-    if not _is_json(content_type):
-        raise refused(415, f"Content-Type {shown(content_type)} is refused; send application/json.")
-    accept = given.get(b"accept", b"").decode("latin-1")
+    content_type, accept = given.get(b"content-type", b""), given.get(b"accept", b"")
+    if not is_json(content_type):
+        named = shown(content_type.decode("latin-1"))
+        raise refused(415, f"Content-Type {named} is refused; send application/json.")
     if not accepts_json(accept):
-        raise refused(406, f"Accept {shown(accept)} excludes the answer; accept application/json.")
+        named = shown(accept.decode("latin-1"))
+        raise refused(406, f"Accept {named} excludes the answer; accept application/json.")
 
 
 @lru_cache(KEPT_VALUES)
-def accepts_json(accept: str) -> bool:
+def accepts_json(accept: bytes) -> bool:
     """Tell whether an Accept header lets JSON pass: its most specific matching range decides.
 
     An empty one asks for nothing.
@@ -83,10 +92,10 @@ def accepts_json(accept: str) -> bool:
     return False
 
 
-def qualities(accepted: str) -> dict[str, float]:
+def qualities(accepted: bytes) -> dict[str, float]:
     """Return how much each item of an Accept or Accept-Encoding header is wanted, 0 for not."""
     wanted: dict[str, float] = {}
-    for part in accepted.lower().split(","):
+    for part in accepted.decode("latin-1").lower().split(","):
         name, _, parameters = part.partition(";")
         wanted[name.strip()] = max(wanted.get(name.strip(), 0.0), _quality(parameters))
     return wanted
@@ -110,14 +119,13 @@ async def read_body(receive: Receive, given: Fields) -> bytes:
 
 
 @lru_cache(KEPT_VALUES)
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: bytes) -> bool:
     """Tell whether a Content-Type is JSON; an empty one counts as such."""
     if not content_type.strip():
         return True
-    media = content_type.partition(";")[0].strip().lower()
-    return media == "application/json" or (
-        media.startswith("application/") and media.endswith("+json")
-    )
+    media = content_type.partition(b";")[0].strip().lower()
+    is_application = media.startswith(b"application/")
+    return is_application and media.endswith((b"/json", b"+json"))
 
 
 def _quality(parameters: str) -> float:

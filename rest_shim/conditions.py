@@ -35,5 +35,5 @@ def _names(known: bytes, etag: bytes) -> bool:
 @lru_cache(KEPT_VALUES)
 def _takes_gzip(accept_encoding: bytes) -> bool:
     """Tell whether Accept-Encoding takes gzip: by its name, else by `*`."""
-    wanted = qualities(accept_encoding.decode("latin-1"))
+    wanted = qualities(accept_encoding)
     return wanted.get("gzip", wanted.get("*", 0.0)) > 0

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_server.arguments import shown, suggestion
 from mcp_server.calls import Calls, internal_error
@@ -17,23 +15,6 @@ from schemas.errors import ApiError
 from schemas.results import Quota
 
 Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
-
-
-class NoStore:
-    """ASGI middleware: no failure of either face may be cached, whoever answers it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass everything on, failures marked."""
-
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                MutableHeaders(scope=message)["Cache-Control"] = "no-store"
-            await send(message)
-
-        await self._app(scope, receive, marked)
 
 
 def failure_handlers(calls: Calls) -> dict[Any, Handler]:
@@ -46,8 +27,7 @@ def failure_handlers(calls: Calls) -> dict[Any, Handler]:
         return failed(_no_such_path(request), calls)
 
     async def unexpected(request: Request, error: Exception) -> Response:
-        # Starlette answers these outside of all middleware.
-        return failed(internal_error(), calls, headers={"Cache-Control": "no-store"})
+        return failed(internal_error(), calls)
 
     return {HTTPException: unserved, Exception: unexpected}
 
@@ -60,7 +40,7 @@ def failed(
 ) -> Response:
     """Return the response of a refusal."""
     counted = {name.decode(): value.decode() for name, value in quota_headers(quota)}
-    headers = counted | (headers or {})
+    headers = {"Cache-Control": "no-store"} | counted | (headers or {})
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:

@@ -20,7 +20,7 @@ from mcp_server.gate import Gate
 from mcp_server.tools.registry import TOOLS
 from rest_shim.client_address import ClientAddress, parse_proxies
 from rest_shim.endpoints import CHECKOUT, CLAIM, REQUEST_ACCESS
-from rest_shim.failures import NoStore, failure_handlers
+from rest_shim.failures import failure_handlers
 from rest_shim.purchases import Submissions
 from rest_shim.routes import Read, routes
 from rest_shim.webhooks import webhook_route
@@ -77,7 +77,7 @@ def create_app(
         allowed_origins=allowed_origins,
     )
     trusted = parse_proxies(trusted_proxies)
-    app.middleware_stack = ClientAddress(NoStore(gate), trusted=trusted, store=access, clock=clock)
+    app.middleware_stack = ClientAddress(gate, trusted=trusted, store=access, clock=clock)
     return app
 
 

@@ -61,10 +61,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what comes; the parser itself would hold a head of any length."""
-        heads = self._heads
+        awaited, heads = self._awaits_head, self._heads
         super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if heads == self._heads else 0
-        if self._awaits_head and self._head_bytes > MOST_HEAD_BYTES:
+        is_head = awaited and heads == self._heads
+        self._head_bytes = self._head_bytes + len(data) if is_head else 0
+        if self._head_bytes > MOST_HEAD_BYTES:
             self.send_400_response("The head of the request is too long.")
 
     def on_headers_complete(self) -> None:

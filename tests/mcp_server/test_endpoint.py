@@ -287,8 +287,13 @@ async def test_json_of_the_wrong_type_is_refused(served, arguments):
     assert error_of(await served.call(SIGNALS, arguments))["message"].startswith(*arguments)
 
 
-async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(served, face, capsys):
-    await served.market.close()
+HIDDEN = "secret"
+
+
+async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(
+    served, face, capsys, monkeypatch
+):
+    monkeypatch.setattr(served.market, "version", lambda: int(HIDDEN))
     status, error = await served.refusal(face, STATE, ticker="secret")
     assert (status, error["error"]) == (500, "unavailable")
     assert set(error) == {"error", "message", "docs"}
@@ -298,8 +303,10 @@ async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(serve
         assert secret not in logged + error["message"]
 
 
-async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(served, capsys):
-    await served.market.close()
+async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(
+    served, capsys, monkeypatch
+):
+    monkeypatch.setattr(served.market, "version", lambda: int(HIDDEN))
     answer = await served.rpc("tools/list")
     assert answer["error"] == {"code": -32603, "message": "internal error"}
     assert "mcp_request_failed" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from tests.serving import ASSETS, HOUR_MS, NOON, Face, Served, change, work
 
 pytestmark = pytest.mark.clause("feed")
 
-READERS, CALLS = 6, 10
+READERS, CALLS, VERSIONS = 6, 10, 6
 LOGGED = tuple(indicator for indicator in INDICATOR_IDS if indicator != "perpkit")
 COVERED = [asset for asset in ASSETS if asset.removed_on is None]
 
@@ -105,9 +105,10 @@ ASKED: tuple[tuple[str, dict[str, Any], Any], ...] = (
 
 
 async def read(served: Served, face: Face, first: int, seen: Counter[int]) -> None:
-    """Call one tool after another; a reader never sees an earlier run than it has seen."""
-    newest = 0
-    for number in range(first, first + CALLS):
+    """Call one tool after another until enough versions were read, never one older than before."""
+    newest, number = 0, first
+    while number < first + CALLS or len(seen) < VERSIONS:
+        number += 1
         tool, arguments, check = ASKED[number % len(ASKED)]
         answer = await served.answer(face, tool, **arguments)
         check(answer)
@@ -139,8 +140,7 @@ async def test_every_answer_given_while_runs_commit_is_of_one_version(served: Se
             for face in faces
         ]
         last = await group.create_task(commit_runs(served, readers))
-    assert seen.total() == 2 * READERS * CALLS
-    assert len(seen) > 5  # versions that somebody read
+    assert seen.total() >= 2 * READERS * CALLS
     final = await served.answer("mcp", "signals_get_state")
     assert run_of(final) == last
 

@@ -523,6 +523,7 @@ async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(served
 
     scope = {
         "type": "http",
+        "http_version": "1.1",
         "method": "POST",
         "path": CHECKOUT,
         "query_string": b"",

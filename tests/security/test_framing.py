@@ -53,14 +53,14 @@ REFUSED = {
     "a folded first header": b"POST /api/v1/mcp HTTP/1.1\r\n X: y\r\n" + HOST + b"\r\n" + HIDDEN,
     "carriage returns alone": b"GET /hidden HTTP/1.1\rHost: localhost\r\r",
     "a NUL in a header": POST + b"X-A: a\0b\r\n\r\n" + HIDDEN,
+    "a length sent twice": POST + b"Content-Length: 40\r\n" * 2 + b"\r\n" + PING,
+    "line feeds alone": (POST + b"Content-Length: 40\r\n\r\n").replace(b"\r", b"") + PING,
     "no version": b"GET /hidden\r\n\r\n",
     "a TLS handshake": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
 }
 WHOLE = {
-    "a length sent twice": POST + b"Content-Length: 40\r\n" * 2 + b"\r\n" + PING,
     "chunks": CHUNKED + b"28\r\n%s\r\n0\r\n\r\n" % PING,
     "chunks with extensions": CHUNKED + b"28;a=b\r\n%s\r\n0\r\n\r\n" % PING,
-    "line feeds alone": (POST + b"Content-Length: 40\r\n\r\n").replace(b"\r", b"") + PING,
     "a body that a GET has": b"GET /api/v1 HTTP/1.1\r\n" + HOST + HIDDEN_LENGTH + HIDDEN,
     "a body that is no JSON": POST + HIDDEN_LENGTH + HIDDEN,
 }
@@ -73,11 +73,6 @@ UNREAD = {
     "a foreign host": (b"POST /api/v1/mcp HTTP/1.1\r\nHost: evil.example\r\n", 421),
     "a foreign origin": (POST + b"Origin: https://evil.example\r\n", 403),
     "an unknown path": (b"POST /nothing HTTP/1.1\r\n" + HOST, 404),
-    "an upgrade to WebSocket": (
-        b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST,
-        405,
-    ),
 }
 
 
@@ -102,6 +97,15 @@ async def test_a_body_that_nobody_reads_is_no_request(served: Served, head: byte
     received = await exchanged(served.base_url, head + HIDDEN_LENGTH + HIDDEN + LAST)
     assert statuses(received) == [status, 200]
     assert b"hidden" not in received
+
+
+async def test_a_request_to_go_on_in_another_protocol_is_refused_and_closed(served: Served):
+    upgrade = (
+        b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST
+    )
+    received = await exchanged(served.base_url, upgrade + HIDDEN_LENGTH + HIDDEN + LAST)
+    assert statuses(received) == [405]
 
 
 async def test_requests_sent_at_once_are_answered_in_their_order(served: Served):

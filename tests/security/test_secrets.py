@@ -51,7 +51,10 @@ def ask_everywhere(client: httpx.Client, secret: str) -> None:
     text = FORGED + secret
     keys = ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}, {})
     for headers in keys:
-        sent = headers | {"User-Agent": f"{MARK}\x1b[31m", "X-Forwarded-For": f"{MARK}, {secret}"}
+        sent = headers | {
+            "User-Agent": f"{MARK} level=info",
+            "X-Forwarded-For": f"{MARK}, {secret}",
+        }
         client.get("/api/v1/state", params={"ticker": text}, headers=sent)
         client.get("/api/v1/state", headers=sent)
         client.get(f"/{MARK}%0d%0aevent=forged{secret}", headers=sent)

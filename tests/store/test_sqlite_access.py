@@ -2,8 +2,8 @@
 
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from store import migrations
 from store.access_rows import AccessRequestRow, ArrivedCall, Horizons, KeyRow, Notice
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
+from store.sqlite_connections import Connections
 from tests.store.rows import plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER, NOW, SESSION
 
@@ -139,15 +140,29 @@ FOR_NOW: dict[str, Verb] = {
 }
 
 
+@asynccontextmanager
+async def traced(access: SqliteAccessStore) -> AsyncIterator[list[str]]:
+    """Yield what the connections of a store are asked meanwhile."""
+    said: list[str] = []
+    held = access._connections
+    await tracing(held, said.append)
+    yield said
+    await tracing(held, None)
+
+
+async def tracing(held: Connections, listener: Callable[[str], None] | None) -> None:
+    held._direct.set_trace_callback(listener)
+    for connection in (held._writer, held._reader):
+        await connection.set_trace_callback(listener)
+
+
 @pytest.mark.parametrize("verb", [*FOR_GOOD, *FOR_NOW])
 async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_it(
     access: SqliteAccessStore, verb: str
 ) -> None:
-    said: list[str] = []
     writer = access._connections._writer
-    await writer.set_trace_callback(said.append)
-    await (FOR_GOOD | FOR_NOW)[verb](access)
-    await writer.set_trace_callback(None)
+    async with traced(access) as said:
+        await (FOR_GOOD | FOR_NOW)[verb](access)
     begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
     assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in FOR_GOOD), said
     assert list(await writer.execute_fetchall("PRAGMA synchronous")) == [(1,)]
@@ -158,18 +173,20 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAcce
     for opened, synchronous in (
         (connections.writing_for_good(), 2),
         (connections.writing(), 1),
-        (connections.deciding(), 1),
     ):
         async with opened as db:
             assert list(await db.execute_fetchall("PRAGMA synchronous")) == [(synchronous,)]
             assert list(await db.execute_fetchall("PRAGMA foreign_keys")) == [(1,)]
+    for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
+        asked = f"PRAGMA {pragma}"
+        assert await connections.decided(lambda db, sql=asked: list(db.execute(sql))) == [(value,)]
 
 
 async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteAccessStore) -> None:
     await access.create_key(HASH, "agent", NOW)
     with pytest.raises(StoreError):
         await access.create_key(HASH, "again", NOW)
-    async with access._connections.deciding() as db:
+    async with access._connections.writing() as db:
         assert list(await db.execute_fetchall("PRAGMA synchronous")) == [(1,)]
 
 
@@ -190,18 +207,14 @@ async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
     await access.create_claim(CLAIM)
     await access.redeem(CLAIM, MEMBER, HASH, NOW)
     await access.attempt("checkout", "192.0.2.1", NOW, 20, 600)
-    said: list[str] = []
-    for connection in (access._connections._writer, access._connections._reader):
-        await connection.set_trace_callback(said.append)
-    for name, verb in WAITED_FOR.items():
-        with suppress(StoreError):
-            await verb(access)
-        assert said, name
-        for step in plan(access._connections.path, said):
-            assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
-        said.clear()
-    for connection in (access._connections._writer, access._connections._reader):
-        await connection.set_trace_callback(None)
+    async with traced(access) as said:
+        for name, verb in WAITED_FOR.items():
+            with suppress(StoreError):
+                await verb(access)
+            assert said, name
+            for step in plan(access._connections.path, said):
+                assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
+            said.clear()
 
 
 def plan(path: Path, statements: Sequence[str]) -> Iterator[str]:
