@@ -64,6 +64,7 @@ async def served_by(served: Served, protocol: type[BoundedProtocol]) -> AsyncIte
 @pytest.fixture
 async def hasty(served: Served) -> AsyncIterator[str]:
     Hasty.lost = asyncio.Event()
+    await served.client.get("/api/v1/openapi.json")  # which is made once
     async with served_by(served, Hasty) as address:
         yield address
 
