@@ -20,6 +20,12 @@ PRAGMAS = (
     "PRAGMA recursive_triggers = ON",
 )
 
+# In KiB: the inner pages of ten million rows stay in memory, so that a row is one page away.
+READING = ("PRAGMA query_only = ON", "PRAGMA cache_size = -32000")
+
+# Room for all 192 of the feed and the others: the widest takes 3 ms to prepare.
+STATEMENTS = 256
+
 # What commits with NORMAL survives a crash of the process; with FULL a power cut too.
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
@@ -54,7 +60,7 @@ class Connections:
         await asyncio.to_thread(migrate, path, migrations)
         writer = await _connect(path, CRASH_SAFE)
         try:
-            reader = await _connect(path, "PRAGMA query_only = ON")
+reader = await _connect(path, *READING)
             try:
                 return cls(path, writer, reader, _connect_directly(path))
             except BaseException:
@@ -171,13 +177,15 @@ class Connections:
             raise StoreError(f"{self.path}: {error}") from error
 
 
-async def _connect(path: Path, last_pragma: str) -> aiosqlite.Connection:
+async def _connect(path: Path, *own_pragmas: str) -> aiosqlite.Connection:
     try:
-        connection = await aiosqlite.connect(path, isolation_level=None)
+        connection = await aiosqlite.connect(
+            path, isolation_level=None, cached_statements=STATEMENTS
+        )
     except sqlite3.Error as error:
         raise StoreError(f"cannot open {path}: {error}") from error
     try:
-        for pragma in (*PRAGMAS, last_pragma):
+        for pragma in (*PRAGMAS, *own_pragmas):
             await connection.execute_fetchall(pragma)
     except BaseException as error:
         await connection.close()

@@ -51,7 +51,9 @@ async def test_a_cell_is_searched_to_its_newest_row_by_then(
     with closing(sqlite3.connect(path)) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_past.READINGS}", [5])
         (cell,) = (row[3] for row in plan if "cell" in row[3])
-    assert cell.startswith("SEARCH c USING INDEX cell (asset_id=? AND indicator=? AND timeframe=?")
+    assert cell.startswith(
+        "SEARCH c USING COVERING INDEX cell (asset_id=? AND indicator=? AND timeframe=?"
+    )
     assert "created_at<?" in cell
 
 

@@ -19,7 +19,7 @@ from store.digest import chain_digest
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
-from tests.store.rows import NOW, content, full, plainly, work
+from tests.store.rows import NOW, alert, change, content, full, plainly, query, work
 
 pytestmark = pytest.mark.clause("store")
 
@@ -28,6 +28,10 @@ OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
 ROOT = Path(__file__).parents[2]
 OPEN = "import sys; from pathlib import Path; from store import migrations as m; "
 APPLIED = [(name,) for name in migrations.MARKET_MIGRATIONS]
+INDEXES = """
+SELECT name FROM sqlite_schema
+WHERE type = 'index' AND tbl_name IN ('changes', 'alerts') AND sql IS NOT NULL
+"""
 MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
 
 
@@ -137,6 +141,23 @@ async def test_a_database_from_before_the_alerts_tier_keeps_its_rows_and_its_cha
     assert new.digest == chain_digest(head, NOW + 1, *digests)
 
 
+async def test_a_database_with_the_former_indexes_of_the_feed_shows_the_same_feed(
+    open_market: OpenMarket, path: Path
+) -> None:
+    migrations.migrate(path, migrations.MARKET_MIGRATIONS[:3])
+    plainly(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
+    plainly(path, f"INSERT INTO changes VALUES ({NOW}, 1, 4, 0, {NOW}, 0, NULL, 1, 0.3, 1)")
+    plainly(path, f"INSERT INTO alerts VALUES ({NOW + 1}, 1, 6, 1, {NOW + 1}, 0, 0, 0.3)")
+    store = await open_market(path)
+    assert await store.merged_feed(query(ticker="BTC", direction=1), 0) == [
+        alert(NOW + 1),
+        change(NOW),
+    ]
+    assert set(plainly(path, INDEXES)) == {
+        (name,) for name in ("feed_all", "feed_kind", "cell", "alerts_kind", "alerts_cell")
+    }
+
+
 def test_a_new_database_takes_all_migrations_without_a_copy(
     path: Path, next_migration: tuple[str, ...]
 ) -> None:
@@ -173,6 +194,7 @@ async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, pa
         for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):
             assert list(await writer.execute_fetchall(f"PRAGMA {name}")) == [(value,)]
     async with market._connections.reading() as reader:
+        assert list(await reader.execute_fetchall("PRAGMA cache_size")) == [(-32000,)]
         with pytest.raises(sqlite3.OperationalError):
             await reader.execute_fetchall("DELETE FROM readings")
 

@@ -1,0 +1,265 @@
+"""What a page of the feed costs at 0.5, 1 and 10 million rows, whatever is asked; what a row takes.
+
+`python -m bench.feed` reads stores of a year through the real market store: every combination of
+filters, tier and order, first page, 20th page and a poll; the best of many rounds, by turns, since
+whatever else runs on the machine can only slow a read down. So what seems to have grown most is
+read again, at every size, and again what seems so then. The peer is half a million rows under
+the indexes of migration 3, one of which was walked past all that the other filters leave out.
+"""
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+from statistics import median
+
+from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build
+from bench.table import Row, table
+from schemas.vocabulary import RETENTION_MS, Tier
+from store.migrations import MARKET_MIGRATIONS, migrate
+from store.rows import FeedQuery
+from store.sqlite import SqliteMarketStore
+from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
+from store.sqlite_connections import Connections
+from store.sqlite_reads import all_rows
+
+HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
+SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}
+FORMER = MARKET_MIGRATIONS[:3]
+GROWTH = 1.3
+ROUNDS = 12
+TIMES_AGAIN, GROWN_MOST, ROUNDS_AGAIN = 6, 15, 50
+ANY = FeedQuery(after=BEGIN - 1, until=END, limit=51, offset=0)
+FILTERS = [
+    {"ticker": ticker, "indicator": indicator, "timeframe": timeframe, "direction": direction}
+    for ticker, indicator, timeframe, direction in (
+        ("T7", "enzo", "1h", 1),
+        ("T7", "reversals", "1d", 0),
+        ("T7", "trend_oracle", "1d", 0),
+    )
+]
+OFFSETS = {"first page": 0, "20th page": 950, "poll": 0}
+NEW_ROWS, NEW_ALERTS = 100, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One question to the feed of a tier, or of both where it is None, but for its `after`."""
+
+    tier: Tier | None
+    page: str
+    query: FeedQuery
+
+    def __str__(self) -> str:
+        query = self.query
+        filters = [query.ticker, query.indicator, query.timeframe, query.direction]
+        given = [str(value) for value in filters if value is not None]
+        order = "oldest" if query.oldest_first else "newest"
+        return f"{self.tier or 'all'}, {self.page}, {order} first, {' '.join(given) or 'no filter'}"
+
+
+Reader = Callable[[Read], Awaitable[object]]
+Best = dict[str, dict[Read, float]]
+
+
+def reads() -> list[Read]:
+    """Return every combination of tier, page, order and filters of busy, rare and absent rows."""
+    found = {
+        Read(tier, page, replace(query, offset=OFFSETS[page], oldest_first=oldest_first))
+        for tier in (*RETENTION_MS, None)
+        for page in OFFSETS
+        for query in filtered()
+        for oldest_first in (False, True)
+    }
+    return sorted(found, key=str)
+
+
+def filtered() -> Iterator[FeedQuery]:
+    """Yield a query for each choice of filters."""
+    for filters in FILTERS:
+        for number in range(len(filters) + 1):
+            for names in combinations(filters, number):
+                yield replace(ANY, **{name: filters[name] for name in names})
+
+
+async def ours(store: SqliteMarketStore) -> Reader:
+    """Read through the store; a poll asks for what is newer than all but the newest rows."""
+    (change,) = await store.feed(replace(ANY, limit=1, offset=NEW_ROWS))
+    (alert,) = await store.alerts_feed(replace(ANY, limit=1, offset=NEW_ALERTS))
+
+    async def read(one: Read) -> None:
+        is_poll = one.page == "poll"
+        after = change.created_at if is_poll else ANY.after
+        alerts_after = alert.created_at if is_poll else ALERTS_BEGIN - 1
+        if one.tier == "universe":
+            await store.feed(replace(one.query, after=after))
+        elif one.tier == "alerts":
+            await store.alerts_feed(replace(one.query, after=alerts_after))
+        else:
+            await store.merged_feed(replace(one.query, after=after), alerts_after)
+
+    return read
+
+
+def formerly(connections: Connections) -> Reader:
+    """Read the pages of changes as before, and leave out making rows of what is found."""
+
+    async def read(one: Read) -> None:
+        if one.tier == "universe" and one.page != "poll":
+            async with connections.querying() as db:
+                sql, values = former_statement(one.query)
+                await all_rows(db, sql, *values)
+
+    return read
+
+
+def former_statement(query: FeedQuery) -> tuple[str, list[object]]:
+    """Return the former statement of a page of changes, and its values."""
+    asked = {
+        "asset_id = (SELECT id FROM assets WHERE ticker = ?)": query.ticker,
+        "indicator = ?": query.indicator and INDICATOR_CODES[query.indicator],
+        "timeframe = ?": query.timeframe and TIMEFRAME_CODES[query.timeframe],
+        '"after" = ?': query.direction,
+    }
+    given = {condition: value for condition, value in asked.items() if value is not None}
+    sql = f"""
+        SELECT c.*, (SELECT ticker FROM assets WHERE id = c.asset_id)
+        FROM changes c INDEXED BY {former_index(query)}
+        WHERE published = 1 AND created_at > ? AND created_at <= ?
+        {"".join(f"AND {condition} " for condition in given)}
+        ORDER BY created_at {"ASC" if query.oldest_first else "DESC"} LIMIT ? OFFSET ?
+    """
+    return sql, [query.after, query.until, *given.values(), query.limit, query.offset]
+
+
+def former_index(query: FeedQuery) -> str:
+    """Choose the index that a page was walked by."""
+    if query.ticker is not None:
+        return "cell" if query.indicator and query.timeframe else "feed_asset"
+    if query.indicator is not None:
+        return "feed_indicator"
+    if query.timeframe is not None:
+        return "feed_timeframe"
+    return "feed_all" if query.direction is None else "feed_direction"
+
+
+async def time_by_turns(
+    best: Best, asked: Iterable[Read], readers: dict[str, Reader], rounds: int
+) -> None:
+    """Note the shortest time of each read by each reader, in seconds."""
+    for _, one in product(range(rounds), asked):
+        for name, read in readers.items():
+            begun = time.perf_counter()
+            await read(one)
+            taken = time.perf_counter() - begun
+            best[name][one] = min(taken, best[name].get(one, taken))
+
+
+async def timed(folder: Path) -> Best:
+    """Time every read of the stores of a folder."""
+    async with AsyncExitStack() as stores:
+        readers: dict[str, Reader] = {}
+        for name in SIZES:
+            store = await SqliteMarketStore.open(folder / name)
+            stores.push_async_callback(store.close)
+            readers[name] = await ours(store)
+        connections = await Connections.open(folder / "former", FORMER)
+        stores.push_async_callback(connections.close)
+        best: Best = {name: {} for name in (*readers, "former")}
+        every = reads()
+        await time_by_turns(best, every, {**readers, "former": formerly(connections)}, ROUNDS)
+        for _ in range(TIMES_AGAIN):
+            grown_most = sorted(every, key=lambda one: growth(best, one))[-GROWN_MOST:]
+            await time_by_turns(best, grown_most, readers, ROUNDS_AGAIN)
+        return best
+
+
+def growth(best: Best, read: Read) -> float:
+    """Return how many times as long a read takes at 10 million rows as at 1 million."""
+    return best[TEN][read] / best[ONE][read]
+
+
+def bytes_a_row(path: Path) -> dict[str, float]:
+    """Return what each table and index of the tiers takes, divided by the number of changes."""
+    with closing(sqlite3.connect(path)) as db:
+        (rows,) = db.execute("SELECT count(*) FROM changes").fetchone()
+        pages = db.execute(
+            "SELECT d.name, sum(d.pgsize) FROM dbstat d JOIN sqlite_schema s USING (name) "
+            "WHERE s.tbl_name = 'changes' GROUP BY d.name ORDER BY 2 DESC"
+        )
+        return {name: size / rows for name, size in pages}
+
+
+def rows() -> list[Row]:
+    """Build, read and migrate; return the figures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for size, (number, assets) in SIZES.items():
+            build(folder / size, number, assets, MARKET_MIGRATIONS)
+        build(folder / "former", *SIZES[HALF], FORMER)
+        best = asyncio.run(timed(folder))
+        return [*speeds(best), *sizes(folder), migration(folder / "former")]
+
+
+def speeds(best: Best) -> Iterator[Row]:
+    """Yield how reads grow, and how long the slowest take."""
+    every = best[TEN]
+    most = max(every, key=lambda one: growth(best, one))
+    yield Row(
+        f"feed, 1 to 10 million rows: growth of the worst of {len(every)} reads ({most})",
+        f"{growth(best, most):.2f} times",
+        target=f"{GROWTH} times",
+        is_met=growth(best, most) <= GROWTH,
+    )
+    yield Row("the same, median", f"{median(growth(best, one) for one in every):.2f} times")
+    for size in SIZES:
+        slowest = max(every, key=lambda one: best[size][one])
+        yield Row(f"feed, slowest read of {size} rows ({slowest})", ms(best[size][slowest]))
+    paged = [one for one in every if one.tier == "universe" and one.page != "poll"]
+    for of, label in ((max, "slowest"), (median, "median")):
+        now = of([best[HALF][one] for one in paged])
+        then = of([best["former"][one] for one in paged])
+        yield Row(
+            f"{label} page of changes, 0.5 million rows, beside the former indexes",
+            ms(now),
+            ms(then),
+            f"{then / now:.1f}",
+        )
+
+
+def sizes(folder: Path) -> Iterator[Row]:
+    """Yield what a row takes, in all and by table and index."""
+    now, then = bytes_a_row(folder / HALF), bytes_a_row(folder / "former")
+    ratio = sum(then.values()) / sum(now.values())
+    yield Row(
+        "bytes a change", *(f"{sum(one.values()):.0f}" for one in (now, then)), f"{ratio:.2f}"
+    )
+    for name, size in now.items():
+        yield Row(f"of them {name}", f"{size:.1f}", f"{then[name]:.1f}" if name in then else "")
+
+
+def migration(path: Path) -> Row:
+    """Migrate the former store."""
+    begun = time.perf_counter()
+    migrate(path, MARKET_MIGRATIONS)
+    taken = time.perf_counter() - begun
+    return Row("migration of 0.5 million rows, with its copy", f"{taken:.1f} s")
+
+
+def ms(seconds: float) -> str:
+    """Write a time in milliseconds."""
+    return f"{seconds * 1000:.2f} ms"
+
+
+def main() -> None:
+    """Print the table."""
+    print(table(rows()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Stores of a year of feed, of any size: the schema of real migrations, rows inserted in bulk."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from schemas.vocabulary import DAY_MS, HOUR_MS, INDICATOR_IDS, RUN_DELAY_MS
+from store.migrations import migrate
+
+BEGIN = 1_764_547_200_000
+HOURS = 365 * 24
+DRAWN_HOURS = 219
+END = BEGIN + HOURS * HOUR_MS
+ALERTS, ALERTS_BEGIN = 20_000, END - 90 * DAY_MS
+RARE = 37
+
+
+def drawn(rows: int, assets: int) -> list[list[object]]:
+    """Draw the changes of some hours, in columns: hour, place in it, and the columns of a row.
+
+    trend_oracle is never neutral, reversals on 1d is so nowhere yet, perpkit is not published.
+    """
+    rng, count = np.random.default_rng(8), rows * DRAWN_HOURS // HOURS
+    cells = np.unique(
+        np.stack(
+            [
+                rng.integers(0, DRAWN_HOURS, count),
+                rng.integers(0, assets, count),
+                rng.choice(7, count, p=[0.10, 0.12, 0.22, 0.14, 0.20, 0.12, 0.10]),
+                rng.choice(3, count, p=[0.75, 0.19, 0.06]),
+            ]
+        ),
+        axis=1,
+    )
+    hour, asset, indicator, timeframe = cells
+    after = rng.choice([-1, 0, 1], len(hour), p=[0.35, 0.3, 0.35])
+    after[(after == 0) & ((indicator == 0) | ((indicator == 2) & (timeframe == 2)))] = 1
+    place = np.arange(len(hour)) - np.searchsorted(hour, hour)
+    return [
+        column.tolist()
+        for column in (hour, place, asset, indicator, timeframe, after, indicator < 6)
+    ]
+
+
+def build(path: Path, rows: int, assets: int, migrations: Sequence[str]) -> None:
+    """Make a store of a year: the drawn hours again and again, the rare cell, and alerts."""
+    migrate(path, migrations)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64000"):
+            db.execute(f"PRAGMA {pragma}")
+        with without_indexes_and_triggers(db):
+            db.execute("BEGIN")
+            db.executemany("INSERT INTO assets VALUES (?, ?, 0)", named(assets))
+            insert_changes(db, drawn(rows, assets))
+            insert_rare(db)
+            insert_alerts(db)
+            db.execute("COMMIT")
+
+
+def named(assets: int) -> Iterator[tuple[int, str]]:
+    """Yield ids and tickers."""
+    return ((number, f"T{number}") for number in range(assets))
+
+
+def insert_changes(db: sqlite3.Connection, columns: list[list[object]]) -> None:
+    """Insert drawn changes, moved through the year."""
+    db.execute("CREATE TEMP TABLE drawn (hour, place, asset_id, indicator, timeframe, turn, shown)")
+    db.executemany("INSERT INTO drawn VALUES (?, ?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
+    for first in range(0, HOURS, DRAWN_HOURS):
+        db.execute(
+            "INSERT INTO changes SELECT ?1 + hour * 3600000 + 180000 + place, asset_id, indicator, "
+            "timeframe, ?1 / 1000 + hour * 3600, 0, -turn, turn, 100 + place * 0.01, shown "
+            "FROM drawn",
+            (BEGIN + first * HOUR_MS,),
+        )
+
+
+def insert_rare(db: sqlite3.Connection) -> None:
+    """Insert what reversals are neutral on 1d, as few rows in any store."""
+    for number in range(RARE):
+        at = BEGIN + (number * HOURS // RARE) * HOUR_MS + 2 * RUN_DELAY_MS
+        db.execute(
+            "INSERT INTO changes VALUES (?1, ?2, 2, 2, ?1, 0, 1, 0, 100.0, 1)", (at, number % 251)
+        )
+
+
+def insert_alerts(db: sqlite3.Connection) -> None:
+    """Insert the same alerts in any store: 90 days of 168 engines."""
+    rng = np.random.default_rng(9)
+    at = ALERTS_BEGIN + np.arange(ALERTS) * (90 * DAY_MS // 60_000) // ALERTS * 60_000 + 30_000
+    columns = (
+        rng.integers(0, 12, ALERTS),
+        rng.integers(0, len(INDICATOR_IDS), ALERTS),
+        rng.integers(1, 3, ALERTS),
+        rng.choice([0, 1, 4], ALERTS),
+    )
+    db.executemany(
+        "INSERT INTO alerts VALUES (?1, ?2, ?3, ?4, ?1, 0, ?5, 100.0)",
+        zip(at.tolist(), *(column.tolist() for column in columns), strict=True),
+    )
+
+
+@contextmanager
+def without_indexes_and_triggers(db: sqlite3.Connection) -> Iterator[None]:
+    """Drop what slows rows in bulk down, and make it again."""
+    made = db.execute(
+        "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL "
+        "AND type IN ('index', 'trigger') AND tbl_name IN ('changes', 'alerts')"
+    ).fetchall()
+    for kind, name, _ in made:
+        db.execute(f"DROP {kind} {name}")
+    yield
+    for _, _, sql in made:
+        db.execute(sql)
