@@ -31,9 +31,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports
 
 bench: $(INSTALLED)
-	$(BIN)/python -m bench.step
-	$(BIN)/python -m bench.lag
-	$(BIN)/python -m bench.quota
+	$(BIN)/python -m bench --write
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generate

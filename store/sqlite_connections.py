@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -58,17 +58,14 @@ class Connections:
     async def open(cls, path: Path, migrations: Sequence[str]) -> Self:
         """Migrate and open a file."""
         await asyncio.to_thread(migrate, path, migrations)
-        writer = await _connect(path, CRASH_SAFE)
-        try:
-reader = await _connect(path, *READING)
-            try:
-                return cls(path, writer, reader, _connect_directly(path))
-            except BaseException:
-                await reader.close()
-                raise
-        except BaseException:
-            await writer.close()
-            raise
+        async with AsyncExitStack() as opened:
+            writer = await _connect(path, CRASH_SAFE)
+            opened.push_async_callback(writer.close)
+            reader = await _connect(path, *READING)
+            opened.push_async_callback(reader.close)
+            connections = cls(path, writer, reader, _connect_directly(path))
+            opened.pop_all()
+        return connections
 
     async def close(self) -> None:
         """Close all connections; idempotent."""

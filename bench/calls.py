@@ -1,0 +1,111 @@
+"""The calls that are timed, as either face takes them, and what an ordinary client gets for one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from bench.load import NUMBER, SINCE, Call
+from bench.served import Ours
+
+MCP_PATH, REST_PATH = "/api/v1/mcp", "/api/v1"
+MCP_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "MCP-Protocol-Version": "2025-06-18",
+}
+# Early in the thirty days of feed that a first start makes.
+SINCE_DAYS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A call that both faces answer; `of_limit` is the share of fixed bytes that it shall reach."""
+
+    name: str
+    tool: str
+    path: str
+    of_limit: float
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def over_mcp(self, ours: Ours) -> Call:
+        params = {"name": self.tool, "arguments": dict(self.arguments)}
+        asked = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
+        body = json.dumps(asked).replace(f'"{NUMBER}"', NUMBER)
+        return Call(MCP_PATH, body, MCP_HEADERS | bearer(ours), since_ms(ours))
+
+    def over_rest(self, ours: Ours, **headers: str) -> Call:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Call(REST_PATH + self.path, "", bearer(ours) | named, since_ms(ours))
+
+
+USAGE = Case("usage", "signals_get_usage", "/usage", 0.8)
+STATE_OF_ONE = Case(
+    "state of one", "signals_get_state", "/state?ticker=BTC", 0.8, {"ticker": "BTC"}
+)
+SIGNALS = Case("signals", "signals_get_signals", "/signals?limit=50", 0.5, {"limit": 50})
+VARIED = Case(
+    "signals, since varies",
+    "signals_get_signals",
+    f"/signals?limit=50&since={SINCE}",
+    0.5,
+    {"limit": 50, "since": SINCE},
+)
+STATE = Case("state", "signals_get_state", "/state", 0.9)
+# Open to all and not counted.
+STATS = Case("stats", "signals_get_stats", "/stats", 0.0)
+CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, STATE)
+
+
+def bearer(ours: Ours) -> dict[str, str]:
+    return {"Authorization": f"Bearer {ours.api_key}"}
+
+
+def since_ms(ours: Ours) -> int:
+    return ours.served_at_ms - SINCE_DAYS * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One successful answer, and how many bytes it came in, without and with its head."""
+
+    call: Call
+    content: bytes
+    body_bytes: int
+    wire_bytes: int
+    headers: Mapping[str, str]
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The answer itself, out of what MCP wraps it in."""
+        answer = json.loads(self.content)
+        answer = answer["result"]["structuredContent"] if self.call.body else answer
+        return dict(answer)
+
+
+def sampled(url: str, call: Call) -> Sample:
+    """Send a call once as an ordinary client does; an answer that is no success ends the bench."""
+    given = call.numbered(1)
+    # Or httpx asks for gzip.
+    headers = {"Accept-Encoding": "identity"} | dict(given.headers)
+    response = httpx.request(
+        given.method, url + given.path, content=given.body, headers=headers, timeout=60
+    )
+    if response.is_error or b'"isError":true' in response.content[:100_000]:
+        raise SystemExit(f"{url}{call.path}: {response.status_code} {response.text[:300]}")
+    head = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
+    body = response.num_bytes_downloaded
+    whole = body + head + len(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n\r\n")
+    return Sample(call, response.content, body, whole, response.headers)
+
+
+def must_be_equal(what: str, one: Sample, other: Sample) -> None:
+    """End the bench where two answers differ in more than the count of calls."""
+    mine, theirs = (
+        {name: part for name, part in sample.answer.items() if name != "quota"}
+        for sample in (one, other)
+    )
+    if mine != theirs:
+        raise SystemExit(f"{what}: the answers differ, so their times cannot be compared")

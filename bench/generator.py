@@ -1,0 +1,135 @@
+"""The load generator of our own, in a process of its own: calls on raw asyncio connections.
+
+`python -m bench.generator` reads from standard input what is asked and prints what came of it. With
+a rate, calls fall due on a fixed schedule and latency counts from there, so that a stall of
+the server is seen by every call that it held up; without one, the next follows the answer.
+"""
+
+import asyncio
+import itertools
+import json
+import selectors
+import sys
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.load import Call
+
+
+class Connection(asyncio.Protocol):
+    """Sends one request at a time and reads its answer, of known length or chunked."""
+
+    def __init__(self) -> None:
+        self._seen = bytearray()
+        self._answer: asyncio.Future[bytes] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if self._answer is not None and is_whole(self._seen):
+            self._settle(bytes(self._seen))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle(b"")
+
+    async def answer(self, request: bytes) -> bytes:
+        """Return the answer with its head, empty where the connection ended."""
+        if self.transport.is_closing():
+            return b""
+        self._seen.clear()
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return await self._answer
+
+    def _settle(self, answer: bytes) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+        self._answer = None
+
+
+def is_whole(seen: bytearray) -> bool:
+    """Tell whether an answer has come in whole."""
+    end = seen.find(b"\r\n\r\n")
+    if end < 0:
+        return False
+    head = bytes(seen[: end + 2]).lower()
+    if b"\r\ntransfer-encoding: chunked\r\n" in head:
+        return seen.endswith(b"\r\n0\r\n\r\n")
+    _, found, rest = head.partition(b"\r\ncontent-length: ")
+    length = int(rest.partition(b"\r\n")[0]) if found else 0
+    return head.startswith(b"http/1.1 304") or len(seen) >= end + 4 + length
+
+
+def request_of(call: Call, host: str) -> bytes:
+    headers = {"Host": host, **call.headers}
+    if call.body:
+        headers["Content-Length"] = str(len(call.body.encode()))
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{call.method} {call.path} HTTP/1.1\r\n{head}\r\n{call.body}".encode()
+
+
+class Generator:
+    """Makes calls until the time is over; `times` holds when each was due and how long it took."""
+
+    def __init__(self, url: str, call: Call, first: int, seconds: float, rate: float | None):
+        address = urlsplit(url)
+        self._host, self._port = address.hostname or "", address.port or 80
+        self._named = address.netloc
+        self._call, self._first, self._rate = call, first, rate
+        self._made = itertools.count()
+        self._began = time.time()
+        self._until = self._began + seconds
+        self.times: list[tuple[float, float]] = []
+        self.bytes = self.failed = 0
+
+    async def call_on(self) -> None:
+        """Make calls on one connection, on another where that breaks."""
+        connection = await self._connected()
+        for made in self._made:
+            due = time.time() if self._rate is None else self._began + made / self._rate
+            if due >= self._until:
+                break
+            if (early := due - time.time()) > 0:
+                await asyncio.sleep(early)
+            request = request_of(self._call.numbered(self._first + made), self._named)
+            answer = await connection.answer(request)
+            self._note(due, answer)
+            if not answer:
+                connection = await self._connected()
+        connection.transport.close()
+
+    async def _connected(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        return (await loop.create_connection(Connection, self._host, self._port))[1]
+
+    def _note(self, due: float, answer: bytes) -> None:
+        self.times.append((due, time.time() - due))
+        self.bytes += len(answer)
+        self.failed += not answer or int(answer[9:12]) >= 400
+
+
+async def generated(asked: dict[str, Any]) -> dict[str, Any]:
+    connections, call = asked.pop("connections"), Call(**asked.pop("call"))
+    generator, began = Generator(call=call, **asked), time.perf_counter()
+    await asyncio.gather(*(generator.call_on() for _ in range(connections)))
+    return {
+        "took_s": time.perf_counter() - began,
+        "times": generator.times,
+        "bytes": generator.bytes,
+        "failed": generator.failed,
+    }
+
+
+def main() -> None:
+    # epoll wakes at whole milliseconds, select to the microsecond.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    print(json.dumps(loop.run_until_complete(generated(json.load(sys.stdin)))))
+    loop.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Load on one address: as much as it takes, by wrk or our own generator, or at a fixed rate.
+
+Every call differs from the one before: `NUMBER` in its path and body counts up, and `SINCE` is an
+instant that moves on by a millisecond.
+"""
+
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from schemas.vocabulary import instant
+
+CONNECTIONS = 32
+NUMBER, SINCE = "@number@", "@since@"
+SCRIPT = """
+local count = {first}
+local method, path, body, headers = {method}, {path}, {body}, {headers}
+local function filled(text)
+  if not text:find("@", 1, true) then return text end
+  local at = {since} + count
+  local second = os.date("!%Y-%m-%dT%H:%M:%S", math.floor(at / 1000))
+  local since = second .. string.format(".%03dZ", at % 1000)
+  return (text:gsub("@number@", string.format("%d", count)):gsub("@since@", since))
+end
+request = function()
+  count = count + 1
+  return wrk.format(method, filled(path), headers, filled(body))
+end
+done = function(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  print(string.format('{{"calls": %d, "took_s": %f, "bytes": %d, "failed": %d}}',
+    summary.requests, summary.duration / 1e6, summary.bytes, failed))
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An HTTP call; a body makes it a POST. `since_ms` is where `SINCE` starts, epoch ms."""
+
+    path: str
+    body: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    since_ms: int = 0
+
+    @property
+    def method(self) -> str:
+        return "POST" if self.body else "GET"
+
+    def numbered(self, number: int) -> "Call":
+        """Return the call as it goes out as number so many."""
+        since = instant(self.since_ms + number) or ""
+        path, body = (
+            text.replace(NUMBER, str(number)).replace(SINCE, since)
+            for text in (self.path, self.body)
+        )
+        return Call(path, body, self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of it; `failed` counts HTTP statuses from 400 on and broken connections.
+
+    `cpu_ratio` is the share of a core that the generator took.
+    """
+
+    calls_s: float
+    failed: int
+    answer_bytes: float
+    cpu_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Calls at a fixed rate, shapes (calls,): when each was due, epoch s, and how long it took.
+
+    A call that had to wait for its turn counts from when it was due.
+    """
+
+    due_at: np.ndarray
+    took_s: np.ndarray
+    failed: int
+
+
+def has_wrk() -> bool:
+    return shutil.which("wrk") is not None
+
+
+def drive(url: str, call: Call, seconds: float, connections: int = CONNECTIONS) -> Load:
+    """Call as often as the address answers; by wrk where there is one."""
+    generated = _by_wrk if has_wrk() else _by_us
+    before, began = _cpu_s(), time.perf_counter()
+    done = generated(url, call, seconds, connections)
+    cpu_ratio = (_cpu_s() - before) / (time.perf_counter() - began)
+    calls, took_s = max(1, done["calls"]), done["took_s"]
+    return Load(done["calls"] / took_s, done["failed"], done["bytes"] / calls, cpu_ratio)
+
+
+def drive_at(url: str, call: Call, rate: float, seconds: float, connections: int = 64) -> Arrivals:
+    """Make calls fall due at a fixed rate, whether or not the ones before are answered."""
+    done = _generated(url, call, seconds, connections, rate)
+    due_at, took_s = np.array(done["times"]).reshape(-1, 2).T
+    return Arrivals(due_at, took_s, done["failed"])
+
+
+def _by_wrk(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
+    lua = SCRIPT.format(
+        first=_first(),
+        since=call.since_ms,
+        method=json.dumps(call.method),
+        path=json.dumps(call.path),
+        body=json.dumps(call.body),
+        headers=_lua_table(call.headers.items()),
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(lua)
+        script.flush()
+        asked = ["-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", script.name, url]
+        return dict(json.loads(_output(["wrk", *asked]).splitlines()[-1]))
+
+
+def _by_us(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
+    done = _generated(url, call, seconds, connections, None)
+    return {**done, "calls": len(done["times"])}
+
+
+def _generated(
+    url: str, call: Call, seconds: float, connections: int, rate: float | None
+) -> dict[str, Any]:
+    asked = {
+        "url": url,
+        "call": asdict(call),
+        "first": _first(),
+        "seconds": seconds,
+        "connections": connections,
+        "rate": rate,
+    }
+    return dict(json.loads(_output([sys.executable, "-m", "bench.generator"], json.dumps(asked))))
+
+
+def _output(command: list[str], given: str | None = None) -> str:
+    done = subprocess.run(command, input=given, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def _first() -> int:
+    """Return a number that no call of this run had: they go out slower than one a microsecond."""
+    return time.monotonic_ns() // 1000 % 10**9
+
+
+def _lua_table(items: Iterable[tuple[str, str]]) -> str:
+    pairs = (f"[{json.dumps(name)}] = {json.dumps(value)}" for name, value in items)
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,145 @@
+"""The service with a clock that is told where to stand, and how late its event loop is.
+
+`python -m bench.midnight TIME` is a process of its own: it serves as the environment says, takes
+another TIME (epoch ms) a line on standard input, and when it is stopped prints as JSON when
+the compute side saw each, and every lag of the loop with when it ended.
+"""
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+
+from bench.served import Ours, free_port, made_key, process, settings, until_answers
+from compute.indicators.registry import INDICATORS
+from compute.schedule import RUN_DELAY_S, market_ms
+from service.serve import serve
+from service.settings import Settings
+
+HOUR_S, DAY_S = 3600, 86_400
+# No pass for late assets is waited for.
+AFTER_LATE_MS = 300_000
+SAMPLE_S = 0.001
+MOST_S = 60
+Window = tuple[float, float]
+
+
+class Clock:
+    """Stands still between moves, and notes when the compute side first saw each."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._is_seen = True
+        self.seen_at: list[float] = []
+
+    def move(self) -> None:
+        self._now_ms, self._is_seen = int(sys.stdin.readline() or self._now_ms), False
+
+    def __call__(self) -> int:
+        caller = sys._getframe(1).f_globals["__name__"]
+        if not self._is_seen and caller.startswith("compute."):
+            self._is_seen = True
+            self.seen_at.append(time.time())
+        return self._now_ms
+
+
+async def sample(lags: list[tuple[float, float]]) -> None:
+    """Sleep for a millisecond again and again and note when it woke and how much too late.
+
+    A long lag stands for all the sleeps that it swallowed: each counts with what it would have had.
+    """
+    while True:
+        before = time.perf_counter()
+        await asyncio.sleep(SAMPLE_S)
+        woke, lag = time.time(), time.perf_counter() - before - SAMPLE_S
+        swallowed = range(max(1, round(lag / SAMPLE_S)))
+        lags += [(woke, lag - number * SAMPLE_S) for number in swallowed]
+
+
+async def measured(now_ms: int) -> dict[str, Any]:
+    clock, lags = Clock(now_ms), list[tuple[float, float]]()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
+    sampling = asyncio.create_task(sample(lags))
+    await serve(Settings.read(), INDICATORS, clock)
+    sampling.cancel()
+    return {"seen_at": clock.seen_at, "lags": lags}
+
+
+@dataclass
+class Moved:
+    """The service on a store, its clock at 23:03 of some day; `moves` have a name and an end."""
+
+    ours: Ours
+    running: "subprocess.Popen[str]"
+    store: Path
+    hour: int
+    moves: list[tuple[str, float]] = field(default_factory=list)
+
+    def over_midnight(self, name: str) -> None:
+        """Let the next hour come, the first of a day, and wait until it is committed."""
+        self._move(name, self.hour + HOUR_S)
+
+    def to_evening(self) -> None:
+        """Let the rest of the day pass, up to 23:03."""
+        self._move("to evening", self.hour + DAY_S - HOUR_S)
+
+    def stopped(self) -> tuple[np.ndarray, dict[str, list[Window]]]:
+        """Stop the service; return its lags (when, how long) and when the moves were at work."""
+        self.running.terminate()
+        assert self.running.stdout is not None
+        found = json.loads(self.running.stdout.read())
+        windows: dict[str, list[Window]] = {}
+        for seen, (name, ended) in zip(found["seen_at"], self.moves, strict=True):
+            windows.setdefault(name, []).append((seen, ended))
+        return np.array(found["lags"]), windows
+
+    def _move(self, name: str, hour: int) -> None:
+        assert self.running.stdin is not None
+        print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.running.stdin, flush=True)
+        give_up = time.monotonic() + MOST_S
+        while market_time(self.store) < market_ms(hour):
+            if time.monotonic() > give_up:
+                raise SystemExit("the clock was moved and nothing was computed")
+            time.sleep(0.02)
+        self.moves.append((name, time.time()))
+        self.hour = hour
+
+
+def market_time(store: Path) -> int:
+    """Return the market clock of a store, epoch ms."""
+    with closing(sqlite3.connect(store)) as db:
+        return int(db.execute("SELECT market_time FROM clock").fetchone()[0])
+
+
+@contextmanager
+def moved(store: Path) -> Iterator[Moved]:
+    """Serve a store from the first 23:03 on that it has not computed."""
+    kept = market_time(store) // 1000
+    hour = (kept // DAY_S + 1) * DAY_S - HOUR_S
+    port = free_port()
+    environment, url = settings(store, port), f"http://127.0.0.1:{port}"
+    now_ms = (hour + RUN_DELAY_S) * 1000
+    command = [sys.executable, "-m", "bench.midnight", str(now_ms)]
+    pipe = subprocess.PIPE
+    with process(command, environment, stdin=pipe, stdout=pipe) as running:
+        until_answers(running, f"{url}/api/v1")
+        yield Moved(Ours(url, made_key(environment), now_ms), running, store, hour)
+
+
+def main() -> None:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    print(json.dumps(asyncio.run(measured(int(sys.argv[1])))))
+
+
+if __name__ == "__main__":
+    main()

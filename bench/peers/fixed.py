@@ -1,0 +1,40 @@
+"""The limit: a Starlette route `/BYTES` that returns as many fixed bytes, for none a bare 304.
+
+Served by uvicorn as `signals serve` configures it (`ours`), or as uvicorn itself does (`default`).
+"""
+
+import sys
+from functools import cache
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from service.connections import server_config
+
+
+@cache
+def body(size: str) -> bytes:
+    return b"1" * int(size)
+
+
+async def fixed(request: Request) -> Response:
+    content = body(request.path_params["size"])
+    return Response(content, 200 if content else 304, media_type="application/json")
+
+
+def main() -> None:
+    port, kind = sys.argv[1:]
+    app = Starlette(routes=[Route("/{size}", fixed, methods=["GET", "POST"])])
+    if kind == "ours":
+        config = server_config(app)
+        config.port = int(port)
+    else:
+        config = uvicorn.Config(app, port=int(port), log_level="error", access_log=False)
+    uvicorn.Server(config).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The SDK's own HTTP app: stateless, JSON answers, no key, no log of requests."""
+
+import sys
+from pathlib import Path
+
+import uvicorn
+from mcp.server.mcpserver import MCPServer
+
+from bench.peers.tools import tools
+
+
+def main() -> None:
+    server = MCPServer("sdk")
+    for tool in tools(Path(sys.argv[2])):
+        server.tool()(tool)
+    app = server.streamable_http_app(json_response=True, stateless_http=True)
+    uvicorn.run(app, port=int(sys.argv[1]), log_level="error", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""The bench compares what is equal, calls what it says, and tells all in one table; no speeds."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from bench.__main__ import BEGIN, END, FAILED, PAGE, main, measured, modules, replaced
+from bench.calls import STATE_OF_ONE, USAGE, must_be_equal, sampled
+from bench.generator import is_whole
+from bench.latency import during
+from bench.load import NUMBER, SINCE, Arrivals, Call, drive, drive_at, has_wrk
+from bench.served import Ours
+from bench.table import Row, table
+from tests.serving import NOON, Served
+
+pytestmark = pytest.mark.clause("tests")
+
+
+@asynccontextmanager
+async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
+    """Yield the address of a server that keeps each request and returns two bytes."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+                seen.append(head + await reader.readexactly(length))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def ours(served: Served) -> Ours:
+    return Ours(served.base_url, served.api_key, NOON)
+
+
+def test_a_table_tells_of_each_figure_whether_its_target_was_met():
+    rows = [Row("a", "1"), Row("b", "2", "3", "0.67", ">= 0.5", True), Row("c", "4", is_met=False)]
+    assert table(rows).splitlines()[2:] == [
+        "| a | 1 |  |  |  |  |",
+        "| b | 2 | 3 | 0.67 | >= 0.5 | yes |",
+        "| c | 4 |  |  |  | **no** |",
+    ]
+
+
+def test_what_lies_between_the_markers_is_replaced_and_nothing_else():
+    page = f"before\n{BEGIN}old\n{END}\nafter\n"
+    assert replaced(page, "new\n") == f"before\n{BEGIN}\nnew\n\n{END}\nafter\n"
+    assert replaced(replaced(page, "old"), "new") == replaced(page, "new")
+
+
+def test_a_page_without_markers_is_refused_and_the_real_one_has_them():
+    with pytest.raises(SystemExit):
+        replaced("no markers", "new")
+    assert "new" in replaced(PAGE.read_text(), "new")
+
+
+def test_all_modules_that_have_rows_are_run():
+    assert {"bench.endpoint", "bench.latency"} <= {module.__name__ for module in modules()}
+
+
+def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(tmp_path):
+    fails, works = ModuleType("fails"), ModuleType("works")
+    fails.rows = lambda: must_fail()
+    works.rows = lambda: [Row("b", "2")]
+    failed, row = measured([fails, works], tmp_path)
+    assert (failed.what, failed.ours, failed.is_met) == ("fails", f"{FAILED}SystemExit('x')", False)
+    assert row == Row("b", "2")
+
+
+def must_fail() -> list[Row]:
+    raise SystemExit("x")
+
+
+def test_a_module_that_there_is_not_is_an_error():
+    with pytest.raises(ModuleNotFoundError):
+        main(["no_such_module"])
+
+
+@pytest.mark.parametrize(
+    "generator", ["ours", pytest.param("wrk", marks=pytest.mark.prove)], ids=str
+)
+async def test_no_two_calls_are_alike(generator, monkeypatch):
+    if generator == "wrk" and not has_wrk():
+        pytest.skip("wrk is not installed")
+    if generator == "ours":
+        monkeypatch.setenv("PATH", "")
+    seconds = 1 if generator == "wrk" else 0.1
+    call = Call(f"/a?since={SINCE}", f'{{"id": {NUMBER}}}', {"X-Key": "k"}, since_ms=NOON)
+    seen: list[bytes] = []
+    async with echoing(seen) as url:
+        load = await asyncio.to_thread(drive, url, call, seconds, 2)
+    assert (load.failed, load.answer_bytes) == (
+        0,
+        len("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+    )
+    numbers = [json.loads(request.partition(b"\r\n\r\n")[2])["id"] for request in seen]
+    instants = [request.partition(b"since=")[2].split()[0].decode() for request in seen]
+    assert len(set(numbers)) == len(numbers) > 1
+    assert [since_ms(text) for text in instants] == [NOON + number for number in numbers]
+    assert all(b"\r\nx-key: k\r\n" in request.lower() for request in seen)
+
+
+def since_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
+    call = USAGE.over_mcp(ours(served))
+    came = await asyncio.to_thread(drive_at, served.base_url, call, 100.0, 0.2, 1)
+    usage = await served.answer("rest", "signals_get_usage")
+    assert (len(came.took_s), came.failed) == (20, 0)
+    assert usage["quota"]["used_today"] == 21
+    assert np.diff(came.due_at) == pytest.approx(0.01, abs=1e-6)
+
+
+async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
+    refused = Call("/api/v1/usage")
+    came = await asyncio.to_thread(drive_at, served.base_url, refused, 100.0, 0.02, 1)
+    assert (len(came.took_s), came.failed) == (2, 2)
+    for call in (refused, USAGE.over_mcp(Ours(served.base_url, "wrong", NOON))):
+        with pytest.raises(SystemExit, match="key"):
+            await asyncio.to_thread(sampled, served.base_url, call)
+
+
+async def test_answers_are_held_equal_but_for_the_count(served):
+    def over(call: Call):
+        return asyncio.to_thread(sampled, served.base_url, call)
+
+    us = ours(served)
+    must_be_equal("usage", await over(USAGE.over_mcp(us)), await over(USAGE.over_rest(us)))
+    one = await over(STATE_OF_ONE.over_mcp(us))
+    must_be_equal("state", one, await over(STATE_OF_ONE.over_rest(us)))
+    with pytest.raises(SystemExit, match="differ"):
+        must_be_equal("state", one, await over(USAGE.over_rest(us)))
+
+
+@pytest.mark.parametrize(
+    ("seen", "whole"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Le", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", True),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
+    ],
+)
+def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
+    assert is_whole(bytearray(seen)) is whole
+
+
+def test_calls_that_waited_within_a_run_are_its_calls():
+    arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
+    assert list(during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
+    assert list(during(arrivals, [(0.6, 0.9)])) == []
