@@ -73,7 +73,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_computing(commands: Commands) -> None:
-    _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
+    command = _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
+    command.add_argument(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N",
+        help="processes that serve, beside one that computes; default is 1 that does both",
+    )
     _add(commands, "compute", _compute, "compute every hour without serving")
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
     command.add_argument("--bars", type=Path, required=True, metavar="DIR")
@@ -180,11 +187,23 @@ def _days(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    """Read a number of serving processes."""
+    if not (text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes; expected 1 or more")
+    return int(text)
+
+
 async def _compute(given: argparse.Namespace, settings: Settings) -> int:
     return await compute(settings, INDICATORS, wall_clock)
 
 
 async def _serve(given: argparse.Namespace, settings: Settings) -> int:
+    if given.workers > 1:
+        # One process alone needs none of what supervises others.
+        from service.workers import serve_by_workers
+
+        return await serve_by_workers(settings, given.workers, INDICATORS, wall_clock)
     return await serve(settings, INDICATORS, wall_clock)
 
 

@@ -29,7 +29,8 @@ SHOWN_FINDINGS = 100
 
 def tell(text: str) -> None:
     """Say something to the operator, whose standard output is left to what a command gives."""
-    print(text, file=sys.stderr)
+    # In one piece, for other processes may be telling something too.
+    sys.stderr.write(f"{text}\n")
 
 
 def progress_bar() -> Progress:

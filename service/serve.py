@@ -14,19 +14,17 @@ from pathlib import Path
 import structlog
 import uvicorn
 
-from access.billing.provider import Provider
 from access.keys import Keys
 from access.upkeep import Upkeep
 from compute.indicators.contract import Indicator
 from rest_shim.manifest import manifest
-from service.app import create_app
-from service.billing import billing_note, open_billing, unreachable
+from service.billing import billing_note, unreachable
 from service.commands import tell
 from service.computing import computing
 from service.connections import server_config
 from service.lifetime import beside, stoppable
-from service.settings import Settings, SettingsError, comma_separated, is_loopback
-from store.sqlite import SqliteMarketStore
+from service.parts import Parts, app_of, opened_parts
+from service.settings import Settings, SettingsError, is_loopback
 from store.sqlite_access import SqliteAccessStore
 
 log = structlog.get_logger("service")
@@ -47,25 +45,19 @@ async def serve(
     """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
-        listener = opened.enter_context(closing(_listen(settings)))
-        market = await SqliteMarketStore.open(settings.market_path)
-        opened.push_async_callback(market.close)
-        access = await SqliteAccessStore.open(settings.access_path)
-        opened.push_async_callback(access.close)
-        provider = open_billing(settings, access, clock)
-        opened.push_async_callback(provider.close)
+        listener = opened.enter_context(closing(listen(settings)))
+        parts = await opened.enter_async_context(opened_parts(settings, clock))
         with stop.ends():
-            if (why := await unreachable(provider)) is not None:
-                log.warning("billing_unavailable", why=why)
-            async with computing(settings, market, indicators, clock):
-                server = _server(settings, market, access, provider, clock)
-                tell(_welcome(settings, provider, await _first_key(settings, access, clock)))
-                async with beside(Upkeep(access, provider, clock, asyncio.sleep).run()):
+            await check_billing(parts)
+            async with computing(settings, parts.market, indicators, clock):
+                server = Server(server_config(app_of(settings, parts, clock)))
+                tell(await welcome(settings, parts, clock))
+                async with beside(Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()):
                     await _served(server, listener)
     return 0
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """Take the port before any work, so that an occupied one is told at once.
 
     Who connects before it is served waits in the queue.
@@ -89,27 +81,10 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _server(
-    settings: Settings,
-    market: SqliteMarketStore,
-    access: SqliteAccessStore,
-    provider: Provider,
-    clock: Callable[[], int],
-) -> Server:
-    app = create_app(
-        market,
-        access,
-        provider,
-        base_url=settings.address,
-        clock=clock,
-        daily_limit=settings.daily_limit,
-        checkout_limit=settings.checkout_limit,
-        access_request_limit=settings.access_request_limit,
-        trusted_proxies=comma_separated(settings.trusted_proxies),
-        allowed_hosts=comma_separated(settings.allowed_hosts),
-        allowed_origins=comma_separated(settings.allowed_origins),
-    )
-    return Server(server_config(app))
+async def check_billing(parts: Parts) -> None:
+    """Warn where nobody can buy at the moment; BillingSetupError where nobody ever could."""
+    if (why := await unreachable(parts.provider)) is not None:
+        log.warning("billing_unavailable", why=why)
 
 
 async def _served(server: Server, listener: socket.socket) -> None:
@@ -130,19 +105,23 @@ async def _first_key(
     return await keys.create("first start") if is_own and not await keys.list() else None
 
 
-def _welcome(settings: Settings, provider: Provider, api_key: str | None) -> str:
-    """Return what a newcomer needs; every indented line can be pasted as it stands."""
+async def welcome(settings: Settings, parts: Parts, clock: Callable[[], int]) -> str:
+    """Return what a newcomer needs; every indented line can be pasted as it stands.
+
+    The first key is made for it: what is returned must be shown.
+    """
     mcp = manifest(settings.address, None).mcp
+    api_key = await _first_key(settings, parts.access, clock)
     if api_key is None:
         called = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
         key = f"Make an API key:\n  {called} keys create --label me"
     else:
         key = f"Your API key, shown this once:\n  export SIGNALS_API_KEY={api_key}"
-    parts = (
+    said = (
         f"Listening on {settings.address}",
-        billing_note(provider),
+        billing_note(parts.provider),
         f"MCP endpoint:\n  {mcp.url}",
         key,
         f"Register with a client:\n  {mcp.registration}",
     )
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in said if part)

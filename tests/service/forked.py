@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
@@ -67,4 +68,5 @@ def _run(folder: Path, arguments: Sequence[str], env: dict[str, str], messages: 
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, name in ((nothing, 0), (nothing, 1), (messages.detach(), 2)):
         os.dup2(descriptor, name)
+    sys.stdin = os.fdopen(0)
     raise SystemExit(main(arguments))

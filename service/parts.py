@@ -1,0 +1,50 @@
+"""What a serving process holds open, and the app of both faces that the settings put together."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+from starlette.applications import Starlette
+
+from access.billing.provider import Provider
+from service.app import create_app
+from service.billing import open_billing
+from service.settings import Settings, comma_separated
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
+
+
+class Parts(NamedTuple):
+    """Both stores, and who sells."""
+
+    market: SqliteMarketStore
+    access: SqliteAccessStore
+    provider: Provider
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Parts]:
+    """Open them for the block; `clock` tells epoch milliseconds."""
+    async with AsyncExitStack() as opened:
+        market = await SqliteMarketStore.open(settings.market_path)
+        opened.push_async_callback(market.close)
+        access = await SqliteAccessStore.open(settings.access_path)
+        opened.push_async_callback(access.close)
+        provider = open_billing(settings, access, clock)
+        opened.push_async_callback(provider.close)
+        yield Parts(market, access, provider)
+
+
+def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starlette:
+    """Return the ASGI app over open parts."""
+    return create_app(
+        *parts,
+        base_url=settings.address,
+        clock=clock,
+        daily_limit=settings.daily_limit,
+        checkout_limit=settings.checkout_limit,
+        access_request_limit=settings.access_request_limit,
+        trusted_proxies=comma_separated(settings.trusted_proxies),
+        allowed_hosts=comma_separated(settings.allowed_hosts),
+        allowed_origins=comma_separated(settings.allowed_origins),
+    )
