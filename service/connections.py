@@ -5,7 +5,7 @@ and takes a head of any length.
 """
 
 import resource
-from asyncio import Transport
+from asyncio import AbstractEventLoop, Transport
 from operator import attrgetter
 from typing import Any
 
@@ -28,6 +28,39 @@ def most_connections() -> int:
     return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
 
 
+class OneWrite:
+    """A transport that sends all that is written in one turn of the event loop at once.
+
+    uvicorn writes the head and the body of an answer apart: two system calls, often two packets.
+    """
+
+    def __init__(self, transport: Transport, loop: AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+        self.is_closing = transport.is_closing
+        self.abort = transport.abort
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send data at the end of this turn."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and close."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._written and not self.is_closing():
+            self._transport.write(b"".join(self._written))
+        self._written.clear()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends where one exchange, from its wait to its answer, takes too long.
 
@@ -42,7 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, at the cost of the longest waiting one where there are too many."""
-        super().connection_made(transport)
+        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
         self.begun = self.loop.time()
         self._expiry = self.loop.call_later(self.exchange_s, self._expire)
         taken = [held for held in self.connections if not held.transport.is_closing()]
@@ -55,9 +88,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Begin the next exchange; what the client has not read yet falls under its deadline."""
+        """Begin the next exchange; what the client has not read yet falls under its deadline.
+
+        So does its wait, for which uvicorn would set a timer after each answer.
+        """
         self.begun = self.loop.time()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
 
     def data_received(self, data: bytes) -> None:
         """Parse what comes; the parser itself would hold a head of any length."""

@@ -30,6 +30,7 @@ STATEMENTS = 256
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
 DECISIONS_A_CHECKPOINT = 500
+PAUSES_S = (0, 0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
 
 Found = TypeVar("Found")
 
@@ -89,21 +90,26 @@ class Connections:
     async def decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         """Return what statements decide, each a transaction by itself.
 
-        They run right here, for handing them to a thread takes many times as long; only where
-        another process is writing does a thread wait for its end.
+        They run right here, for handing them to a thread takes many times as long; a thread waits
+        only for a writer who holds the file for longer than decisions of other processes take.
         """
         async with self._direct_turn:
             with self._telling_errors():
-                try:
-                    found = decide(self._direct)
-                except sqlite3.OperationalError as error:
-                    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-                        raise
-                    found = await asyncio.to_thread(self._patiently, decide)
+                found = await self._decided(decide)
         self._decisions += 1
         if self._decisions % DECISIONS_A_CHECKPOINT == 0:
             self._checkpointing = asyncio.create_task(self._checkpoint())
         return found
+
+    async def _decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
+        for pause_s in PAUSES_S:
+            try:
+                return decide(self._direct)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            await asyncio.sleep(pause_s)
+        return await asyncio.to_thread(self._patiently, decide)
 
     def _patiently(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         self._direct.execute(PATIENT)
