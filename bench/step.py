@@ -1,10 +1,9 @@
-"""Time the engine beside TA-Lib, pandas and NumPy: one live step, and a cold year.
+"""Time the engine beside TA-Lib, pandas and NumPy: live steps, a cold year, and what limits them.
 
-`python -m bench.step` prints the agreement of the two sides first, then both tables.
+`python -m bench.step` prints the agreement of the two sides first, then the table.
 """
 
 import os
-import resource
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -13,20 +12,23 @@ from statistics import median
 import numpy as np
 
 from bench.peer import Columns, Readings, read_all_at_once, read_one_by_one
+from bench.table import Row, table
 from compute.engine import Engine
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
 
 ASSETS = 251
 WINDOW = 300
-STEPS = 200
-PEER_STEPS = 15
 YEAR = 8_760
+PASS = 60 * 24
 AGREEMENT_BARS = 1_000
 AGREEMENT_RATIO = 0.98
 # One bar alone is a weak test: readings a bar late still agree on up to 97.5% of all bars.
 SETTLED, SETTLED_RATIO = 500, 0.999
 MUST_AGREE = {"trend_oracle", "reversals", "ceres", "llnr"}
+# How often the assets are repeated, and how many steps of the engine and of each peer are timed.
+# One by one the peer's time grows with the assets exactly: it need not run for half a minute.
+SIZES = {1: (200, 10, 10), 10: (50, 0, 2), 100: (20, 0, 1)}
 
 IDS = [indicator.id for indicator in INDICATORS]
 PEERS = {"one by one": read_one_by_one, "all at once": read_all_at_once}
@@ -68,20 +70,40 @@ def cut(columns: Columns, assets: int, start: int, stop: int) -> Columns:
     return Columns(*(field[:assets, start:stop] for field in columns))
 
 
-def warmed(market: Bar, bars: int) -> Engine:
-    engine, everyone, once = Engine(INDICATORS, ASSETS), np.arange(ASSETS), np.ones(ASSETS, int)
+def at_once(assets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what says that every asset steps on one bar."""
+    return np.arange(assets), np.ones(assets, dtype=np.int64)
+
+
+def warmed(market: Bar, bars: int) -> Engine[Bar]:
+    engine = Engine(INDICATORS, ASSETS)
     for bar in bars_of(market, 0, bars):
-        engine.step(everyone, once, bar)
+        engine.step(*at_once(ASSETS), bar)
     return engine
 
 
+def repeated(engine: Engine[Bar], times: int) -> Engine[Bar]:
+    """Return an engine of some times as many assets, each as in the given one."""
+    larger = Engine(INDICATORS, times * ASSETS)
+    for column in range(len(IDS)):
+        for row, data in enumerate(engine.carries(column, np.arange(ASSETS)) * times):
+            larger.restore(column, row, data)
+    return larger
+
+
 def stepped(market: Bar, bars: int) -> Readings:
-    """Return the engine's readings of the first bars, shape (bars, assets, indicators)."""
-    engine, everyone, once = Engine(INDICATORS, ASSETS), np.arange(ASSETS), np.ones(ASSETS, int)
-    readings = np.empty((bars, ASSETS, len(IDS)), dtype=np.int8)
-    for t, bar in enumerate(bars_of(market, 0, bars)):
-        readings[t] = engine.step(everyone, once, bar)
-    return readings
+    """Return the engine's readings of the first bars, shape (assets, indicators, bars).
+
+    They step in passes of sixty days, as a first start's do.
+    """
+    engine, readings = Engine(INDICATORS, ASSETS), []
+    for first in range(0, bars, PASS):
+        last = min(first + PASS, bars)
+        columns = (field[first:last].T.ravel() for field in market)
+        count = np.full(ASSETS, last - first)
+        passed = engine.step(np.arange(ASSETS), count, Bar(*columns))
+        readings.append(passed.reshape(ASSETS, last - first, len(IDS)))
+    return np.moveaxis(np.concatenate(readings, axis=1), 1, 2)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -99,102 +121,118 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return peak
 
 
-def print_agreement(market: Bar, columns: Columns) -> None:
-    ours = np.moveaxis(stepped(market, AGREEMENT_BARS), 0, -1)
+def agreement(market: Bar, columns: Columns) -> Iterator[str]:
+    """Yield the lines of a table; SystemExit where an indicator that must agree does not."""
+    ours = stepped(market, AGREEMENT_BARS)
     window = cut(columns, ASSETS, 0, AGREEMENT_BARS)
-    both = {name: read(window, IDS) for name, read in PEERS.items()}
+    both = [read(window, IDS) for read in PEERS.values()]
     ends = range(SETTLED, AGREEMENT_BARS + 1, 20)
     short = np.stack(
         [read_all_at_once(cut(columns, ASSETS, e - WINDOW, e), IDS)[..., -1] for e in ends], axis=-1
     )
-    print(f"Agreement of readings: {ASSETS} assets, the peer on {AGREEMENT_BARS} bars, last bar")
-    print(f"(asserted >= {AGREEMENT_RATIO:.0%} for {', '.join(sorted(MUST_AGREE))});")
-    print(f"beside it all bars from {SETTLED} on (asserted >= {SETTLED_RATIO:.1%} for the same),")
-    print(
-        f"the peer on {WINDOW} bars only (mean of {len(ends)} last bars), and how many are not 0."
-    )
-    print(f"| indicator | one by one | all at once | bars {SETTLED} on | {WINDOW} bars | not 0 |")
-    print("|---|--:|--:|--:|--:|--:|")
+    yield f"| indicator | one by one | all at once | bars {SETTLED} on | {WINDOW} bars | not 0 |"
+    yield "|---|--:|--:|--:|--:|--:|"
     for column, id in enumerate(IDS):
-        mine = ours[:, column]
-        last = [float((theirs[:, column, -1] == mine[:, -1]).mean()) for theirs in both.values()]
-        settled = [
-            float((theirs[:, column, SETTLED - 1 :] == mine[:, SETTLED - 1 :]).mean())
-            for theirs in both.values()
-        ]
+        mine, theirs = ours[:, column], [readings[:, column] for readings in both]
+        last = [float((readings[:, -1] == mine[:, -1]).mean()) for readings in theirs]
+        settled = min(
+            float((readings[:, SETTLED - 1 :] == mine[:, SETTLED - 1 :]).mean())
+            for readings in theirs
+        )
         live = float((short[:, column] == mine[:, [e - 1 for e in ends]]).mean())
         active = float((mine[:, -1] != 0).mean())
-        shares = f"{last[0]:.2%} | {last[1]:.2%} | {min(settled):.3%} | {live:.2%}"
-        print(f"| {id} | {shares} | {active:.0%} |")
-        agrees = min(last) >= AGREEMENT_RATIO and min(settled) >= SETTLED_RATIO
-        if id in MUST_AGREE and not agrees:
+        shares = f"{last[0]:.2%} | {last[1]:.2%} | {settled:.3%} | {live:.2%}"
+        yield f"| {id} | {shares} | {active:.0%} |"
+        if id in MUST_AGREE and (min(last) < AGREEMENT_RATIO or settled < SETTLED_RATIO):
             raise SystemExit(f"{id}: the two sides disagree, so their times cannot be compared")
-    print()
 
 
-def print_row(what: str, spent: float, ours: float, peak: float) -> None:
-    time_text = f"{spent * 1e3:,.2f} ms" if spent < 1.0 else f"{spent:,.2f} s"
-    print(f"| {what} | {time_text} | {spent / ours:,.2f} | {peak / 2**20:,.1f} MiB |")
+def ms(spent: float) -> str:
+    return f"{spent * 1e3:,.2f} ms" if spent < 1.0 else f"{spent:,.2f} s"
 
 
-def print_live_step(market: Bar, columns: Columns) -> None:
-    everyone, once, engine = np.arange(ASSETS), np.ones(ASSETS, int), warmed(market, WINDOW)
-    ours = median(
-        seconds(lambda bar=bar: engine.step(everyone, once, bar))
-        for bar in bars_of(market, WINDOW, WINDOW + STEPS)
-    )
+def mib(size: float) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
+def beside(what: str, ours: float, name: str, theirs: float) -> Row:
+    """Return the row of two times; a peer is to be slower."""
+    ratio = theirs / ours
+    return Row(what, ms(ours), f"{ms(theirs)} ({name})", f"{ratio:,.2f}", "ahead", ratio > 1.0)
+
+
+def live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
+    """Yield live steps of ever more assets, the peer on so many bars, and what limits them."""
+    warm, timed = warmed(market, WINDOW), {}
+    for times, (steps, *reads) in SIZES.items():
+        assets, engine = times * ASSETS, repeated(warm, times)
+        bars = bars_of(market, WINDOW, WINDOW + steps)
+        timed[times] = ours = median(
+            seconds(lambda bar=bar, engine=engine: engine.step(*at_once(len(bar.close)), bar))
+            for bar in (Bar(*(np.tile(field, times) for field in bar)) for bar in bars)
+        )
+        for (name, read), repeats in zip(PEERS.items(), reads, strict=True):
+            windows = (cut(columns, ASSETS, t, t + WINDOW) for t in range(1, repeats + 1))
+            tiled = (Columns(*(np.tile(f, (times, 1)) for f in window)) for window in windows)
+            spent = [seconds(lambda w=w, read=read: read(w, IDS)) for w in tiled]
+            if spent:
+                what = f"step of {assets:,} assets x {len(IDS)}"
+                yield beside(what, ours, f"assets {name}", median(spent))
+    yield from limit_rows(market, timed[1], timed[max(SIZES)])
     kept = sum(field[:, :WINDOW].nbytes for field in columns)
-    print(f"Live step: {ASSETS} assets x {len(IDS)} indicators, the peer on {WINDOW} bars; medians")
-    print("| what | time | peer / ours | peak memory |")
-    print("|---|--:|--:|--:|")
-    print_row(
-        f"Engine.step ({STEPS} steps)", ours, ours, peak_bytes(lambda: warmed(market, WINDOW + 1))
-    )
-    for name, read in PEERS.items():
-        windows = [cut(columns, ASSETS, t, t + WINDOW) for t in range(1, PEER_STEPS + 1)]
-        theirs = median(seconds(lambda w=w, read=read: read(w, IDS)) for w in windows)
-        peak = kept + peak_bytes(lambda w=windows[0], read=read: read(w, IDS)[..., -1].copy())
-        print_row(f"peer, assets {name} ({len(windows)} steps)", theirs, ours, peak)
-    print()
+    window = cut(columns, ASSETS, 0, WINDOW)
+    peak = peak_bytes(lambda: warmed(market, WINDOW + 1))
+    theirs = kept + min(peak_bytes(lambda r=read: r(window, IDS)) for read in PEERS.values())
+    yield Row(f"memory of it, {ASSETS} assets", mib(peak), mib(theirs), f"{theirs / peak:.2f}")
 
 
-def print_cold_year(market: Bar, columns: Columns) -> None:
+def limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
+    """Yield what a step cannot be faster than: its NumPy calls, and the carries' way and back."""
+    engine, one = Engine(INDICATORS, 1), np.zeros(1, dtype=np.int64)
+    spent = [
+        seconds(lambda bar=bar: engine.step(one, one + 1, Bar(*(f[:1] for f in bar))))
+        for bar in bars_of(market, 0, 2 * WINDOW)
+    ]
+    calls = median(spent[WINDOW:])
+    what = f"of a step of {ASSETS} assets"
+    yield Row(what, ms(few), f"{ms(calls)} (calls: a step of 1 asset)", f"{calls / few:.2f}")
+    size = max(SIZES) * ASSETS * sum(len(engine.carry(c, 0)) for c in range(len(IDS)))
+    source = np.ones(size // 8)
+    copy = np.empty_like(source)
+    moved = min(seconds(lambda: np.copyto(copy, source)) for _ in range(7))
+    limit = f"{ms(moved)} (copying its {mib(size)} of carries)"
+    what = f"of a step of {max(SIZES) * ASSETS:,} assets"
+    yield Row(what, ms(many), limit, f"{moved / many:.2f}")
+
+
+def year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
+    """Yield a cold year in passes of sixty days beside a peer's one batch, its best case."""
     ours = seconds(lambda: stepped(market, YEAR))
-    # The engine's own memory does not grow with the bars: the readings it hands out do.
-    peak = peak_bytes(lambda: warmed(market, WINDOW + 1)) + YEAR * ASSETS * len(IDS)
-    print(
-        f"Cold year: {YEAR:,} hourly bars x {ASSETS} assets x {len(IDS)} indicators; one run each"
-    )
-    print("| what | time | peer / ours | peak memory |")
-    print("|---|--:|--:|--:|")
-    print_row("Engine.step, bar by bar", ours, ours, peak)
     whole = cut(columns, ASSETS, 0, YEAR)
-    theirs = seconds(lambda: read_one_by_one(whole, IDS))
-    # tracemalloc slows Python loops too much for all assets: one asset's peak and all readings.
-    one = peak_bytes(lambda: read_one_by_one(cut(columns, 1, 0, YEAR), IDS))
-    print_row("peer, assets one by one", theirs, ours, one + (ASSETS - 1) * YEAR * len(IDS))
-    theirs = seconds(lambda: read_all_at_once(whole, IDS))
-    peak = peak_bytes(lambda: read_all_at_once(whole, IDS))
-    print_row("peer, assets all at once", theirs, ours, peak)
-    print()
+    for name, read in PEERS.items():
+        theirs = seconds(lambda read=read: read(whole, IDS))
+        what = f"cold year of {ASSETS} assets x {len(IDS)}"
+        yield beside(what, ours, f"assets {name}, one batch", theirs)
+
+
+def rows(tell: Callable[[str], object] = lambda line: None) -> list[Row]:
+    """Return the times and limits; SystemExit where the two sides do not agree.
+
+    What is told is the table of how far they do.
+    """
+    market = make_market(YEAR)
+    columns = columns_of(market)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for line in agreement(market, columns):
+            tell(line)
+        return [*live_rows(market, columns), *year_rows(market, columns)]
 
 
 def main() -> None:
     start = time.perf_counter()
-    market = make_market(YEAR)
-    columns = columns_of(market)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        print_agreement(market, columns)
-        print_live_step(market, columns)
-        print_cold_year(market, columns)
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    load = os.getloadavg()[0]
-    print("Peak memory is tracemalloc's, in a pass that is not timed, above the market itself;")
-    print("on a live step the peer's includes the window that it must keep, ours the carries.")
-    print(
-        f"Whole run: {time.perf_counter() - start:.0f} s, getrusage peak {rss:,.0f} MiB "
-        f"(the market and both sides), {os.cpu_count()} cores, load {load:.1f}."
-    )
+    print(f"\n{table(rows(print))}\n")
+    spent = time.perf_counter() - start
+    print(f"Whole run: {spent:.0f} s, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}.")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,14 @@ class Series:
 
     def where(self, chosen: NDArray[np.bool_]) -> "Series":
         """Return the chosen bars."""
-        return Series(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return Series(*(getattr(self, name)[chosen] for name in COLUMNS))
 
     def then(self, later: "Series") -> "Series":
         """Return these bars followed by later ones."""
-        names = [field.name for field in fields(self)]
-        return Series(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in names))
+        return Series(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in COLUMNS))
+
+
+COLUMNS = tuple(field.name for field in fields(Series))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,11 @@ class Funding:
         """
         first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right")
         last = np.searchsorted(self.settled_at, close_time, side="right")
-        differs = (np.diff(first, prepend=-1) != 0) | (np.diff(last, prepend=-1) != 0)
-        place = np.flatnonzero(differs)
+        place = np.flatnonzero(_differs(first) | _differs(last))
         rates = self.rate.tolist()
         windows = zip(first[place].tolist(), last[place].tolist(), strict=True)
         sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in windows]
-        repeats = np.diff(place, append=len(close_time))
+        repeats = np.append(place[1:], len(close_time)) - place
         return FUNDING_DAYS * np.repeat(np.array(sums, dtype=np.float64), repeats)
 
 
@@ -116,12 +117,19 @@ def closing_time(open_time: Times, period_s: int) -> Times:
     return -(-(open_time + period_s) // period_s) * period_s
 
 
+def _differs(values: Times) -> NDArray[np.bool_]:
+    """Say of each value whether it is another than the one before, as the first one is."""
+    differs = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return differs
+
+
 def built(hourly: Series, period_s: int) -> Series:
     """Build longer bars on UTC boundaries from hourly bars, each by the bucket it closes in."""
     if not len(hourly):
         return NO_BARS
     bucket = closing_time(hourly.close_time - period_s, period_s)
-    first = np.flatnonzero(np.diff(bucket, prepend=bucket[0] - 1))
+    first = np.flatnonzero(_differs(bucket))
     last = np.append(first[1:], len(hourly)) - 1
     return Series(
         open_time=bucket[first] - period_s,

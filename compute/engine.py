@@ -1,8 +1,9 @@
 """Steps functions over any subset of sequences and keeps their carries. Pure NumPy."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from compute.indicators.contract import Carry, Readings
 Rows = NDArray[np.int64]
 Columns = TypeVar("Columns", bound=tuple[NDArray[Any], ...])
 ColumnsIn = TypeVar("ColumnsIn", bound=tuple[NDArray[Any], ...], contravariant=True)
+BLOCK = 4096
 
 
 class Stepping(Protocol[ColumnsIn]):
@@ -42,16 +44,26 @@ class Engine(Generic[Columns]):
         The bars of a sequence lie together in the columns of `bar`, in order of close. Returns
         their readings, shape (bars, indicators).
         """
-        order = np.argsort(-count, kind="stable")
-        place, sizes = _turns(count, order)
-        bars = _split(bar, place, sizes)
+        if len(rows) <= BLOCK:
+            return self._step_block(rows, count, bar)
+        bars = np.append(0, np.cumsum(count))
+        readings = []
+        for first in range(0, len(rows), BLOCK):
+            last = min(first + BLOCK, len(rows))
+            part = _columns(bar, slice(bars[first], bars[last]))
+            readings.append(self._step_block(rows[first:last], count[first:last], part))
+        return np.concatenate(readings)
+
+    def _step_block(self, rows: Rows, count: Rows, bar: Columns) -> Readings:
+        """Step few enough sequences that what one indicator remembers of them stays in a cache."""
+        order, source, bars = _turns(count, bar)
         chosen = _stretch(rows[order])
-        readings = np.empty((len(place), len(self._indicators)), dtype=np.int8)
+        readings = np.empty((len(bar[0]), len(self._indicators)), dtype=np.int8)
         for column, indicator in enumerate(self._indicators):
             whole = self._carries[column]
             part = {name: array[chosen] for name, array in whole.items()}
             if bars:
-                readings[:, column] = np.concatenate(_step_turns(indicator, part, bars))[place]
+                readings[source, column] = np.concatenate(_step_turns(indicator, part, bars))
             if isinstance(chosen, np.ndarray):
                 for name, array in part.items():
                     whole[name][chosen] = array
@@ -59,8 +71,13 @@ class Engine(Generic[Columns]):
 
     def carry(self, column: int, row: int) -> bytes:
         """Return one sequence's carry of one indicator as bytes, to be stored."""
-        whole = self._carries[column]
-        return b"".join(whole[name][row].tobytes() for name in sorted(whole))
+        return self.carries(column, np.array([row]))[0]
+
+    def carries(self, column: int, rows: Rows) -> list[bytes]:
+        """Return the same of some sequences."""
+        arrays = (array[rows] for _, array in sorted(self._carries[column].items()))
+        parts = [_bytes_of_rows(array) for array in arrays]
+        return [row.tobytes() for row in np.concatenate(parts, axis=1)]
 
     def restore(self, column: int, row: int, data: bytes) -> None:
         """Put back what `carry` returned for the same indicator and layout."""
@@ -73,34 +90,47 @@ class Engine(Generic[Columns]):
             place += cell.nbytes
 
 
+def _bytes_of_rows(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Return each row of an array as its bytes, shape (rows, bytes)."""
+    rows = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
+    return rows.view(np.uint8)
+
+
 def _stretch(rows: Rows) -> Rows | slice:
     """Return neighbouring rows as a slice, which gathers views: nothing to copy or put back."""
-    if len(rows) and bool((np.diff(rows) == 1).all()):
+    if len(rows) and bool((rows[1:] == rows[:-1] + 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
-def _turns(count: Rows, order: Rows) -> tuple[Rows, Rows]:
-    """Return each bar's place when turn k holds all k-th bars in an order of the sequences.
+def _turns(count: Rows, bar: Columns) -> tuple[Rows, Rows, list[Columns]]:
+    """Return an order of the sequences, one of the bars, and these as turns of all k-th bars.
 
-    And how many bars each turn has. In an order that has the longest sequences first, those which
-    have a bar are the first ones in every turn.
+    The order has the longest sequences first, so that those which have a bar are the first ones
+    in every turn.
     """
+    if (count == 1).all():
+        alone = np.arange(len(count))
+        return alone, alone, [bar]
+    order = np.argsort(-count, kind="stable")
     turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    sizes = np.bincount(turn)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return (np.cumsum(sizes) - sizes)[turn] + np.repeat(rank, count), sizes
+    edges = np.append(0, np.cumsum(np.bincount(turn)))
+    source = _inverse(edges[turn] + np.repeat(_inverse(order), count))
+    moved = _columns(bar, source)
+    return order, source, [_columns(moved, slice(*edge)) for edge in pairwise(edges.tolist())]
 
 
-def _split(bar: Columns, place: Rows, sizes: Rows) -> list[Columns]:
-    """Return the bars turn by turn."""
-    kind, columns = cast(Callable[..., Columns], type(bar)), []
-    for column in bar:
-        moved = np.empty_like(column)
-        moved[place] = column
-        columns.append(np.split(moved, np.cumsum(sizes[:-1])))
-    return list(map(kind, *columns)) if len(place) else []
+def _inverse(order: Rows) -> Rows:
+    """Return where each place of an order has gone."""
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse
+
+
+def _columns(bar: Columns, chosen: Rows | slice) -> Columns:
+    """Return some bars of all."""
+    kind = cast(Callable[..., Columns], type(bar))
+    return kind(*(column[chosen] for column in bar))
 
 
 def _step_turns(

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from compute.alerts.desk import LAYOUT, AlertDesk, engine_version
-from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, built
+from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, Times, built
 from compute.engine import Engine, layout
 from compute.indicators.contract import Bar, Indicator, Readings
 from compute.schedule import last_run
@@ -31,6 +31,19 @@ class Desk:
     carries: dict[Cell, CarryRow] = field(default_factory=dict)
     unsaved: set[Cell] = field(default_factory=set)
     epochs: list[EpochRow] = field(default_factory=list)
+
+    def carried(self, rows: Times) -> dict[Cell, bytes]:
+        """Return what indicators and engines remember of some rows of the stepper, to be stored."""
+        stepper = self.stepper
+        places: list[Place] = [stepper.places[row] for row in rows.tolist()]
+        found = {
+            Cell(*place, indicator.id): data
+            for column, indicator in enumerate(stepper.indicators)
+            for place, data in zip(places, stepper.engine.carries(column, rows), strict=True)
+        }
+        followed = filter(self.alerts.follows, places)
+        cells = [Cell(*place, key) for place in followed for key in self.alerts.versions]
+        return found | {cell: self.alerts.carry(cell) for cell in cells}
 
     def cells(self, place: Place) -> list[tuple[Cell, int]]:
         """Return what remembers something of a sequence, indicators and engines, and versions."""
@@ -68,15 +81,12 @@ class Restorer:
             await self._restore_asset(desk, ticker)
         return desk
 
-    def carry_row(self, desk: Desk, cell: Cell, close_time: int, epoch: int) -> CarryRow:
-        """Return the carry that an indicator or an engine holds for a cell, to be stored."""
-        if cell.key in desk.alerts.versions:
-            version, data = desk.alerts.versions[cell.key], desk.alerts.carry(cell)
-            return CarryRow(*cell, version, LAYOUT, epoch, close_time, data)
-        column = desk.stepper.keys.index(cell.key)
-        data = desk.stepper.engine.carry(column, desk.stepper.row[cell[:2]])
-        version = self._indicators[column].version
-        return CarryRow(*cell, version, self._layouts[cell.key], epoch, close_time, data)
+    def carry_row(
+        self, cell: Cell, version: int, epoch: int, close_time: int, data: bytes
+    ) -> CarryRow:
+        """Return what this code's indicator or engine remembers for a cell, to be stored."""
+        layout = self._layouts.get(cell.key, LAYOUT)
+        return CarryRow(*cell, version, layout, epoch, close_time, data)
 
     async def _restore_asset(self, desk: Desk, ticker: str) -> None:
         stepped_to = {
@@ -145,7 +155,8 @@ class Restorer:
         """Note a rebuilt carry and the epoch that begins with it, for the next pass."""
         old = desk.carries.get(cell)
         epoch = 0 if old is None else old.epoch + 1
-        desk.carries[cell] = self.carry_row(desk, cell, stepped_to, epoch)
+        data = desk.carried(np.array([desk.stepper.row[cell[:2]]]))[cell]
+        desk.carries[cell] = self.carry_row(cell, version, epoch, stepped_to, data)
         desk.unsaved.add(cell)
         reason = _why(old, version)
         desk.epochs.append(EpochRow(*cell, epoch, version, 0, stepped_to + 1, reason))

@@ -128,15 +128,16 @@ def carry_rows(
     for cell in {alert.cell for alert in alerts}:
         held = desk.carries.get(cell)
         if held is not None:
-            rows[cell] = restorer.carry_row(desk, cell, held.close_time, held.epoch)
+            rows[cell] = held._replace(data=desk.alerts.carry(cell))
     firsts, lasts = due.close_time[due.first].tolist(), due.close_time[due.last].tolist()
+    carried = desk.carried(due.row)
     for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
         for cell, version in desk.cells(desk.stepper.places[row]):
             known = desk.carries.get(cell)
             if known is None:
                 epochs.append(EpochRow(*cell, 0, version, 0, first, "first bar"))
             epoch = 0 if known is None else known.epoch
-            rows[cell] = restorer.carry_row(desk, cell, last, epoch)
+            rows[cell] = restorer.carry_row(cell, version, epoch, last, carried[cell])
     desk.carries.update(rows)
     desk.unsaved.clear()
     desk.epochs.clear()

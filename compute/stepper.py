@@ -187,8 +187,11 @@ class Intake:
         """Take one sequence's due bars; return the runs at which they step, and the bars."""
         ticker, timeframe = place
         waiting, period_s = self._waiting[place], PERIOD_S[timeframe]
+        first_run = -(-start // period_s) * period_s
+        if first_run > until:
+            return NO_BARS.close_time, NO_BARS
         bars = waiting if self.native[ticker] == timeframe else built(waiting, period_s)
-        due = np.maximum(bars.close_time, -(-start // period_s) * period_s)
+        due = np.maximum(bars.close_time, first_run)
         ready = (due <= until) & (bars.close_time <= watermark)
         bars, due = bars.where(ready), due[ready]
         if len(bars):

@@ -12,7 +12,7 @@ from compute.indicators.windows import (
     held_readings,
     push,
     start_carry,
-    undefined,
+    undefined_across,
     withhold,
 )
 
@@ -32,8 +32,8 @@ class Ceres:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            highs=undefined(assets, ENTRY_PERIOD),
-            lows=undefined(assets, ENTRY_PERIOD),
+            highs=undefined_across(assets, ENTRY_PERIOD),
+            lows=undefined_across(assets, ENTRY_PERIOD),
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:

@@ -28,6 +28,7 @@ from compute.indicators.windows import (
     push,
     start_carry,
     undefined,
+    undefined_across,
     wilder,
     withhold,
 )
@@ -55,9 +56,9 @@ class Reversals:
         return start_carry(
             assets,
             closes=undefined(assets, BAND_PERIOD),
-            highs=undefined(assets, EXTREME_PERIOD),
-            lows=undefined(assets, EXTREME_PERIOD),
-            rsis=undefined(assets, EXTREME_PERIOD),
+            highs=undefined_across(assets, EXTREME_PERIOD),
+            lows=undefined_across(assets, EXTREME_PERIOD),
+            rsis=undefined_across(assets, EXTREME_PERIOD),
             gain=np.zeros(assets),
             loss=np.zeros(assets),
             upper=undefined(assets),
@@ -88,8 +89,7 @@ class Reversals:
         rsis = floats(carry, "rsis")
         bullish = was_below & (bar.close > values["lower"]) & (rsis.min(axis=1) <= OVERSOLD)
         bearish = was_above & (bar.close < values["upper"]) & (rsis.max(axis=1) >= OVERBOUGHT)
-        bearish &= ~bullish
-        return carry, withhold(carry, _hold(carry, bar.close, bullish, bearish))
+        return carry, withhold(carry, _hold(carry, bar.close, bullish, bearish & ~bullish))
 
 
 def _move_rsi(carry: Carry, bar: Bar) -> Floats:
@@ -109,10 +109,10 @@ def _hold(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readin
     held, level = held_readings(carry), floats(carry, "level")
     age = cast(NDArray[np.int64], carry["age"])
     age += 1
-    failed = ((held == BULLISH) & (close < level)) | ((held == BEARISH) & (close > level))
+    failed = held * (close - level) < 0.0
     held[failed | (age >= MAX_AGE)] = NEUTRAL
     held[bullish], held[bearish] = BULLISH, BEARISH
     age[(held == NEUTRAL) | bullish | bearish] = 0
-    level[bullish] = floats(carry, "lows")[bullish].min(axis=1)
-    level[bearish] = floats(carry, "highs")[bearish].max(axis=1)
+    np.copyto(level, floats(carry, "lows").min(axis=1), where=bullish)
+    np.copyto(level, floats(carry, "highs").max(axis=1), where=bearish)
     return held

@@ -18,6 +18,7 @@ from compute.indicators.windows import (
     sample_sd,
     start_carry,
     undefined,
+    undefined_across,
     withhold,
 )
 
@@ -42,7 +43,7 @@ class TrendOracle:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            averages=undefined(assets, 2 * SPEEDS),
+            averages=undefined_across(assets, 2 * SPEEDS),
             log_closes=undefined(assets, PRICE_PERIOD),
             crossovers=undefined(assets, SPEEDS, CROSSOVER_PERIOD),
         )
@@ -56,7 +57,7 @@ class TrendOracle:
         push(floats(carry, "log_closes"), log_close)
         noise = sample_sd(floats(carry, "log_closes"))
         gaps = averages[:, :SPEEDS] - averages[:, SPEEDS:]
-        scaled = divide(gaps, np.repeat(noise, SPEEDS).reshape(gaps.shape))
+        scaled = divide(gaps, noise[:, np.newaxis])
         push(floats(carry, "crossovers"), scaled)
         return {"s": _response(divide(scaled, sample_sd(floats(carry, "crossovers"))))}
 

@@ -42,6 +42,15 @@ def undefined(*shape: int) -> Floats:
     return np.full(shape, np.nan)
 
 
+def undefined_across(*shape: int) -> Floats:
+    """Return the same with assets side by side in memory, for what is read across them.
+
+    So for extremes of short windows. A sum's rounding depends on the order in memory, an extreme's
+    value does not.
+    """
+    return undefined(*reversed(shape)).T
+
+
 def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
     """Return a carry of `arrays` with the two that most indicators need: `bars` and `held`."""
     bars = np.zeros(assets, dtype=np.int64)
@@ -73,13 +82,14 @@ def withhold(carry: Carry, reading: Readings) -> Readings:
 
 
 def push(window: Floats, value: Floats) -> None:
-    """Shift a C-contiguous window by one place and put `value` in as the newest, in place."""
-    if not window.flags.c_contiguous:
-        raise ValueError("a window must be C-contiguous")
-    # One flat move: NumPy copies a 2-d overlap through a temporary. The value that crosses into
-    # the row above is the one overwritten.
-    flat = window.reshape(-1)
-    flat[:-1] = flat[1:]
+    """Shift a window by one place and put `value` in as the newest, in place."""
+    if window.flags.c_contiguous:
+        # One flat move: NumPy copies a 2-d overlap through a temporary. The value that crosses
+        # into the row above is the one overwritten.
+        flat = window.reshape(-1)
+        flat[:-1] = flat[1:]
+    else:
+        window[..., :-1] = window[..., 1:]
     window[..., -1] = value
 
 
@@ -111,7 +121,10 @@ def _moments(window: Floats) -> tuple[Floats, Floats]:
 
 
 def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVISOR) -> Floats:
-    """Return the quotient, 0 where |divisor| <= floor, NaN where either is NaN; equal shapes."""
+    """Return the quotient, 0 where |divisor| <= floor, NaN where either is NaN.
+
+    Its shape is the numerator's.
+    """
     quotient = numerator - numerator
     return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
 
@@ -134,7 +147,11 @@ def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats
     `average` starts at 0 and holds the sum of the values until `count` (this value included)
     reaches `period`, then their mean, then Wilder's (1978) average; `count` < 1 is no value.
     """
-    moved = average + np.where(count > period, (value - average) / period, value)
+    begins = count <= period
+    moved = average + np.where(begins, value, (value - average) / period)
+    if not begins.any():
+        average[...] = moved
+        return moved
     np.divide(moved, period, out=moved, where=count == period)
     np.copyto(average, moved, where=count >= 1)
     return np.where(count < period, np.nan, moved)
