@@ -26,7 +26,7 @@ from store.rows import FeedQuery
 from store.sqlite import SqliteMarketStore
 from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
 from store.sqlite_connections import Connections
-from store.sqlite_reads import all_rows
+from store.sqlite_rows import all_rows
 
 HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
 SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}

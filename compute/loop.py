@@ -60,8 +60,7 @@ class Loop:
                 await self._sleep(RETRY_S)
             except Exception as error:
                 self._is_prepared = self._has_resumed = False
-                where = "".join(traceback.format_tb(error.__traceback__))
-                log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)
+                log_failure(error)
                 await self._sleep(RETRY_S)
         self._store.unlock()
 
@@ -106,3 +105,9 @@ class Loop:
         if not self._stands_by:
             self._stands_by = True
             log.warning("standing_by", reason=str(error))
+
+
+def log_failure(error: Exception) -> None:
+    """Log a run that failed and will be begun again."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import AssetClass, midnight_s
 
 Session = Literal["24x7", "24x5", "XNYS", "XNAS"]
@@ -19,7 +20,7 @@ Ticker = Annotated[str, Field(pattern=r"^[A-Z0-9]{1,12}$")]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class UniverseError(ValueError):
+class UniverseError(OperatorError, ValueError):
     """An operator's mistake in a universe file, told in one line."""
 
 

@@ -1,13 +1,15 @@
 """The one error shape of SPEC.md, and the exception that carries it through both faces."""
 
 import traceback
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.results import Quota
 from schemas.vocabulary import Billing, ErrorCode, Uri
+
+if TYPE_CHECKING:
+    from schemas.results import Quota
 
 
 class _Closed(BaseModel):
@@ -46,7 +48,7 @@ class ApiError(Exception):
         status: int,
         *,
         retry_after_s: int | None = None,
-        quota: Quota | None = None,
+        quota: "Quota | None" = None,
     ) -> None:
         super().__init__(message)
         self.code = code

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.progress import Progress
-
-from service.commands import progress_bar, tell
 from service.settings import Settings
+from service.telling import progress_bar, tell
 from store.copies import check_whole, copy
 from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied, migrate
 from store.protocol import StoreError
@@ -70,9 +68,8 @@ def _backed_up(files: Mapping[str, Path], folder: Path) -> Path:
         if unfinished.exists():
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
-        with progress_bar() as bar:
-            for name, path in files.items():
-                _copied(path, unfinished / name, bar, f"copying {path.name}")
+        for name, path in files.items():
+            _copied(path, unfinished / name, f"copying {path.name}")
         os.replace(unfinished, folder)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot back up into {folder}: {error}") from error
@@ -83,11 +80,10 @@ def _restored(files: Mapping[str, Path], folder: Path) -> None:
     """Copy files out of a folder, look them through, and only then give them their names."""
     made = {path.with_name(f"{path.name}.unfinished"): path for path in files.values()}
     try:
-        with progress_bar() as bar:
-            for unfinished, name in zip(made, files, strict=True):
-                unfinished.unlink(missing_ok=True)
-                _copied(folder / name, unfinished, bar, f"copying {name}")
-                check_whole(unfinished)
+        for unfinished, name in zip(made, files, strict=True):
+            unfinished.unlink(missing_ok=True)
+            _copied(folder / name, unfinished, f"copying {name}")
+            check_whole(unfinished)
         for unfinished, path in made.items():
             os.replace(unfinished, path)
     except StoreError:
@@ -98,9 +94,9 @@ def _restored(files: Mapping[str, Path], folder: Path) -> None:
         raise StoreError(f"cannot restore {folder}: {error}") from error
 
 
-def _copied(path: Path, target: Path, bar: Progress, what: str) -> None:
-    task = bar.add_task(what, total=None)
-    copy(path, target, lambda done, total: bar.update(task, completed=done, total=total))
+def _copied(path: Path, target: Path, what: str) -> None:
+    with progress_bar(what) as progressed:
+        copy(path, target, progressed)
 
 
 def _remove(paths: Iterable[Path]) -> None:

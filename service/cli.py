@@ -1,4 +1,7 @@
-"""The `signals` command: parses arguments, and turns the operator's mistakes into one line."""
+"""The `signals` command: parses arguments, and turns the operator's mistakes into one line.
+
+Each command imports what it needs when it runs, so that none waits for the libraries of another.
+"""
 
 import argparse
 import asyncio
@@ -9,32 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from access.billing.provider import BillingSetupError
-from compute.indicators.registry import INDICATORS
-from compute.sources.source import SourceError
-from compute.universe import UniverseError
-from rest_shim.registration import CLIENTS_BY_NAME
-from service.access_commands import create_key, list_access_requests, list_keys, revoke_key
-from service.backup import backup, restore
-from service.commands import audit, audit_in_public, connect, prune, replay
-from service.computing import compute
-from service.doctor import doctor
+from schemas.operator_error import OperatorError
 from service.logs import log_to_standard_error
-from service.public_audit.reader import PublicAuditError
-from service.remote import AddressError, base_address
-from service.serve import serve
 from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
-from store.protocol import StoreError
 
-MISTAKES = (
-    AddressError,
-    BillingSetupError,
-    PublicAuditError,
-    SettingsError,
-    SourceError,
-    StoreError,
-    UniverseError,
-)
 PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -51,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_to_standard_error()
     try:
         return asyncio.run(_run(given.command, given))
-    except MISTAKES as error:
+    except OperatorError as error:
         print(f"signals: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -120,7 +101,7 @@ def _add_clients(commands: Commands) -> None:
         commands, "connect", _connect, "print what registers the MCP server with a client"
     )
     command.add_argument(
-        "client", nargs="?", choices=CLIENTS_BY_NAME, metavar="CLIENT", help="without: list them"
+        "client", nargs="?", type=_client, metavar="CLIENT", help="without: list them"
     )
     _add_url(command)
     command = _add(
@@ -180,6 +161,16 @@ def _time(text: str) -> int:
         ) from None
 
 
+def _client(name: str) -> object:
+    """Read the name of a client that can be registered."""
+    from rest_shim.registration import CLIENTS_BY_NAME
+
+    if name not in CLIENTS_BY_NAME:
+        names = ", ".join(map(repr, CLIENTS_BY_NAME))
+        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {names})")
+    return CLIENTS_BY_NAME[name]
+
+
 def _days(text: str) -> int:
     """Read a number of days of feed."""
     if not (text.isdecimal() and 1 <= int(text) <= 365):
@@ -195,74 +186,112 @@ def _workers(text: str) -> int:
 
 
 async def _compute(given: argparse.Namespace, settings: Settings) -> int:
+    from compute.indicators.registry import INDICATORS
+    from service.computing import compute
+
     return await compute(settings, INDICATORS, wall_clock)
 
 
 async def _serve(given: argparse.Namespace, settings: Settings) -> int:
+    from compute.indicators.registry import INDICATORS
+
     if given.workers > 1:
         # One process alone needs none of what supervises others.
         from service.workers import serve_by_workers
 
         return await serve_by_workers(settings, given.workers, INDICATORS, wall_clock)
+    from service.serve import serve
+
     return await serve(settings, INDICATORS, wall_clock)
 
 
 async def _replay(given: argparse.Namespace, settings: Settings) -> int:
+    from compute.indicators.registry import INDICATORS
+    from service.replay import replay
+
     now = wall_clock() if given.until is None else min(given.until, wall_clock())
     return await replay(settings, INDICATORS, given.bars, now)
 
 
 async def _audit(given: argparse.Namespace, settings: Settings) -> int:
     if given.public is not None:
-        days = given.days or PUBLIC_AUDIT_DAYS
-        return await audit_in_public(given.public, settings.clients_api_key(), days)
+        return await _audit_in_public(given, settings)
     if given.days is not None:
         raise SettingsError("--days goes with --public URL; an audit of the store reads it whole")
+    from compute.indicators.registry import INDICATORS
+    from service.audit import audit
+
     return await audit(settings, INDICATORS)
 
 
+async def _audit_in_public(given: argparse.Namespace, settings: Settings) -> int:
+    from service.public_audit.command import audit_in_public
+
+    days = given.days or PUBLIC_AUDIT_DAYS
+    return await audit_in_public(given.public, settings.clients_api_key(), days)
+
+
 async def _prune(given: argparse.Namespace, settings: Settings) -> int:
+    from service.prune import prune
+
     return await prune(settings, wall_clock)
 
 
 async def _connect(given: argparse.Namespace, settings: Settings) -> int:
-    return connect(CLIENTS_BY_NAME.get(given.client), _address(given, settings))
+    from service.connect import connect
+
+    return connect(given.client, _address(given, settings))
 
 
 async def _stdio(given: argparse.Namespace, settings: Settings) -> int:
-    # The SDK's server takes half a second to import, which other commands do without.
     from service.stdio import bridge
 
     return await bridge(_address(given, settings), settings.clients_api_key())
 
 
 def _address(given: argparse.Namespace, settings: Settings) -> str:
+    from service.remote import base_address
+
     return base_address(settings.address if given.url is None else given.url, "--url")
 
 
 async def _create_key(given: argparse.Namespace, settings: Settings) -> int:
+    from service.access_commands import create_key
+
     return await create_key(settings, wall_clock, given.label)
 
 
 async def _list_keys(given: argparse.Namespace, settings: Settings) -> int:
+    from service.access_commands import list_keys
+
     return await list_keys(settings)
 
 
 async def _revoke_key(given: argparse.Namespace, settings: Settings) -> int:
+    from service.access_commands import revoke_key
+
     return await revoke_key(settings, wall_clock, given.id)
 
 
 async def _access_requests(given: argparse.Namespace, settings: Settings) -> int:
+    from service.access_commands import list_access_requests
+
     return await list_access_requests(settings)
 
 
 async def _backup(given: argparse.Namespace, settings: Settings) -> int:
+    from service.backup import backup
+
     return await backup(settings, given.folder, wall_clock)
 
 
 async def _restore(given: argparse.Namespace, settings: Settings) -> int:
+    from service.backup import restore
+
     return await restore(settings, given.folder)
 
 
 async def _doctor(given: argparse.Namespace, settings: Settings) -> int:
+    from service.doctor import doctor
+
     return await doctor(settings, wall_clock)

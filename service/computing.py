@@ -1,24 +1,30 @@
-"""`signals compute`, and the same beside a server: brings the store up to now, then runs hourly."""
+"""`signals compute`, and the same beside a server: brings the store up to now, then runs hourly.
+
+Nobody waits for that longer than for moments where the store holds a board already: it is served,
+and its answers say that they are stale.
+"""
 
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Final
 
 from compute.indicators.contract import Indicator
-from compute.loop import Loop
+from compute.loop import Loop, log_failure
 from compute.runs import Runs
 from compute.universe import load_universe
 from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
-from service.commands import catch_up, progress_bar, tell
 from service.lifetime import beside, stoppable
 from service.settings import Settings
 from service.sources import open_source
+from service.telling import Lines, Progressed, from_first, progress_bar, tell
 from store.protocol import LockTakenError
 from store.sqlite import SqliteMarketStore
 
 OVER = "The recording is played to its end and holds no more to compute."
+WAIT_S = 2.0
 
 
 async def compute(
@@ -44,61 +50,94 @@ async def computing(
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Catch up, then run the loop beside the block."""
+    """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
     source = await open_source(settings, universe, market, clock)
     if source.kind == "simulated":
         tell(SIMULATED_NOTE)
     runs = Runs(market, source, universe, indicators, clock)
-    is_prepared = await _caught_up(runs, market)
-    _settle()
-    loop = Loop(
-        runs, market, clock, asyncio.sleep, is_prepared=is_prepared, stands_by=not is_prepared
-    )
-    async with beside(loop.run()) as running:
+    is_prepared = await _is_prepared(runs)
+    catch_up = CatchUp(runs, market) if is_prepared else None
+    async with beside(_run(catch_up, runs, market, clock)) as running:
+        if catch_up is not None:
+            await catch_up.waited_for()
         yield running
 
 
-async def _caught_up(runs: Runs, market: SqliteMarketStore) -> bool:
-    """Bring the store up to now; False where another process computes on it."""
+async def _is_prepared(runs: Runs) -> bool:
+    """Prepare the runs; False where another process computes on the store."""
     try:
         await runs.prepare()
     except LockTakenError as error:
         tell(f"Standing by, to take over when it ends: {error}.")
         return False
-    what = "building history" if runs.done < 0 else "catching up"
-    try:
-        if progress_bar().disable:
-            await runs.catch_up(runs.due, _Lines(what))
-        else:
-            await catch_up(runs, runs.due, what)
-    except asyncio.CancelledError:
-        kept = (await market.progress()).market_time
-        until = "nothing yet" if kept is None else f"everything up to {instant(kept)}"
-        tell(f"Stopped while {what}. The store keeps {until}; the next start goes on from there.")
-        raise
     return True
+
+
+async def _run(
+    catch_up: "CatchUp | None", runs: Runs, market: SqliteMarketStore, clock: Callable[[], int]
+) -> None:
+    """Bring the store up to now, and then hour by hour for as long as it is let."""
+    is_prepared = catch_up is not None and await catch_up.run()
+    _settle()
+    await Loop(
+        runs,
+        market,
+        clock,
+        asyncio.sleep,
+        is_prepared=is_prepared,
+        stands_by=catch_up is None,
+    ).run()
+
+
+class CatchUp:
+    """Brings the store up to now; what follows may wait for it, or begin beside it."""
+
+    def __init__(self, runs: Runs, market: SqliteMarketStore) -> None:
+        self._runs: Final = runs
+        self._market: Final = market
+        self._has_board: Final = runs.done >= 0
+        self._what: Final = "catching up" if self._has_board else "building history"
+        self._told: Progressed = Lines(self._what)
+        self._over: Final = asyncio.Event()
+        self._is_waited_for = True
+
+    async def run(self) -> bool:
+        """Run every hour that is due; False where that failed after nobody waited for it."""
+        told = from_first(lambda done, total: self._told(done, total))
+        try:
+            await self._runs.catch_up(self._runs.due, told)
+        except asyncio.CancelledError:
+            await self._tell_stopped()
+            raise
+        except Exception as error:
+            if self._is_waited_for:
+                raise
+            log_failure(error)
+            return False
+        self._over.set()
+        return True
+
+    async def waited_for(self) -> None:
+        """Wait until it is over, or for a moment where the store holds a board already."""
+        lines = self._told
+        with progress_bar(self._what, otherwise=lines) as self._told, suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S if self._has_board else None):
+                await self._over.wait()
+        self._told, self._is_waited_for = lines, False
+        if not self._over.is_set():
+            tell("Still catching up: answers say that they are stale until it is done.")
+
+    async def _tell_stopped(self) -> None:
+        kept = (await self._market.progress()).market_time
+        until = "nothing yet" if kept is None else f"everything up to {instant(kept)}"
+        tell(
+            f"Stopped while {self._what}. The store keeps {until}; the next start goes on from "
+            "there."
+        )
 
 
 def _settle() -> None:
     """Spare what was made by now from the garbage collector, which else halts all for 0.1 s."""
     gc.collect()
     gc.freeze()
-
-
-class _Lines:
-    """Progress for logs, where no bar can be drawn: a line at every tenth of the way."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._first: int | None = None
-        self._told = 0
-
-    def __call__(self, done: int, end: int) -> None:
-        """Tell the share done, if the way is longer than one pass."""
-        if self._first is None:
-            self._first = done
-        tenths = 10 * (done - self._first) // max(end - self._first, 1)
-        if tenths > self._told:
-            tell(f"{self._what}: {tenths}0%")
-            self._told = tenths

@@ -5,13 +5,15 @@ No error repeats an address that was given: it may hold a secret.
 
 import httpx2
 
+from schemas.operator_error import OperatorError
+
 FACE = "/api/v1"
 ENDPOINT = FACE + "/mcp"
 TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
 SHOWN_CHARACTERS = 500
 
 
-class AddressError(Exception):
+class AddressError(OperatorError):
     """An address that the caller must mend, told in one line."""
 
 

@@ -19,12 +19,12 @@ from access.upkeep import Upkeep
 from compute.indicators.contract import Indicator
 from rest_shim.manifest import manifest
 from service.billing import billing_note, unreachable
-from service.commands import tell
 from service.computing import computing
 from service.connections import server_config
 from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
 from service.settings import Settings, SettingsError, is_loopback
+from service.telling import tell
 from store.sqlite_access import SqliteAccessStore
 
 log = structlog.get_logger("service")

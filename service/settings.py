@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import PydanticBaseSettingsSource as Source
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
 from access.throttle import DEFAULT_LIMIT, Limit
-from rest_shim.client_address import parse_proxies
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
 
 PREFIX: Final = "SIGNALS_"
@@ -29,14 +35,14 @@ def _as_limit(given: object) -> object:
 Throttled = Annotated[Limit, BeforeValidator(_as_limit)]
 
 
-class SettingsError(Exception):
+class SettingsError(OperatorError):
     """A setting the operator must mend, told in one line."""
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """What an operator can set; every field has a default that works on one machine."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port to listen on.")
@@ -104,18 +110,6 @@ class Settings(BaseSettings):
         description="Comma-separated Origin hosts let in besides those of allowed Hosts.",
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: Source,
-        env_settings: Source,
-        dotenv_settings: Source,
-        file_secret_settings: Source,
-    ) -> tuple[Source, ...]:
-        """Take what `read` found and nothing else: it alone judges the environment."""
-        return (init_settings,)
-
     @field_validator("database_url")
     @classmethod
     def _is_sqlite(cls, value: str) -> str:
@@ -152,6 +146,8 @@ class Settings(BaseSettings):
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, value: str) -> str:
+        from rest_shim.client_address import parse_proxies
+
         parse_proxies(comma_separated(value))
         return value
 

@@ -13,13 +13,13 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from compute.indicators.contract import Indicator
-from service.commands import tell
 from service.computer import Computer, deaf_to_terminals
 from service.connections import server_config
 from service.lifetime import stoppable
 from service.parts import opened_parts
 from service.serve import check_billing, listen, welcome
 from service.settings import Settings
+from service.telling import tell
 from service.worker import Worker
 
 # What starts up on a busy machine is not hung.

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from schemas.coverage import Coverage
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import Tier
 from store.rows import (
     AlertRow,
@@ -28,7 +29,7 @@ from store.rows import (
 )
 
 
-class StoreError(Exception):
+class StoreError(OperatorError):
     """An operator's mistake about the store, told in one line."""
 
 

@@ -6,13 +6,14 @@ Times of bars are epoch seconds, times of rows epoch milliseconds, both UTC.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import Action, Timeframe
+
+if TYPE_CHECKING:  # Commands about keys do without the library.
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_OFFSET = 2**63 - 1
 
@@ -39,8 +40,8 @@ class BarBlock:
 
     ticker: str
     timeframe: Timeframe
-    open_time: NDArray[np.int64]
-    values: NDArray[np.float64]
+    open_time: "NDArray[np.int64]"
+    values: "NDArray[np.float64]"
 
     def __len__(self) -> int:
         return len(self.open_time)

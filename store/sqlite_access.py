@@ -21,7 +21,7 @@ from store.access_rows import (
 )
 from store.migrations import ACCESS_MIGRATIONS
 from store.sqlite_connections import Connections
-from store.sqlite_reads import all_rows
+from store.sqlite_rows import all_rows
 
 KEYS = """
 SELECT id, label, created_at, revoked_at, mode, membership_id,

@@ -13,7 +13,7 @@ from schemas.vocabulary import ACTIONS, TIMEFRAMES, Tier
 from store.rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Statistics
 from store.sqlite_codes import INDICATOR_CODES, INDICATORS, TIMEFRAME_CODES
 from store.sqlite_page import counts, in_order, oldest, page
-from store.sqlite_reads import all_rows
+from store.sqlite_rows import all_rows
 
 _CHANGE = """
 SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id), c.indicator, c.timeframe,

@@ -10,7 +10,8 @@ from aiosqlite import Connection
 from schemas.vocabulary import HOUR_MS, TIMEFRAMES, run_at_or_before
 from store.rows import ReadingRow, Snapshot
 from store.sqlite_codes import INDICATORS
-from store.sqlite_reads import all_rows, board, coverage, late, one_value, past_from, watermarks
+from store.sqlite_reads import board, coverage, late, past_from, watermarks
+from store.sqlite_rows import all_rows, one_value
 
 WRITTEN = """
 SELECT number, market_time FROM passes INDEXED BY passes_written

@@ -1,7 +1,6 @@
 """What the SQLite market store reads, as functions over a connection in a read transaction."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from aiosqlite import Connection
 
@@ -21,6 +20,7 @@ from store.rows import (
 )
 from store.sqlite_bars import blocks
 from store.sqlite_codes import INDICATORS
+from store.sqlite_rows import all_rows, one_value
 
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
@@ -31,17 +31,6 @@ SELECT number, market_time, written_at, first_created_at, last_created_at, bars_
   changes_digest, alerts_digest, digest
 FROM passes
 """
-
-
-async def all_rows(db: Connection, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Return every row of a query; no cursor outlives the call."""
-    return [tuple(row) for row in await db.execute_fetchall(sql, values)]
-
-
-async def one_value(db: Connection, sql: str, *values: object) -> Any:
-    """Return the first column of the first row, or None."""
-    rows = await all_rows(db, sql, *values)
-    return rows[0][0] if rows else None
 
 
 async def progress(db: Connection) -> Progress:

@@ -20,7 +20,8 @@ from store.protocol import StoreError
 from store.rows import AlertRow, ChangeRow, Pass
 from store.sqlite_bars import packed
 from store.sqlite_codes import ACTION_CODES, INDICATOR_CODES, TIMEFRAME_CODES
-from store.sqlite_reads import all_rows, last_created_at, market_time
+from store.sqlite_reads import last_created_at, market_time
+from store.sqlite_rows import all_rows
 
 PRUNED_AT_ONCE = 5000
 ROWS_A_STATEMENT = (2000, 200, 20, 1)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
@@ -16,7 +17,7 @@ class BillingError(Exception):
     """
 
 
-class BillingSetupError(Exception):
+class BillingSetupError(OperatorError):
     """A mistake of the operator's about billing, told in one line without any secret."""
 
 

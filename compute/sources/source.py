@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compute.bars import Funding, Series
+from schemas.operator_error import OperatorError
 from schemas.vocabulary import SourceKind, Timeframe
 
 
-class SourceError(Exception):
+class SourceError(OperatorError):
     """A source that cannot be read, told in one line that names the place."""
 
 

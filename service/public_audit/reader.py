@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import httpx2
 
+from schemas.operator_error import OperatorError
 from service.public_audit.answers import Json
 from service.remote import FACE, TIMEOUT, base_address, one_line
 
@@ -18,7 +19,7 @@ DAILY_QUOTA = 10_000
 Progressed = Callable[[int, int], None]
 
 
-class PublicAuditError(Exception):
+class PublicAuditError(OperatorError):
     """Why a service could not be audited, told in one line."""
 
 

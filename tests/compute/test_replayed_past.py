@@ -29,7 +29,7 @@ async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
     tmp_path: Path, small_parent: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     draw = Random(1)
-    hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 20))
+    hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
     ended: dict[int, tuple[object, ...]] = {}
     async with open_store(tmp_path / "pieces.db") as pieces:
         runs = await prepared(pieces, bars_folder, universe)

@@ -1,17 +1,20 @@
-"""A service on recorded bars, and everything that one public audit reads of it."""
+"""Services that more than one module asks: a small simulated market, and recorded bars."""
 
 import asyncio
+import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from service.public_audit.answers import Answers
 from service.public_audit.audit import steady_answers
 from service.public_audit.reader import Reader
 from tests.compute.recorded import cut, recorded_folder, require_recorded
-from tests.service.commands import signals
+from tests.service.commands import cut_universe, free_port, running, signals
 from tests.service.test_serve import served_process
 
 SUBSET = {"BTC": 5000, "ETH": 1500, "SOL": 1500}
@@ -54,3 +57,28 @@ def recorded_answers(recorded_service) -> Answers:
             return await steady_answers(reader, 365)
 
     return asyncio.run(read())
+
+
+@pytest.fixture(scope="session")
+def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
+    """A folder with a simulated market; what its first start printed, said, and registers as."""
+    folder = tmp_path_factory.mktemp("first")
+    port, universe = free_port(), cut_universe(folder, {"BTC", "NVDA"})
+    with running(folder, "serve", port=port, universe=universe) as process:
+        process.says("--header")
+        address = f"http://127.0.0.1:{port}/api/v1"
+        api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+        state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()
+        registration = httpx.get(address).json()["mcp"]["registration"]
+        assert process.stop(signal.SIGTERM) == 0
+    return folder, process.printed, state, registration
+
+
+@pytest.fixture
+def market(first_start, tmp_path) -> Path:
+    """A copy of that folder, without its keys."""
+    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_keys))
+
+
+def _keys(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if "-access" in name]

@@ -14,6 +14,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
+import service.serve  # noqa: F401 (`serve` imports it when it runs)
 from service.cli import main
 
 FORKING = multiprocessing.get_context("forkserver")

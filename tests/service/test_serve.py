@@ -3,7 +3,6 @@ import fcntl
 import os
 import pty
 import re
-import shutil
 import signal
 import socket
 import sqlite3
@@ -29,7 +28,6 @@ from service.settings import Settings
 from tests.service.commands import (
     COMMAND,
     Running,
-    cut_universe,
     environment,
     faketime,
     free_port,
@@ -113,31 +111,6 @@ def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
         refused = httpx.get(f"{address}/api/v1/state", headers=headers)
     assert (answer.status_code, revoked) == (200, 0)
     assert (refused.status_code, refused.json()["error"]) == (403, "revoked_key")
-
-
-@pytest.fixture(scope="module")
-def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
-    """A folder with a simulated market; what its first start printed, said, and registers as."""
-    folder = tmp_path_factory.mktemp("first")
-    port, universe = free_port(), cut_universe(folder, {"BTC", "NVDA"})
-    with running(folder, "serve", port=port, universe=universe) as process:
-        process.says("--header")
-        address = f"http://127.0.0.1:{port}/api/v1"
-        api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
-        state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()
-        registration = httpx.get(address).json()["mcp"]["registration"]
-        assert process.stop(signal.SIGTERM) == 0
-    return folder, process.printed, state, registration
-
-
-@pytest.fixture
-def market(first_start, tmp_path) -> Path:
-    """A copy of that folder, without its keys."""
-    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_keys))
-
-
-def _keys(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if "-access" in name]
 
 
 def stored(folder: Path) -> tuple[int, int]:

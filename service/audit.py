@@ -1,0 +1,23 @@
+"""`signals audit`: what was published, recomputed from the stored bars."""
+
+from collections.abc import Sequence
+
+from compute.audit import Audit
+from compute.indicators.contract import Indicator
+from compute.universe import load_universe
+from service.settings import Settings
+from service.stores import existing_store
+from service.telling import print_findings, progress_bar
+
+
+async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
+    """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
+    universe = load_universe(settings.universe)
+    store = await existing_store(settings)
+    try:
+        with progress_bar("auditing") as progressed:
+            report = await Audit(store, universe, indicators).run(progressed)
+    finally:
+        await store.close()
+    notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
+    return print_findings(report.checked, notes, report.findings)

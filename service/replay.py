@@ -1,0 +1,35 @@
+"""`signals replay`: recorded bars, stepped into the store."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from compute.indicators.contract import Indicator
+from compute.runs import Runs
+from compute.schedule import last_run
+from compute.sources.files import FilesSource
+from compute.universe import load_universe
+from schemas.vocabulary import instant
+from service.settings import Settings
+from service.telling import from_first, progress_bar, tell
+from store.sqlite import SqliteMarketStore
+
+
+async def replay(
+    settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
+) -> int:
+    """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
+    universe = load_universe(settings.universe)
+    source = FilesSource(folder, universe)
+    store = await SqliteMarketStore.open(settings.market_path)
+    try:
+        runs = Runs(store, source, universe, indicators, lambda: now)
+        await runs.prepare()
+        with progress_bar("replaying") as progressed:
+            await runs.catch_up(last_run(now), from_first(progressed))
+        progress = await store.progress()
+        at = "the beginning" if progress.market_time is None else instant(progress.market_time)
+        rejected = sum(source.rejected.values())
+        tell(f"replayed {source.name} to {at}; {rejected} rows rejected")
+    finally:
+        await store.close()
+    return 0

@@ -1,0 +1,71 @@
+"""Each command loads what it needs and no more, for that is most of what a short one takes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.commands import environment
+
+pytestmark = pytest.mark.clause("operation")
+
+COMMAND = """
+import sys
+from service.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+SERVING = {"mcp_server.calls", "rest_shim.endpoints", "starlette", "uvicorn"}
+COMPUTING = {"compute.runs", "compute.universe", "numpy"}
+CALLING = {"httpx", "httpx2", "mcp", "mcp_types"}
+NEVER = {"jsonschema", "pydantic_settings", "rich.progress", "stripe"}
+ALL = SERVING | COMPUTING | CALLING | NEVER
+
+
+def loaded(folder: Path, *arguments: str) -> set[str]:
+    """Return the modules that a command has loaded at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments],
+        env=environment(folder, port="1", api_key="ek_none"),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["keys", "create", "--label", "me"], set()),
+        pytest.param(["--help"], set(), marks=pytest.mark.prove),
+        pytest.param(["keys", "list"], set(), marks=pytest.mark.prove),
+        pytest.param(["access-requests"], set(), marks=pytest.mark.prove),
+        pytest.param(["backup"], set(), marks=pytest.mark.prove),
+        pytest.param(["prune"], {"numpy"}, marks=pytest.mark.prove),
+        (["audit", "--public", "http://127.0.0.1:1"], {"httpx2"}),
+        pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
+        (["stdio"], CALLING - {"httpx"} | SERVING - {"rest_shim.endpoints"}),
+        pytest.param(["doctor"], COMPUTING | {"starlette"}, marks=pytest.mark.prove),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, needed):
+    assert loaded(tmp_path, *arguments) & ALL - needed == set()
+
+
+def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
+    code = "import sys, service.serve; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) & (NEVER | {"httpx2", "mcp"}) == set()
