@@ -1,25 +1,30 @@
 """Whether a call is let in: one statement decides it and counts it, for many calls at a time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from access.keys import BUY, hash_key, invalid_key, sent_key
 from schemas.errors import ApiError
-from schemas.results import Quota
+from schemas.results import Allowance
 from schemas.vocabulary import DAY_MS, Instant, Mode, instant
-from store.access_protocol import MOST_CALLS, AccessStore
-from store.access_rows import ArrivedCall, CountedCall
-
-Waiting = tuple[ArrivedCall, "asyncio.Future[CountedCall]"]
+from store.access_protocol import MOST_GROUPS, AccessStore
+from store.access_rows import CallGroup, CountedGroup
 
 
 class Admitted(NamedTuple):
     """Whose call was let in, and what it left of the day's quota."""
 
     label: str | None
-    quota: Quota
+    quota: Allowance
+
+
+class Waiting(NamedTuple):
+    """Calls of one key and day that wait together: what each is to learn, and since when."""
+
+    calls: list["asyncio.Future[CountedGroup]"]
+    times: list[int]
 
 
 class Admissions:
@@ -36,7 +41,7 @@ class Admissions:
         self._clock = clock
         self._mode = mode
         self._daily_limit = daily_limit
-        self._waiting: list[Waiting] = []
+        self._waiting: dict[tuple[bytes, int], Waiting] = {}
         self._flushing: asyncio.Task[None] | None = None
 
     async def admit(
@@ -48,24 +53,17 @@ class Admissions:
         counted. Looking a hash up tells at most how much of a SHA-256 matched, from which nobody
         can steer towards a key, so it needs no constant-time comparison.
         """
-        call = ArrivedCall(hash_key(sent_key(authorization, x_api_key)), self._clock())
-        counted = await self._counted(call)
+        key_hash, now = hash_key(sent_key(authorization, x_api_key)), self._clock()
+        counted = await self._counted(key_hash, now)
         if counted.verdict == "unknown":
             raise invalid_key(f"The API key is unknown: check that it was copied whole. {BUY}")
-        quota = self._quota(call, counted)
+        limit, used = self._daily_limit, counted.used
+        quota = Allowance(limit, used, max(limit - used, 0), _reset(now // DAY_MS))
         if counted.verdict == "counted" or (counted.verdict == "spent" and even_spent):
             return Admitted(counted.label, quota)
-        raise self._refusal(call, counted, quota)
+        raise self._refusal(now, counted, quota)
 
-    def _quota(self, call: ArrivedCall, counted: CountedCall) -> Quota:
-        return Quota(
-            daily_limit=self._daily_limit,
-            used_today=counted.used,
-            remaining_today=max(self._daily_limit - counted.used, 0),
-            resets_at=_reset(_next_midnight(call.at)),
-        )
-
-    def _refusal(self, call: ArrivedCall, counted: CountedCall, quota: Quota) -> ApiError:
+    def _refusal(self, now: int, counted: CountedGroup, quota: Allowance) -> ApiError:
         if counted.verdict == "revoked":
             message = f"This API key was revoked and stays so: use another key. {BUY}"
             return ApiError("revoked_key", message, 403, quota=quota)
@@ -75,47 +73,62 @@ class Admissions:
                 f"this server bills in {self._mode} mode. {BUY}"
             )
             return ApiError("not_provisioned", message, 403, quota=quota)
-        retry_after_s = -(-(_next_midnight(call.at) - call.at) // 1000)
+        retry_after_s = -(-(DAY_MS - now % DAY_MS) // 1000)
         message = (
             f"The daily quota of {self._daily_limit} calls is used up. It is reset at "
             f"{quota.resets_at}: retry after {retry_after_s} seconds."
         )
         return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
 
-    async def _counted(self, call: ArrivedCall) -> CountedCall:
-        counted: asyncio.Future[CountedCall] = asyncio.get_running_loop().create_future()
-        self._waiting.append((call, counted))
+    def _counted(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
+        """Return what a call will be told: its own count, or the verdict on it."""
+        place = (key_hash, now // DAY_MS)
+        waiting = self._waiting.get(place)
+        if waiting is None:
+            waiting = self._waiting[place] = Waiting([], [])
+        counted: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
+        waiting.calls.append(counted)
+        waiting.times.append(now)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
-        return await counted
+        return counted
 
     async def _flush(self) -> None:
-        """Write what waits, group after group, until nothing does."""
+        """Write what waits, together, until nothing does."""
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[:MOST_CALLS], self._waiting[MOST_CALLS:]
-                await self._write(group)
+                places = list(self._waiting)[:MOST_GROUPS]
+                await self._write({place: self._waiting.pop(place) for place in places})
         finally:
             self._flushing = None
 
-    async def _write(self, group: list[Waiting]) -> None:
-        calls = [call for call, _ in group]
+    async def _write(self, waiting: Mapping[tuple[bytes, int], Waiting]) -> None:
+        groups = [
+            CallGroup(*place, len(asked.calls), max(asked.times))
+            for place, asked in waiting.items()
+        ]
         try:
-            decided = await self._store.count(calls, self._mode, self._daily_limit)
+            decided = await self._store.count(groups, self._mode, self._daily_limit)
         except Exception as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error)
+            for asked in waiting.values():
+                for call in asked.calls:
+                    if not call.done():
+                        call.set_exception(error)
             return
-        for (_, future), counted in zip(group, decided, strict=True):
-            if not future.done():
-                future.set_result(counted)
+        for asked, group in zip(waiting.values(), decided, strict=True):
+            _tell(asked.calls, group)
 
 
-def _next_midnight(at: int) -> int:
-    return (at // DAY_MS + 1) * DAY_MS
+def _tell(calls: Sequence["asyncio.Future[CountedGroup]"], group: CountedGroup) -> None:
+    """Tell the first calls of a group their counts, in their order, and the rest why not."""
+    first = group.used - group.counted + 1
+    for number, call in enumerate(calls):
+        if not call.done():
+            is_counted = number < group.counted
+            own = CountedGroup(1, "counted", first + number, group.label) if is_counted else group
+            call.set_result(own)
 
 
 @lru_cache(maxsize=2)
-def _reset(midnight: int) -> Instant:
-    return instant(midnight)
+def _reset(day: int) -> Instant:
+    return instant((day + 1) * DAY_MS)

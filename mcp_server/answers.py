@@ -21,9 +21,7 @@ class Answer:
     @cached_property
     def result(self) -> bytes:
         """The members of a tool result but `_meta`: the answer twice, for hosts pass on one."""
-        text = minified(self.text.decode()).encode()
-        content = b'"content":[{"type":"text","text":%b}]' % text
-        return b'%b,"structuredContent":%b,"isError":false' % (content, self.text)
+        return _result(minified(self.text.decode())[1:-1].encode(), self.text)
 
     @cached_property
     def refusal(self) -> bytes:
@@ -40,6 +38,29 @@ class Answer:
     def gzipped(self) -> bytes:
         """The text as gzip."""
         return gzip.compress(self.text, compresslevel=6, mtime=0)
+
+
+class QuotaTemplate:
+    """An answer that is the same for many calls but for the quota in it."""
+
+    def __init__(self, text: bytes) -> None:
+        """`text` has null for the quota; within JSON text no value can look like that."""
+        self._parts = text.split(b'"quota":null')
+        self._written = [minified(part.decode())[1:-1].encode() for part in self._parts]
+
+    def answer(self, quota: str) -> Answer:
+        """Return the answer with a quota, which is JSON text without escapes."""
+        member = b'"quota":' + quota.encode()
+        answer = Answer(member.join(self._parts))
+        written = member.replace(b'"', b'\\"').join(self._written)
+        answer.result = _result(written, answer.text)
+        return answer
+
+
+def _result(written: bytes, text: bytes) -> bytes:
+    """Return the members of a tool result but `_meta`, from a text and that text as a string."""
+    content = b'"content":[{"type":"text","text":"%b"}]' % written
+    return b'%b,"structuredContent":%b,"isError":false' % (content, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
 from mcp_server.transport import Fields
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, failure_facts, unavailable
-from schemas.results import Quota
+from schemas.results import Allowance
 from store.protocol import StoreError
 
 AnyTool = Tool[Any, Any]
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
     answer: Answer
     error: ApiError | None
-    quota: Quota | None
+    quota: Allowance | None
 
 
 class Asked(NamedTuple):
@@ -111,7 +111,9 @@ class Calls:
 
 
 async def _rendered(tool: AnyTool, query: BaseModel, context: Context) -> Answer:
-    result: BaseModel = await tool.handler(query, context)
+    result = await tool.handler(query, context)
+    if isinstance(result, Answer):
+        return result
     return Answer(result.model_dump_json(by_alias=True).encode())
 
 
@@ -120,7 +122,7 @@ def _text(fields: Fields, name: bytes) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def _quota(caller: Admitted | None) -> Quota | None:
+def _quota(caller: Admitted | None) -> Allowance | None:
     return None if caller is None else caller.quota
 
 

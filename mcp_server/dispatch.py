@@ -14,7 +14,7 @@ from mcp_server.tools.tool import listed
 from mcp_server.transport import Fields
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, failure_facts
-from schemas.results import Quota
+from schemas.results import Allowance
 
 PROTOCOL_VERSION = "2025-06-18"
 SERVER_VERSION = "0.1.0"
@@ -45,7 +45,7 @@ class Dispatched(NamedTuple):
     """The result of a request as JSON text in parts, and what it left of a key's quota."""
 
     result: tuple[bytes, ...]
-    quota: Quota | None = None
+    quota: Allowance | None = None
 
 
 class Dispatcher:
@@ -128,7 +128,7 @@ def _tool_result(outcome: Outcome) -> tuple[bytes, ...]:
     members = answer.result if error is None else answer.refusal
     meta = [] if error is None else _refusal_meta(error)
     if quota is not None:
-        meta.append(f'"signals/quota":{quota.model_dump_json()}')
+        meta.append(f'"signals/quota":{quota.text()}')
     return b"{", members, b',"_meta":{%b}}' % ",".join(meta).encode()
 
 

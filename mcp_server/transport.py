@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_server.arguments import shown
 from schemas.errors import ApiError
-from schemas.results import Quota
+from schemas.results import Allowance
 
 Fields = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
@@ -50,7 +50,7 @@ async def respond(send: Send, status: int, headers: HeaderList, body: bytes) -> 
     await send({"type": "http.response.body", "body": body})
 
 
-def quota_headers(quota: Quota | None) -> HeaderList:
+def quota_headers(quota: Allowance | None) -> HeaderList:
     """Return the headers that carry a quota; none without one."""
     if quota is None:
         return []

@@ -12,7 +12,7 @@ from mcp_server.calls import Calls, internal_error
 from mcp_server.transport import quota_headers
 from rest_shim.endpoints import ENDPOINTS, JSON
 from schemas.errors import ApiError
-from schemas.results import Quota
+from schemas.results import Allowance
 
 Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
@@ -35,7 +35,7 @@ def failure_handlers(calls: Calls) -> dict[Any, Handler]:
 def failed(
     error: ApiError,
     calls: Calls,
-    quota: Quota | None = None,
+    quota: Allowance | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Return the response of a refusal."""

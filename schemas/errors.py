@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 if TYPE_CHECKING:
-    from schemas.results import Quota
+    from schemas.results import Allowance
 
 
 class _Closed(BaseModel):
@@ -48,7 +48,7 @@ class ApiError(Exception):
         status: int,
         *,
         retry_after_s: int | None = None,
-        quota: "Quota | None" = None,
+        quota: "Allowance | None" = None,
     ) -> None:
         super().__init__(message)
         self.code = code

@@ -1,6 +1,6 @@
 """Answers of the keyed reads; rows, groups, pagination and counts have exactly SPEC.md's fields."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -216,6 +216,22 @@ class Quota(Result):
     used_today: Count
     remaining_today: Count
     resets_at: Instant
+
+
+class Allowance(NamedTuple):
+    """A quota as every keyed call carries it, which need not cost as much as a model."""
+
+    daily_limit: int
+    used_today: int
+    remaining_today: int
+    resets_at: Instant
+
+    def text(self) -> str:
+        """Write it as `Quota` is written."""
+        return (
+            f'{{"daily_limit":{self.daily_limit},"used_today":{self.used_today},'
+            f'"remaining_today":{self.remaining_today},"resets_at":"{self.resets_at}"}}'
+        )
 
 
 class UsageResponse(Result):

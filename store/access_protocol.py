@@ -10,9 +10,9 @@ from typing import Protocol
 from schemas.vocabulary import Mode
 from store.access_rows import (
     AccessRequestRow,
-    ArrivedCall,
+    CallGroup,
     ClaimRow,
-    CountedCall,
+    CountedGroup,
     Horizons,
     KeyRow,
     MembershipRow,
@@ -21,7 +21,7 @@ from store.access_rows import (
     SandboxStatus,
 )
 
-MOST_CALLS = 64
+MOST_GROUPS = 64
 
 
 class AccessStore(Protocol):
@@ -40,9 +40,9 @@ class AccessStore(Protocol):
         """Revoke a key for good; False where no such key exists."""
 
     async def count(
-        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
-    ) -> list[CountedCall]:
-        """Decide and count calls in one statement, in their order; at most MOST_CALLS of them.
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        """Decide and count groups of calls, each of another key or day; at most MOST_GROUPS.
 
         A call counts where its key lives, was not bought in another than the server's `mode`, and
         has fewer than `limit` calls on the day of arrival.

@@ -22,16 +22,22 @@ class KeyRow:
     last_used_at: int | None = None
 
 
-class ArrivedCall(NamedTuple):
-    """A call that asks to be counted; the UTC day of `at` is the one it counts for."""
+class CallGroup(NamedTuple):
+    """Calls of one key on one UTC day (days since 1970) that ask to be counted together."""
 
     key_hash: bytes
-    at: int
+    day: int
+    calls: int
+    last_at: int
 
 
-class CountedCall(NamedTuple):
-    """What became of a call; `used` is the key's count of the day, this call included."""
+class CountedGroup(NamedTuple):
+    """What became of a group: its first `counted` calls count, `verdict` is that of the rest.
 
+    `used` is the key's count of the day, the counted ones included.
+    """
+
+    counted: int
     verdict: Verdict
     used: int = 0
     label: str | None = None

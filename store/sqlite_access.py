@@ -9,9 +9,9 @@ from schemas.vocabulary import Mode
 from store import sqlite_counts
 from store.access_rows import (
     AccessRequestRow,
-    ArrivedCall,
+    CallGroup,
     ClaimRow,
-    CountedCall,
+    CountedGroup,
     Horizons,
     KeyRow,
     MembershipRow,
@@ -129,11 +129,11 @@ class SqliteAccessStore:
             return bool(await all_rows(db, sql, revoked_at, key_id))
 
     async def count(
-        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
-    ) -> list[CountedCall]:
-        """Decide and count calls, in their order; at most MOST_CALLS of them."""
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        """Decide and count groups of calls; at most MOST_GROUPS of them."""
         return await self._connections.decided(
-            lambda db: sqlite_counts.count(db, calls, mode, limit)
+            lambda db: sqlite_counts.count(db, groups, mode, limit)
         )
 
     async def create_claim(self, claim: ClaimRow) -> None:

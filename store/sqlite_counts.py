@@ -1,30 +1,20 @@
 """The one statement that decides calls, and why it refused the rest."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from sqlite3 import Connection
-from typing import Any, NamedTuple
 
-from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import MOST_CALLS
-from store.access_rows import ArrivedCall, CountedCall
+from schemas.vocabulary import Mode
+from store.access_protocol import MOST_GROUPS
+from store.access_rows import CallGroup, CountedGroup
 
 # A key's hash, and a UTC day.
 Place = tuple[bytes, int]
 
-UNKNOWN = CountedCall("unknown")
 
-
-class Group(NamedTuple):
-    """How many calls of one place ask together, and when the last arrived (epoch ms)."""
-
-    calls: int
-    last_at: int
-
-
-@lru_cache(maxsize=MOST_CALLS)
+@lru_cache(maxsize=MOST_GROUPS)
 def _deciding(groups: int) -> str:
-    """Return the statement for so many groups; it counts all calls of one or none."""
+    """Return the statement for so many groups; of each it counts all calls or none."""
     rows = ", ".join(
         f"(?{4 * n + 3}, ?{4 * n + 4}, ?{4 * n + 5}, ?{4 * n + 6})" for n in range(groups)
     )
@@ -42,7 +32,7 @@ RETURNING day, used,
 """
 
 
-@lru_cache(maxsize=MOST_CALLS)
+@lru_cache(maxsize=MOST_GROUPS)
 def _why(places: int) -> str:
     """Return the query for what is known of so many keys and days."""
     rows = ", ".join(["(?, ?)"] * places)
@@ -54,64 +44,54 @@ FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.col
 
 
 def count(
-    db: Connection, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
-) -> list[CountedCall]:
-    """Decide and count calls, in their order."""
-    places: list[Place] = [(call.key_hash, call.at // DAY_MS) for call in calls]
-    groups: dict[Place, Group] = {}
-    for place, call in zip(places, calls, strict=True):
-        asked, last_at = groups.get(place, (0, call.at))
-        groups[place] = Group(asked + 1, max(last_at, call.at))
-    counts = _counted(db, groups, mode, limit)
-    for place in groups.keys() - counts.keys():
-        counts[place] = _counted_singly(db, place, groups[place], mode, limit)
-    refused = {place for place, group in groups.items() if len(counts[place]) < group.calls}
-    why = _refused(db, refused, mode, limit) if refused else {}
-    return [counts[place].pop() if counts[place] else why.get(place, UNKNOWN) for place in places]
+    db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+) -> list[CountedGroup]:
+    """Decide and count calls; return what became of each group."""
+    whole = _counted(db, groups, mode, limit)
+    parts = {
+        group: _counted_singly(db, group, mode, limit) for group in groups if group[:2] not in whole
+    }
+    refused = _refused(db, list(parts), mode, limit) if parts else {}
+    return [
+        whole.get(group[:2]) or refused[group[:2]]._replace(counted=parts[group])
+        for group in groups
+    ]
 
 
 def _counted(
-    db: Connection, groups: Mapping[Place, Group], mode: Mode | None, limit: int
-) -> dict[Place, list[CountedCall]]:
-    """Count the groups that fit whole; return by place what was counted, the lowest count last."""
-    given: list[Any] = [mode, limit]
-    for (key_hash, day), group in groups.items():
-        given += (key_hash, day, *group)
+    db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+) -> dict[Place, CountedGroup]:
+    """Count the groups that fit whole; return by place what became of them."""
+    given = [mode, limit, *(value for group in groups for value in group)]
     rows = db.execute(_deciding(len(groups)), given).fetchall()
+    sizes = {group[:2]: group.calls for group in groups}
     return {
-        (key_hash, day): [
-            CountedCall("counted", used - earlier, label)
-            for earlier in range(groups[key_hash, day].calls)
-        ]
+        (key_hash, day): CountedGroup(sizes[key_hash, day], "counted", used, label)
         for day, used, key_hash, label in rows
     }
 
 
-def _counted_singly(
-    db: Connection, place: Place, group: Group, mode: Mode | None, limit: int
-) -> list[CountedCall]:
-    """Count what still fits of a group that did not fit whole."""
-    counted: list[CountedCall] = []
-    while len(counted) < group.calls - 1:
-        one = _counted(db, {place: Group(1, group.last_at)}, mode, limit).get(place)
-        if one is None:
-            break
-        counted = one + counted
+def _counted_singly(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
+    """Count what still fits of a group that did not fit whole; return how many calls did."""
+    one = group._replace(calls=1)
+    counted = 0
+    while counted < group.calls - 1 and _counted(db, [one], mode, limit):
+        counted += 1
     return counted
 
 
 def _refused(
-    db: Connection, places: Collection[Place], mode: Mode | None, limit: int
-) -> dict[Place, CountedCall]:
-    """Return why calls were refused; nothing of a key that was not there when they were."""
-    given = [value for place in places for value in place]
-    why: dict[Place, CountedCall] = {}
-    for key_hash, day, label, bought_in, is_revoked, used in db.execute(_why(len(places)), given):
+    db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+) -> dict[Place, CountedGroup]:
+    """Return why calls were refused; unknown is a key that was not there when they were."""
+    why = {group[:2]: CountedGroup(0, "unknown") for group in groups}
+    given = [value for group in groups for value in group[:2]]
+    for key_hash, day, label, bought_in, is_revoked, used in db.execute(_why(len(groups)), given):
         place = (key_hash, day)
         if is_revoked:
-            why[place] = CountedCall("revoked", used, label, bought_in)
+            why[place] = CountedGroup(0, "revoked", used, label, bought_in)
         elif None not in (bought_in, mode) and bought_in != mode:
-            why[place] = CountedCall("wrong_mode", used, label, bought_in)
+            why[place] = CountedGroup(0, "wrong_mode", used, label, bought_in)
         elif used >= limit:
-            why[place] = CountedCall("spent", used, label, bought_in)
+            why[place] = CountedGroup(0, "spent", used, label, bought_in)
     return why

@@ -2,13 +2,15 @@
 
 from functools import lru_cache
 
-from access.admission import Admitted
+from mcp_server.answers import Answer, QuotaTemplate
 from mcp_server.context import Context
 from mcp_server.tools.tool import Tool
 from schemas.meta import UsageMeta
 from schemas.queries import NoArguments
 from schemas.results import UsageKey, UsageResponse
-from schemas.vocabulary import Instant, SourceKind
+from schemas.vocabulary import Instant, Mode, SourceKind
+
+MOST_TEMPLATES = 256
 
 DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
@@ -29,34 +31,35 @@ def what_is_counted(daily_limit: int) -> str:
     )
 
 
-async def get_usage(query: NoArguments, context: Context) -> UsageResponse:
+async def get_usage(query: NoArguments, context: Context) -> Answer:
     """Return whose key was sent and what is left of its quota."""
+    assert context.caller is not None
+    label, quota = context.caller
     coverage = await context.boards.coverage()
-    caller = context.caller
-    return UsageResponse(
-        key=UsageKey(label=None if caller is None else caller.label),
-        mode=context.mode,
-        quota=None if caller is None else caller.quota,
-        meta=_meta(coverage and coverage.source, _spent_until(caller), context.daily_limit),
-    )
+    source = None if coverage is None else coverage.source
+    spent_until = quota.resets_at if quota.remaining_today == 0 else None
+    template = _template(label, context.mode, source, spent_until, context.daily_limit)
+    return template.answer(quota.text())
 
 
-@lru_cache(maxsize=16)
-def _meta(source: SourceKind | None, spent_until: Instant | None, daily_limit: int) -> UsageMeta:
-    return UsageMeta(
+@lru_cache(maxsize=MOST_TEMPLATES)
+def _template(
+    label: str | None,
+    mode: Mode | None,
+    source: SourceKind | None,
+    spent_until: Instant | None,
+    daily_limit: int,
+) -> QuotaTemplate:
+    """Return all of an answer that only a key's first call of a day has to make."""
+    meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
         nothing_new_before=spent_until,
         counted=what_is_counted(daily_limit),
         note=spent_until and _spent_note(spent_until),
     )
-
-
-def _spent_until(caller: Admitted | None) -> Instant | None:
-    """Return when a used up quota begins anew, None where calls are left."""
-    if caller is None or caller.quota.remaining_today > 0:
-        return None
-    return caller.quota.resets_at
+    usage = UsageResponse(key=UsageKey(label=label), mode=mode, quota=None, meta=meta)
+    return QuotaTemplate(usage.model_dump_json(by_alias=True).encode())
 
 
 def _spent_note(until: Instant) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import mcp_types
 from pydantic import BaseModel
 
+from mcp_server.answers import Answer
 from mcp_server.context import Context
 from mcp_server.tools.json_schema import input_schema, output_schema
 from schemas.coverage import Coverage
@@ -21,7 +22,9 @@ READ_ONLY = mcp_types.ToolAnnotations(
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
-    """One read; `keyed` says whether a call needs an API key, `even_spent` one without calls left.
+    """One read; its handler returns its result, or that as it is written.
+
+    `keyed` says whether a call needs an API key, `even_spent` one without calls left.
 
     An answer that `rests_on_board` alone is the same for all who ask before the next version.
     """
@@ -31,7 +34,7 @@ class Tool(Generic[QueryT, ResultT]):
     description: str
     query: type[QueryT]
     result: type[ResultT]
-    handler: Callable[[QueryT, Context], Awaitable[ResultT]]
+    handler: Callable[[QueryT, Context], Awaitable[ResultT | Answer]]
     keyed: bool = True
     even_spent: bool = False
     rests_on_board: bool = True

@@ -10,8 +10,9 @@ import pytest
 from access.admission import Admissions, Admitted
 from access.keys import Keys
 from schemas.errors import ApiError
+from schemas.results import Quota
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_rows import ArrivedCall, CountedCall
+from store.access_rows import CallGroup, CountedGroup
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
 from tests.serving import Clock, counting_broken
@@ -27,16 +28,16 @@ class HeldStore(SqliteAccessStore):
     """Decides nothing before it is let go on; keeps what it was asked to decide together."""
 
     def hold(self) -> None:
-        self.groups: list[int] = []
+        self.groups: list[list[int]] = []
         self.asked, self.let_go = asyncio.Event(), asyncio.Event()
 
     async def count(
-        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
-    ) -> list[CountedCall]:
-        self.groups.append(len(calls))
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        self.groups.append([group.calls for group in groups])
         self.asked.set()
         await self.let_go.wait()
-        return await super().count(calls, mode, limit)
+        return await super().count(groups, mode, limit)
 
 
 class FailingStore(SqliteAccessStore):
@@ -45,12 +46,12 @@ class FailingStore(SqliteAccessStore):
     groups = 0
 
     async def count(
-        self, calls: Sequence[ArrivedCall], mode: Mode | None, limit: int
-    ) -> list[CountedCall]:
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
         self.groups += 1
         if self.groups == 1:
             raise StoreError("database or disk is full")
-        return await super().count(calls, mode, limit)
+        return await super().count(groups, mode, limit)
 
 
 class BoundedAdmissions(Admissions):
@@ -158,12 +159,11 @@ async def test_a_live_key_is_let_in_by_either_header(
         authorization and authorization.format(key), x_api_key and x_api_key.format(key)
     )
     assert admitted.label == "agent"
-    assert admitted.quota.model_dump() == {
-        "daily_limit": 10,
-        "used_today": 1,
-        "remaining_today": 9,
-        "resets_at": "2026-10-01T00:00:00.000Z",
-    }
+    quota = Quota(
+        daily_limit=10, used_today=1, remaining_today=9, resets_at="2026-10-01T00:00:00.000Z"
+    )
+    assert admitted.quota.text() == quota.model_dump_json()
+    assert admitted.quota._asdict() == quota.model_dump()
 
 
 @pytest.mark.clause("5.23")
@@ -283,7 +283,7 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
     held.let_go.set()
     counts = let_in([await first, *(await rest)])
     assert counts == list(range(1, 91))
-    assert held.groups == [1, 64, 35]
+    assert held.groups == [[1], [99]]
     assert stored(held) == [(clock.now // DAY_MS, 90)]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from service.access_commands import escaped
-from store.access_rows import AccessRequestRow, ArrivedCall
+from store.access_rows import AccessRequestRow
 from store.sqlite_access import SqliteAccessStore
 from tests.service.commands import signals
 from tests.service.test_cli import only_line, write_bars
+from tests.store.rows import one_call
 from tests.store.test_sqlite_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 
 pytestmark = pytest.mark.clause("operation")
@@ -36,7 +37,7 @@ def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path
     async def buy(store: SqliteAccessStore) -> None:
         await store.create_claim(CLAIM)
         await store.redeem(CLAIM, MEMBER, KEY_HASH, NOW)
-        await store.count([ArrivedCall(KEY_HASH, NOW + 3_600_000)], "live", 10)
+        await store.count([one_call(KEY_HASH, NOW + 3_600_000)], "live", 10)
 
     with_store(tmp_path, buy)
     assert only_line(signals(tmp_path, "keys", "list").stdout).split("\t") == [

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from schemas.vocabulary import Action, Timeframe
+from store.access_rows import CallGroup
 from store.rows import (
     AlertRow,
     BarBlock,
@@ -141,3 +142,8 @@ def plainly(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[A
 def content(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table."""
     return {table: plainly(path, f"SELECT * FROM {table}") for table in TABLES}
+
+
+def one_call(key_hash: bytes, at: int) -> CallGroup:
+    """Return a group of one call that arrived at a time (epoch ms)."""
+    return CallGroup(key_hash, at // DAY_MS, 1, at)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from store import migrations
-from store.access_rows import AccessRequestRow, ArrivedCall, Horizons, KeyRow, Notice
+from store.access_rows import AccessRequestRow, Horizons, KeyRow, Notice
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
 from store.sqlite_connections import Connections
-from tests.store.rows import plainly
+from tests.store.rows import one_call, plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER, NOW, SESSION
 
 pytestmark = pytest.mark.clause("access")
@@ -46,7 +46,7 @@ async def test_a_key_is_revoked_once_and_for_good(access: SqliteAccessStore) -> 
 async def test_a_key_knows_when_it_was_last_used(access: SqliteAccessStore) -> None:
     await access.create_key(HASH, "agent", 5)
     for at in (2 * DAY_MS + 7, DAY_MS, 2 * DAY_MS + 3):
-        await access.count([ArrivedCall(HASH, at)], None, 10)
+        await access.count([one_call(HASH, at)], None, 10)
     (key,) = await access.list_keys()
     assert key.last_used_at == 2 * DAY_MS + 7
 
@@ -106,9 +106,9 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_what_is_needed(
     for key_hash in (rare, busy):
         await access.create_key(key_hash, "agent", 5)
     for day in (1, 2):
-        await access.count([ArrivedCall(rare, day * DAY_MS)], None, 10)
+        await access.count([one_call(rare, day * DAY_MS)], None, 10)
     for day in (2, 9):
-        await access.count([ArrivedCall(busy, day * DAY_MS)], None, 10)
+        await access.count([one_call(busy, day * DAY_MS)], None, 10)
     await access.mark_handled("evt_old", 10)
     await access.mark_handled("evt_new", 20)
     for at in (10, 20):
@@ -133,7 +133,7 @@ FOR_GOOD: dict[str, Verb] = {
     "put_access_request": lambda store: store.put_access_request(REQUEST),
 }
 FOR_NOW: dict[str, Verb] = {
-    "count": lambda store: store.count([ArrivedCall(HASH, NOW)], None, 10),
+    "count": lambda store: store.count([one_call(HASH, NOW)], None, 10),
     "attempt": lambda store: store.attempt("checkout", "192.0.2.1", NOW, 20, 600),
     "notice": lambda store: store.notice(Notice("seen", "", NOW)),
     "prune": lambda store: store.prune(Horizons(NOW, NOW, NOW, NOW)),
@@ -192,7 +192,9 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteA
 
 WAITED_FOR: dict[str, Verb] = {
     **{name: verb for name, verb in (FOR_GOOD | FOR_NOW).items() if name != "prune"},
-    "count, refused": lambda store: store.count([ArrivedCall(bytes(32), NOW)] * 3, "live", 10),
+    "count, refused": lambda store: store.count(
+        [one_call(bytes(32), NOW)._replace(calls=3)], "live", 10
+    ),
     "attempt, refused": lambda store: store.attempt("checkout", "192.0.2.1", NOW, 1, 600),
     "find_claim": lambda store: store.find_claim(CLAIM.token_hash),
     "find_sandbox_session": lambda store: store.find_sandbox_session(SESSION.id),
@@ -242,7 +244,7 @@ async def test_keys_of_the_first_schema_live_on_with_their_ids_and_a_copy_is_mad
     try:
         assert await store.list_keys() == [KeyRow(3, "old", 5, None), KeyRow(7, "gone", 6, 9)]
         (counted, refused) = await store.count(
-            [ArrivedCall(HASH, NOW), ArrivedCall(bytes(32), NOW)], "live", 10
+            [one_call(HASH, NOW), one_call(bytes(32), NOW)], "live", 10
         )
         assert (counted.verdict, refused.verdict) == ("counted", "revoked")
         assert await store.create_key(bytes([1] * 32), "new", 9) == 8

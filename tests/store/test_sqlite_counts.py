@@ -1,6 +1,7 @@
 """The one statement that decides calls, held against a model of a few lines."""
 
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import MOST_CALLS
-from store.access_rows import ArrivedCall, CountedCall
+from store.access_protocol import MOST_GROUPS
+from store.access_rows import CallGroup, CountedGroup
 from store.sqlite_access import SqliteAccessStore
-from tests.store.rows import plainly
+from tests.store.rows import one_call, plainly
 from tests.store.test_sqlite_purchases import CLAIM, MEMBER
 
 pytestmark = pytest.mark.clause("access")
@@ -34,19 +35,19 @@ async def buy(access: SqliteAccessStore, name: str, mode: Mode) -> None:
 
 async def count_one(
     access: SqliteAccessStore, name: str, mode: Mode | None = None, limit: int = 10, at: int = NOON
-) -> CountedCall:
-    (decided,) = await access.count([ArrivedCall(hashed(name), at)], mode, limit)
+) -> CountedGroup:
+    (decided,) = await access.count([one_call(hashed(name), at)], mode, limit)
     return decided
 
 
 async def test_a_call_is_counted_with_the_label_of_its_key(access: SqliteAccessStore) -> None:
     await access.create_key(hashed("one"), "first", NOON)
-    assert await count_one(access, "one") == CountedCall("counted", 1, "first")
-    assert await count_one(access, "one") == CountedCall("counted", 2, "first")
+    assert await count_one(access, "one") == CountedGroup(1, "counted", 1, "first")
+    assert await count_one(access, "one") == CountedGroup(1, "counted", 2, "first")
 
 
 async def test_a_hash_that_no_key_has_is_unknown(access: SqliteAccessStore) -> None:
-    assert await access.count([ArrivedCall(NOBODY, NOON)], None, 1) == [CountedCall("unknown")]
+    assert await access.count([one_call(NOBODY, NOON)], None, 1) == [CountedGroup(0, "unknown")]
 
 
 async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
@@ -55,7 +56,7 @@ async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
     await access.create_key(hashed("one"), "first", NOON)
     for _ in range(3):
         await count_one(access, "one")
-    assert await count_one(access, "one", limit=2) == CountedCall("spent", 3, "first")
+    assert await count_one(access, "one", limit=2) == CountedGroup(0, "spent", 3, "first")
     assert (await count_one(access, "one", limit=4)).used == 4
 
 
@@ -70,9 +71,9 @@ async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(
     assert (await count_one(access, "own", server)).verdict == "counted"
     decided = await count_one(access, "member", server)
     if server in (None, bought_in):
-        assert decided == CountedCall("counted", 1, "member")
+        assert decided == CountedGroup(1, "counted", 1, "member")
     else:
-        assert decided == CountedCall("wrong_mode", 0, "member", bought_in)
+        assert decided == CountedGroup(0, "wrong_mode", 0, "member", bought_in)
 
 
 async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
@@ -81,17 +82,29 @@ async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
     await buy(access, "member", "test")
     await count_one(access, "member")
     await access.revoke_key(1, NOON)
-    assert await count_one(access, "member", "live") == CountedCall("revoked", 1, "member", "test")
+    assert await count_one(access, "member", "live") == CountedGroup(
+        0, "revoked", 1, "member", "test"
+    )
 
 
-async def test_a_full_group_is_decided_in_order_and_half_let_in(access: SqliteAccessStore) -> None:
+async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
+    access: SqliteAccessStore,
+) -> None:
     await access.create_key(hashed("one"), "first", NOON)
-    calls = [ArrivedCall(hashed("one"), NOON + n) for n in range(MOST_CALLS)]
-    decided = await access.count(calls, None, MOST_CALLS // 2)
-    assert [(one.verdict, one.used) for one in decided] == [
-        *(("counted", n + 1) for n in range(MOST_CALLS // 2)),
-        *(("spent", MOST_CALLS // 2) for _ in range(MOST_CALLS // 2)),
-    ]
+    group = one_call(hashed("one"), NOON)._replace(calls=40)
+    assert await access.count([group], None, 30) == [CountedGroup(30, "spent", 30, "first")]
+    assert await access.count([group], None, 100) == [CountedGroup(40, "counted", 70, "first")]
+    assert await access.count([group], None, 100) == [CountedGroup(30, "spent", 100, "first")]
+
+
+async def test_as_many_keys_as_are_decided_together_are_each_counted(
+    access: SqliteAccessStore,
+) -> None:
+    names = [f"key {number}" for number in range(MOST_GROUPS)]
+    for name in names:
+        await access.create_key(hashed(name), name, NOON)
+    decided = await access.count([one_call(hashed(name), NOON) for name in names], None, 1)
+    assert decided == [CountedGroup(1, "counted", 1, name) for name in names]
 
 
 class Model:
@@ -122,7 +135,7 @@ KEYS: dict[str, Mode | None] = {"own": None, "other": None, "test": "test", "liv
 Step = str | list[tuple[str, int]]
 ARRIVALS = st.tuples(st.sampled_from([*KEYS, "nobody"]), st.sampled_from([NOON, NOON + DAY_MS]))
 STEPS = st.one_of(
-    st.lists(ARRIVALS, min_size=1, max_size=MOST_CALLS), st.sampled_from(["own", "test"])
+    st.lists(ARRIVALS, min_size=1, max_size=MOST_GROUPS), st.sampled_from(["own", "test"])
 )
 
 
@@ -147,14 +160,29 @@ async def test_whatever_arrives_is_decided_as_by_the_model(
                 await access.revoke_key(list(KEYS).index(step) + 1, NOON)
                 model.revoked.add(step)
             else:
-                arrived = [ArrivedCall(hashed(name), at) for name, at in step]
-                decided = await access.count(arrived, mode, limit)
-                expected = [model.decided(name, at) for name, at in step]
-                assert [(one.verdict, one.used) for one in decided] == expected
+                groups = [
+                    CallGroup(hashed(name), at // DAY_MS, calls, at)
+                    for (name, at), calls in Counter(step).items()
+                ]
+                decided = await access.count(groups, mode, limit)
+                expected = [
+                    [model.decided(name, at) for _ in range(calls)]
+                    for (name, at), calls in Counter(step).items()
+                ]
+                assert [
+                    told(one, group.calls) for one, group in zip(decided, groups, strict=True)
+                ] == expected
     finally:
         await access.close()
     stored = plainly(path, "SELECT k.label, day, used FROM usage JOIN keys AS k ON k.id = key_id")
     assert {(name, day): used for name, day, used in stored} == model.used
+
+
+def told(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
+    """Return what each call of a group learns."""
+    first = group.used - group.counted + 1
+    counted = [("counted", first + number) for number in range(group.counted)]
+    return counted + [(group.verdict, group.used)] * (calls - group.counted)
 
 
 async def make_keys(access: SqliteAccessStore) -> None:

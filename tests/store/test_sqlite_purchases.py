@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from store.access_rows import (
-    ArrivedCall,
     ClaimRow,
     Horizons,
     KeyRow,
@@ -17,7 +16,7 @@ from store.access_rows import (
 )
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
-from tests.store.rows import plainly
+from tests.store.rows import one_call, plainly
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -73,7 +72,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
     assert await access.list_keys() == [KeyRow(1, "Agent", NOW + 5, None, "live", 1)]
     assert await access.memberships("stripe") == [MEMBER]
-    counted = await access.count([ArrivedCall(KEY_HASH, NOW)], "live", 10)
+    counted = await access.count([one_call(KEY_HASH, NOW)], "live", 10)
     assert [call.verdict for call in counted] == ["counted"]
 
 
@@ -143,7 +142,7 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
     _, member, _ = other(1)
     assert await access.end_membership(member, NOW + 50, "deleted") == 1
     assert await access.end_membership(member, NOW + 60, "refunded") == 0
-    calls = [ArrivedCall(key_hash, NOW + 50) for key_hash in hashes]
+    calls = [one_call(key_hash, NOW + 50) for key_hash in hashes]
     verdicts = [call.verdict for call in await access.count(calls, "live", 10)]
     assert verdicts == ["revoked", "counted"]
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
@@ -208,7 +207,7 @@ async def test_the_database_refuses_rows_that_point_nowhere(
     access: SqliteAccessStore, sql: str, values: tuple[Any, ...]
 ) -> None:
     await bought(access, 1)
-    await access.count([ArrivedCall(other(1)[2], NOW)], "live", 10)
+    await access.count([one_call(other(1)[2], NOW)], "live", 10)
     with pytest.raises(StoreError, match="FOREIGN KEY"):
         async with access._connections.writing() as db:
             await db.execute_fetchall(sql, values)
