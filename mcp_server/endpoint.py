@@ -3,7 +3,7 @@
 The SDK's HTTP app cannot keep SPEC.md (docs/decisions.md); its wire types serve here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import mcp_types
 from starlette.requests import ClientDisconnect
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from mcp_server.arguments import shown
 from mcp_server.calls import AnyTool, Calls
 from mcp_server.dispatch import Dispatcher
-from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_bytes
+from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_parts
 from mcp_server.transport import (
     JSON_TYPE,
     Fields,
@@ -50,23 +50,25 @@ class McpEndpoint:
             return
         except ApiError as error:
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
-            await respond(send, error.status, headers, self._calls.refusal(error))
+            await respond(scope, send, error.status, headers, self._calls.refusal(error))
             return
-        status, headers, body = await self._answered(body, given)
-        await respond(send, status, headers, body)
+        status, headers, parts = await self._answered(body, given)
+        await respond(scope, send, status, headers, *parts)
 
-    async def _answered(self, body: bytes, given: Fields) -> tuple[int, HeaderList, bytes]:
+    async def _answered(
+        self, body: bytes, given: Fields
+    ) -> tuple[int, HeaderList, Sequence[bytes]]:
         if (refusal := _unserved_version(given)) is not None:
-            return 400, [JSON_TYPE], error_bytes(refusal)
+            return 400, [JSON_TYPE], [error_bytes(refusal)]
         try:
             message = parsed(body)
             if message.is_notification:
-                return 202, [], b""
+                return 202, [], ()
             answer = await self._dispatcher.dispatched(message, given)
         except RpcError as error:
-            return 200, [JSON_TYPE], error_bytes(error)
-        body = result_bytes(message.request_id, answer.result)
-        return 200, [JSON_TYPE, *quota_headers(answer.quota)], body
+            return 200, [JSON_TYPE], [error_bytes(error)]
+        parts = result_parts(message.request_id, answer.result)
+        return 200, [JSON_TYPE, *quota_headers(answer.quota)], parts
 
 
 def _unserved_version(given: Fields) -> RpcError | None:

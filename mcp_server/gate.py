@@ -11,7 +11,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_server.arguments import shown
 from mcp_server.calls import error_text
-from mcp_server.transport import JSON_TYPE, KEPT_VALUES, Fields, fields, refused, respond, values
+from mcp_server.transport import (
+    CLOSE,
+    JSON_TYPE,
+    KEPT_VALUES,
+    Fields,
+    fields,
+    refused,
+    respond,
+    values,
+)
 from schemas.errors import ApiError
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -51,9 +60,8 @@ class Gate:
         if error is None:
             await self._app(scope, receive, send)
             return
-        close = [(b"connection", b"close")] if error.status == 400 else []
-        body = error_text(error, self._docs)
-        await respond(send, error.status, [JSON_TYPE, *close], body)
+        headers = [JSON_TYPE, CLOSE] if error.status == 400 else [JSON_TYPE]
+        await respond(scope, send, error.status, headers, error_text(error, self._docs))
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         given = fields(scope)

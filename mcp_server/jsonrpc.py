@@ -50,11 +50,10 @@ def parsed(body: bytes) -> Message:
     return _message(value)
 
 
-def result_bytes(request_id: RequestId, result: Iterable[bytes]) -> bytes:
-    """Return the response that carries a result given as JSON text in parts, copied once."""
+def result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the response that carries a result given as JSON text in parts; none is copied."""
     written = b"%d" % request_id if type(request_id) is int else utf8(minified(request_id))
-    head = b'{"jsonrpc":"2.0","id":%b,"result":' % written
-    return b"".join((head, *result, b"}"))
+    return (b'{"jsonrpc":"2.0","id":%b,"result":' % written, *result, b"}")
 
 
 def error_bytes(error: RpcError) -> bytes:

@@ -20,6 +20,10 @@ MAX_BODY_BYTES = 1 << 20
 KEPT_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
+CLOSE = (b"connection", b"close")
+# An extension of ASGI by the service's own server: sends status, headers and the parts of a body
+# at once, or returns False.
+AT_ONCE = "signals.at_once"
 # Where the headers of a request, once read, are kept for who is asked next.
 _FIELDS = "signals.fields"
 
@@ -41,13 +45,17 @@ def values(scope: Scope, wanted: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == wanted]
 
 
-async def respond(send: Send, status: int, headers: HeaderList, body: bytes) -> None:
+async def respond(
+    scope: Scope, send: Send, status: int, headers: HeaderList, *parts: bytes
+) -> None:
     """Send a whole answer; its length joins its headers, and that no failure may be stored."""
-    headers.append((b"content-length", b"%d" % len(body)))
+    headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    at_once = scope.get("extensions", {}).get(AT_ONCE)
+    if at_once is None or not at_once(status, headers, parts):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"".join(parts)})
 
 
 def quota_headers(quota: Allowance | None) -> HeaderList:

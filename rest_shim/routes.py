@@ -63,7 +63,7 @@ class Read:
         answer, error, quota = await self._calls.outcome(tool, given, query_string, arguments)
         if error is None:
             status, headers, body = negotiated(answer, self._endpoint, given)
-            await respond(send, status, [*headers, *quota_headers(quota)], body)
+            await respond(scope, send, status, [*headers, *quota_headers(quota)], body)
         else:
             await failed(error, self._calls, quota)(scope, receive, send)
 
