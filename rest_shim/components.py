@@ -28,6 +28,7 @@ HEADERS: dict[str, tuple[str, Part]] = {
     ),
     "Retry-After": ("Seconds after which to come back.", INTEGER),
     "WWW-Authenticate": ("The scheme of a key.", {"type": "string", "const": "Bearer"}),
+    "ETag": ("Names the answer, for If-None-Match.", {"type": "string"}),
     "Allow": ("The methods that the path takes.", {"type": "string"}),
 }
 SECURITY_SCHEMES = {

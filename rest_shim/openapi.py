@@ -31,6 +31,7 @@ MCP_CALL = {
     "method": "tools/call",
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
 }
+NOT_MODIFIED = "The answer is still the one that If-None-Match names. A keyed call counts."
 CLAIM_THE_KEY = {
     "operationId": CLAIM.operation_id,
     "description": "Once checkout_url is paid, the claim_token turns into the API key.",
@@ -116,16 +117,20 @@ def _request_body(endpoint: Endpoint, model: str) -> Part:
 
 def _responses(endpoint: Endpoint) -> Part:
     quota = QUOTA_HEADERS if endpoint.auth == "api_key" else ()
-    successes = {str(success.status): _success(success, quota) for success in endpoint.successes}
+    of_get = ("ETag",) if endpoint.method == "GET" else ()
+    shown = (*of_get, *quota)
+    successes = {str(success.status): _success(success, shown) for success in endpoint.successes}
+    if of_get:
+        successes["304"] = {"description": NOT_MODIFIED, "headers": headers(shown)}
     return successes | {
         str(refusal.status): ref("responses", refusal.name) for refusal in endpoint.refusals
     }
 
 
-def _success(success: Success, quota: tuple[str, ...]) -> Part:
+def _success(success: Success, shown: tuple[str, ...]) -> Part:
     response: Part = {"description": success.description}
-    if quota and success.model:
-        response["headers"] = headers(quota)
+    if shown and success.media_type:
+        response["headers"] = headers(shown)
     if success.media_type:
         response["content"] = {success.media_type: _content(success)}
     if success.model is CheckoutResponse:

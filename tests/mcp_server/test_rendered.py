@@ -81,6 +81,28 @@ async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering
     assert answering.store.feeds == 3
 
 
+async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Answering):
+    """The bytes of either face are those of the first call, the same objects."""
+    arguments = {"limit": 5}
+    fields = {b"x-api-key": answering.mine.encode()}
+    tool = TOOLS_BY_NAME["signals_get_signals"]
+
+    def read() -> dict[str, Any]:
+        asked.append(arguments)
+        return arguments
+
+    asked: list[dict[str, Any]] = []
+    outcomes = [
+        await answering.calls.outcome(tool, fields, repr(arguments), read) for _ in range(3)
+    ]
+    answers = [outcome.answer for outcome in outcomes]
+    assert answers[0] is answers[1] is answers[2]
+    assert answers[0].result is answers[2].result
+    assert len(asked) == 1
+    await answering.store.commit(work(NOON + HOUR_MS, []))
+    assert (await answering.calls.outcome(tool, fields, "other", read)).answer is not answers[0]
+
+
 async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(
     answering: Answering,
 ):
