@@ -11,7 +11,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +26,7 @@ from bench.table import Row, table
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- generated: bench -->\n", "<!-- end -->"
 FAILED = "failed: "
-LIBRARIES = ("uvicorn", "starlette", "mcp", "pydantic", "numpy")
+LIBRARIES = ("uvicorn", "httptools", "starlette", "mcp", "pydantic", "numpy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,11 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="modules; all without")
     parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
     given = parser.parse_args(arguments)
-    began, facts = time.monotonic(), machine()
+    facts, took = machine(), dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
-        rows = list(measured(modules(given.names), Path(folder)))
-    took = f"The whole run took {time.monotonic() - began:.0f} s."
-    text = f"{facts} {took}\n\n{table(rows)}\n"
+        rows = list(measured(modules(given.names), Path(folder), took))
+    text = f"{facts} {told(took)}\n\n{table(rows)}\n"
     print(text)
     if given.write:
         PAGE.write_text(replaced(PAGE.read_text(), text))
@@ -51,20 +51,39 @@ def modules(names: Sequence[str] = ()) -> list[ModuleType]:
     return [module for module in imported if hasattr(module, "rows")]
 
 
-def measured(found: Iterable[ModuleType], folder: Path) -> Iterator[Row]:
-    """Yield the rows of each; what fails is told in a row, and the others run.
+def measured(found: Iterable[ModuleType], folder: Path, took: dict[str, float]) -> Iterator[Row]:
+    """Yield the rows of each, noting its seconds; what fails is told in a row, and others run.
 
     One store serves all that take one: a first start takes long.
     """
     store: Path | None = None
     for module in found:
         wants_store = bool(inspect.signature(module.rows).parameters)
-        print(f"{module.__name__} ...", file=sys.stderr, flush=True)
         try:
-            store = store or (make_store(folder) if wants_store else None)
-            yield from module.rows(store) if wants_store else module.rows()
+            if wants_store and store is None:
+                with timed("store", took):
+                    store = make_store(folder)
+            with timed(module.__name__, took):
+                yield from module.rows(store) if wants_store else module.rows()
         except (Exception, SystemExit) as failure:
             yield Row(module.__name__, f"{FAILED}{failure!r}", is_met=False)
+
+
+@contextmanager
+def timed(what: str, took: dict[str, float]) -> Iterator[None]:
+    """Note and tell the seconds that the block takes."""
+    print(f"{what} ...", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        took[what] = time.monotonic() - began
+        print(f"{what}: {took[what]:.0f} s", file=sys.stderr, flush=True)
+
+
+def told(took: Mapping[str, float]) -> str:
+    each = ", ".join(f"{what.removeprefix('bench.')} {spent:.0f}" for what, spent in took.items())
+    return f"The whole run took {sum(took.values()):.0f} s: {each}."
 
 
 def machine() -> str:

@@ -4,7 +4,6 @@
 peers by turns; the best round of each counts, since what else runs can only slow one down.
 """
 
-import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +22,9 @@ from bench.calls import (
     sampled,
 )
 from bench.load import CONNECTIONS, drive
-from bench.peers.started import PEERS, SDK, limits, peers
-from bench.served import Ours, copied, serving
-from bench.table import Row, table
+from bench.peers.started import AS_OURS, DEFAULT, PEERS, SDK, limits, peers
+from bench.served import Ours, copied, run_alone, serving
+from bench.table import Row, compared
 
 ROUNDS, SECONDS = 3, 1.0
 OVER_SDK, OF_OPEN = 10.0, 0.6
@@ -79,12 +78,6 @@ class Measured:
             yield Row(self.what, f"{ours:,.0f} calls/s", why)
 
 
-def compared(what: str, ours: float, theirs: float, target: float | None) -> Row:
-    ratio = ours / theirs
-    asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)
-    return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *asked)
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
     """Ours, the peers and the limit, all of them serving."""
@@ -106,7 +99,7 @@ class Bench:
 
     def _where(self, is_there: bool, what: str, of_limit: float, sample: Sample) -> Measured:
         if is_there:
-            return self._beside_limits(what, of_limit, sample)
+            return self._beside_limit(what, of_limit, sample)
         return Measured(what, Lane("ours", self.ours.url, sample), [], ["not what was asked for"])
 
     def _rest(self, case: Case, **headers: str) -> Sample:
@@ -116,22 +109,25 @@ class Bench:
         sample = self._rest(case)
         over_mcp = sampled(self.ours.url, case.over_mcp(self.ours))
         must_be_equal(f"REST {case.name}", over_mcp, sample)
-        return self._beside_limits(f"REST {case.name}", case.of_limit, sample)
+        return self._beside_limit(f"REST {case.name}", case.of_limit, sample)
 
     def _over_mcp(self, case: Case) -> Measured:
         sample = self.over_mcp[case.name]
-        limited = self._beside_limits(f"MCP {case.name}", case.of_limit, sample)
+        limited = self._beside_limit(f"MCP {case.name}", case.of_limit, sample)
         asked = PEERS_OF.get(case.name, ())
         there = [self._peer(name, sample) for name in asked if self.peers[name] is not None]
         absent = [f"{name}: not installed" for name in asked if self.peers[name] is None]
         if case is USAGE:
-            there.append(self._open())
+            there += [self._fixed(AS_OURS, sample), self._open()]
         return replace(limited, beside=[*limited.beside, *there], absent=absent)
 
-    def _beside_limits(self, what: str, of_limit: float, sample: Sample) -> Measured:
-        call = replace(sample.call, path=f"/{sample.body_bytes}")
-        lanes = [Lane(at, url, sampled(url, call), of_limit) for at, url in self.limits.items()]
-        return Measured(what, Lane("ours", self.ours.url, sample), lanes)
+    def _beside_limit(self, what: str, of_limit: float, sample: Sample) -> Measured:
+        limit = self._fixed(DEFAULT, sample, of_limit)
+        return Measured(what, Lane("ours", self.ours.url, sample), [limit])
+
+    def _fixed(self, set_as: str, sample: Sample, target: float | None = None) -> Lane:
+        url, call = self.limits[set_as], replace(sample.call, path=f"/{sample.body_bytes}")
+        return Lane(set_as, url, sampled(url, call), target)
 
     def _peer(self, name: str, sample: Sample) -> Lane:
         url = self.peers[name]
@@ -156,9 +152,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, help="a store that `signals serve` made, to copy")
-    print(table(rows(parser.parse_args().store)))
+    run_alone(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
 SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}
 FORMER = MARKET_MIGRATIONS[:3]
 GROWTH = 1.3
-ROUNDS = 12
+ROUNDS = 6
 TIMES_AGAIN, GROWN_MOST, ROUNDS_AGAIN = 6, 15, 50
 ANY = FeedQuery(after=BEGIN - 1, until=END, limit=51, offset=0)
 FILTERS = [

@@ -80,15 +80,20 @@ class Generator:
         self._host, self._port = address.hostname or "", address.port or 80
         self._named = address.netloc
         self._call, self._first, self._rate = call, first, rate
-        self._made = itertools.count()
-        self._began = time.time()
-        self._until = self._began + seconds
+        self._seconds, self._made = seconds, itertools.count()
         self.times: list[tuple[float, float]] = []
         self.bytes = self.failed = 0
 
-    async def call_on(self) -> None:
-        """Make calls on one connection, on another where that breaks."""
-        connection = await self._connected()
+    async def call(self, connections: int) -> float:
+        """Make the calls and return how long that took; no call waits for the first connections."""
+        opened = [await self._connected() for _ in range(connections)]
+        self._began = time.time()
+        self._until = self._began + self._seconds
+        await asyncio.gather(*map(self._call_on, opened))
+        return time.time() - self._began
+
+    async def _call_on(self, connection: Connection) -> None:
+        """Make calls on a connection, on another where that breaks."""
         for made in self._made:
             due = time.time() if self._rate is None else self._began + made / self._rate
             if due >= self._until:
@@ -114,10 +119,9 @@ class Generator:
 
 async def generated(asked: dict[str, Any]) -> dict[str, Any]:
     connections, call = asked.pop("connections"), Call(**asked.pop("call"))
-    generator, began = Generator(call=call, **asked), time.perf_counter()
-    await asyncio.gather(*(generator.call_on() for _ in range(connections)))
+    generator = Generator(call=call, **asked)
     return {
-        "took_s": time.perf_counter() - began,
+        "took_s": await generator.call(connections),
         "times": generator.times,
         "bytes": generator.bytes,
         "failed": generator.failed,

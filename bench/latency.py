@@ -4,7 +4,6 @@
 that a stall is seen by every call that it holds up.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +15,13 @@ import numpy as np
 from bench.calls import STATE, USAGE, Case, sampled
 from bench.load import Arrivals, drive, drive_at
 from bench.midnight import Moved, Window, moved
-from bench.peers.started import AS_OURS, limits
-from bench.served import copied
-from bench.table import Row, table
+from bench.peers.started import DEFAULT, limits
+from bench.served import copied, run_alone
+from bench.table import Row
 
 CASES = (USAGE, STATE)
-ROUNDS, ROUND_S = 2, 1.0
-STEADY_S, MIDNIGHT_S, LEAD_S = 4.0, 4.0, 0.5
+ROUNDS, ROUND_S = 3, 1.0
+TURNS, STEADY_S, MIDNIGHT_S, LEAD_S = 2, 2.0, 4.0, 0.5
 MIDNIGHTS = 2
 IDLE_S = 2.0
 LAG_P99_MS = 50.0
@@ -34,30 +33,31 @@ class Half:
 
     case: Case
     rate: float
-    steady: Arrivals
-    fixed: Arrivals
+    steady: list[Arrivals] = field(default_factory=list)
+    fixed: list[Arrivals] = field(default_factory=list)
     around: list[Arrivals] = field(default_factory=list)
 
     def rows(self, windows: Sequence[Window]) -> list[Row]:
-        if failed := sum(arrivals.failed for arrivals in (self.steady, *self.around)):
+        if failed := sum(arrivals.failed for arrivals in (*self.steady, *self.around)):
             raise SystemExit(f"{failed} calls failed: {self.case.name}")
+        steady, fixed = (
+            np.concatenate([arrivals.took_s for arrivals in turns])
+            for turns in (self.steady, self.fixed)
+        )
         beside = np.concatenate([during(arrivals, windows) for arrivals in self.around])
         called = f"MCP {self.case.name} at half of the most, {self.rate:,.0f} calls/s"
+        runs = f"the same while {len(windows)} midnight runs commit"
         runs_s = sum(end - start for start, end in windows)
         return [
-            latency_row(f"{called} / fixed bytes", self.steady.took_s, self.fixed.took_s),
-            latency_row(
-                f"the same during {len(windows)} midnight runs, {runs_s:.1f} s / without",
-                beside,
-                self.steady.took_s,
-            ),
+            latency_row(called, steady, fixed, "fixed bytes"),
+            latency_row(f"{runs}, {runs_s:.1f} s in all", beside, steady, "no run"),
         ]
 
 
-def latency_row(what: str, ours: np.ndarray, beside: np.ndarray) -> Row:
+def latency_row(what: str, ours: np.ndarray, beside: np.ndarray, name: str) -> Row:
     ratio = np.percentile(ours, 99) / np.percentile(beside, 99)
     one, other = (percentiles(took, 50, 99, 99.9) for took in (ours, beside))
-    return Row(f"{what}: p50 / p99 / p99.9", one, other, f"{ratio:.1f} (p99)")
+    return Row(f"{what}: p50 / p99 / p99.9", one, f"{other} ({name})", f"{ratio:.1f} (p99)")
 
 
 def during(arrivals: Arrivals, windows: Sequence[Window]) -> np.ndarray:
@@ -87,13 +87,15 @@ def half_of_most(service: Moved, case: Case, fixed_url: str) -> Half:
     url, call = service.ours.url, case.over_mcp(service.ours)
     fixed = replace(call, path=f"/{sampled(url, call).body_bytes}")
     rate = max(drive(url, call, ROUND_S).calls_s for _ in range(ROUNDS)) / 2
-    limit = drive_at(fixed_url, fixed, rate, STEADY_S)
-    half = Half(case, rate, drive_at(url, call, rate, STEADY_S), limit)
+    half = Half(case, rate)
+    for _ in range(TURNS):
+        half.fixed.append(drive_at(fixed_url, fixed, rate, STEADY_S))
+        half.steady.append(drive_at(url, call, rate, STEADY_S))
     for _ in range(MIDNIGHTS):
         with ThreadPoolExecutor() as beside:
             calling = beside.submit(drive_at, url, call, rate, MIDNIGHT_S)
             time.sleep(LEAD_S)
-            service.over_midnight(case.name)
+            service.over_hour(case.name)
         half.around.append(calling.result())
         service.to_evening()
     return half
@@ -102,7 +104,7 @@ def half_of_most(service: Moved, case: Case, fixed_url: str) -> Half:
 def unloaded(service: Moved) -> Window:
     """Let midnights come with no calls beside them; return a time in which nothing ran at all."""
     for _ in range(MIDNIGHTS):
-        service.over_midnight("alone")
+        service.over_hour("alone")
         service.to_evening()
     began = time.time() + LEAD_S
     time.sleep(IDLE_S + LEAD_S)
@@ -113,7 +115,7 @@ def rows(store: Path | None = None) -> list[Row]:
     """Measure; on a copy of a store where there is one."""
     with copied(store) as own, moved(own) as service, limits() as fixed:
         idle = unloaded(service)
-        halves = [half_of_most(service, case, fixed[AS_OURS]) for case in CASES]
+        halves = [half_of_most(service, case, fixed[DEFAULT]) for case in CASES]
         lags, windows = service.stopped()
     loaded = [window for half in halves for window in windows[half.case.name]]
     return [
@@ -125,9 +127,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, help="a store that `signals serve` made, to copy")
-    print(table(rows(parser.parse_args().store)))
+    run_alone(rows, __doc__)
 
 
 if __name__ == "__main__":

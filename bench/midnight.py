@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from bench.served import Ours, free_port, made_key, process, settings, until_answers
+from bench.served import Ours, answering, made_key
 from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S, market_ms
 from service.serve import serve
@@ -53,7 +54,7 @@ class Clock:
         return self._now_ms
 
 
-async def sample(lags: list[tuple[float, float]]) -> None:
+async def sample(lags: "array[float]") -> None:
     """Sleep for a millisecond again and again and note when it woke and how much too late.
 
     A long lag stands for all the sleeps that it swallowed: each counts with what it would have had.
@@ -63,16 +64,18 @@ async def sample(lags: list[tuple[float, float]]) -> None:
         await asyncio.sleep(SAMPLE_S)
         woke, lag = time.time(), time.perf_counter() - before - SAMPLE_S
         swallowed = range(max(1, round(lag / SAMPLE_S)))
-        lags += [(woke, lag - number * SAMPLE_S) for number in swallowed]
+        for number in swallowed:
+            lags.extend((woke, lag - number * SAMPLE_S))
 
 
 async def measured(now_ms: int) -> dict[str, Any]:
-    clock, lags = Clock(now_ms), list[tuple[float, float]]()
+    # An array, so that the memory that is measured is the service's.
+    clock, lags = Clock(now_ms), array("d")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
     sampling = asyncio.create_task(sample(lags))
     await serve(Settings.read(), INDICATORS, clock)
     sampling.cancel()
-    return {"seen_at": clock.seen_at, "lags": lags}
+    return {"seen_at": clock.seen_at, "lags": lags.tolist()}
 
 
 @dataclass
@@ -85,8 +88,8 @@ class Moved:
     hour: int
     moves: list[tuple[str, float]] = field(default_factory=list)
 
-    def over_midnight(self, name: str) -> None:
-        """Let the next hour come, the first of a day, and wait until it is committed."""
+    def over_hour(self, name: str) -> None:
+        """Let the next hour come, at 23:03 the first of a day, and wait until it is committed."""
         self._move(name, self.hour + HOUR_S)
 
     def to_evening(self) -> None:
@@ -101,7 +104,7 @@ class Moved:
         windows: dict[str, list[Window]] = {}
         for seen, (name, ended) in zip(found["seen_at"], self.moves, strict=True):
             windows.setdefault(name, []).append((seen, ended))
-        return np.array(found["lags"]), windows
+        return np.reshape(found["lags"], (-1, 2)), windows
 
     def _move(self, name: str, hour: int) -> None:
         assert self.running.stdin is not None
@@ -126,14 +129,10 @@ def moved(store: Path) -> Iterator[Moved]:
     """Serve a store from the first 23:03 on that it has not computed."""
     kept = market_time(store) // 1000
     hour = (kept // DAY_S + 1) * DAY_S - HOUR_S
-    port = free_port()
-    environment, url = settings(store, port), f"http://127.0.0.1:{port}"
     now_ms = (hour + RUN_DELAY_S) * 1000
-    command = [sys.executable, "-m", "bench.midnight", str(now_ms)]
-    pipe = subprocess.PIPE
-    with process(command, environment, stdin=pipe, stdout=pipe) as running:
-        until_answers(running, f"{url}/api/v1")
-        yield Moved(Ours(url, made_key(environment), now_ms), running, store, hour)
+    command, pipe = [sys.executable, "-m", "bench.midnight", str(now_ms)], subprocess.PIPE
+    with answering(command, store, stdin=pipe, stdout=pipe) as (running, url):
+        yield Moved(Ours(url, made_key(store), now_ms, running.pid), running, store, hour)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
-"""What is measured, as processes of their own: `signals serve`, on a store that it made."""
+"""What is measured, as processes of their own: `signals`, on a store that it made."""
 
+import argparse
 import os
 import shutil
 import socket
@@ -7,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from bench.table import Row, table
 
 SIGNALS = str(Path(sys.executable).with_name("signals"))
 TREE = Path(__file__).parents[1]
@@ -24,11 +27,12 @@ STORE = "signals.db"
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """The running service, a key, and when it began to serve."""
+    """The running service, a key, when it began to serve, and its first process."""
 
     url: str
     api_key: str
     served_at_ms: int
+    pid: int
 
 
 def free_port() -> int:
@@ -45,15 +49,15 @@ def process(
     **given: Any,
 ) -> Iterator["subprocess.Popen[str]"]:
     """Run a command until the block ends, quietly; it sees this tree first."""
-    paths = {"PYTHONPATH": str(TREE)} | dict(environment or {})
+    seen = os.environ | {"PYTHONPATH": str(TREE)} | dict(environment or {})
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | given
-    running = subprocess.Popen(command, cwd=folder, env=os.environ | paths, text=True, **quiet)
+    running = subprocess.Popen(command, cwd=folder, env=seen, text=True, **quiet)
     try:
         yield running
     finally:
         running.terminate()
         with suppress(subprocess.TimeoutExpired):
-            running.wait(STOP_S)
+            running.communicate(timeout=STOP_S)
         running.kill()
         running.wait()
 
@@ -65,41 +69,55 @@ def until_answers(running: "subprocess.Popen[str]", url: str) -> None:
         with suppress(httpx.ConnectError):
             httpx.get(url, timeout=START_S)
             return
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise SystemExit(f"nothing answers at {url}")
 
 
-def settings(store: Path, port: int) -> dict[str, str]:
+def settings(store: Path) -> dict[str, str]:
     """Return the environment of `signals` on a store."""
     return {
         "SIGNALS_DATABASE_URL": f"sqlite:///{store}",
-        "SIGNALS_PORT": str(port),
         "SIGNALS_BILLING": "off",
         "SIGNALS_DAILY_LIMIT": "1000000000",
     }
 
 
 @contextmanager
-def serving(store: Path) -> Iterator[Ours]:
-    """Serve a store by the real command; the store is changed by it."""
+def answering(
+    command: Sequence[str], store: Path, **given: Any
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """Run what serves a store until the block ends; yield it and its address once it answers."""
     port = free_port()
-    environment, url = settings(store, port), f"http://127.0.0.1:{port}"
-    with process([SIGNALS, "serve"], environment) as running:
+    url = f"http://127.0.0.1:{port}"
+    with process(command, settings(store) | {"SIGNALS_PORT": str(port)}, **given) as running:
         until_answers(running, f"{url}/api/v1")
-        yield Ours(url, made_key(environment), time.time_ns() // 1_000_000)
+        yield running, url
 
 
-def made_key(environment: Mapping[str, str]) -> str:
-    command = [SIGNALS, "keys", "create", "--label", "bench"]
-    seen = os.environ | {"PYTHONPATH": str(TREE)} | dict(environment)
-    done = subprocess.run(command, env=seen, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+@contextmanager
+def serving(store: Path, *arguments: str) -> Iterator[Ours]:
+    """Serve a store by the real command; the store is changed by it."""
+    with answering([SIGNALS, "serve", *arguments], store) as (running, url):
+        yield Ours(url, made_key(store), time.time_ns() // 1_000_000, running.pid)
+
+
+def printed(store: Path, *arguments: str) -> str:
+    """Run a command of `signals` on a store to its end and return what it printed."""
+    environment = os.environ | {"PYTHONPATH": str(TREE)} | settings(store)
+    command, nothing = [SIGNALS, *arguments], subprocess.DEVNULL
+    return subprocess.run(
+        command, env=environment, stdin=nothing, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def made_key(store: Path) -> str:
+    return printed(store, "keys", "create", "--label", "bench").strip()
 
 
 def make_store(folder: Path) -> Path:
     """Return a store as a first start leaves it: the whole simulated market up to now."""
     store = folder / STORE
-    with serving(store):
+    with answering([SIGNALS, "serve"], store):
         return store
 
 
@@ -113,3 +131,10 @@ def copied(store: Path | None) -> Iterator[Path]:
             for file in store.parent.glob(f"{store.name}*"):
                 shutil.copy(file, folder)
             yield Path(folder) / store.name
+
+
+def run_alone(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
+    """Run one module that takes a store, as its own command, and print its table."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--store", type=Path, help="a store that `signals serve` made, to copy")
+    print(table(rows(parser.parse_args().store)))

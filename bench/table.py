@@ -27,3 +27,10 @@ def table(rows: Iterable[Row]) -> str:
     """Return rows as a Markdown table."""
     lines = ["| " + " | ".join(TITLES) + " |", "|---|--:|--:|--:|--:|---|"]
     return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)])
+
+
+def compared(what: str, ours: float, theirs: float, target: float | None) -> Row:
+    """Return the row of two rates, calls a second; ours is to be `target` times theirs."""
+    ratio = ours / theirs
+    asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)
+    return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *asked)

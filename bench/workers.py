@@ -1,185 +1,88 @@
 """What a second serving process adds: `signals serve --workers 2` beside `signals serve`.
 
-`python -m bench.workers` starts the command both ways on prepared stores and calls each by turns.
-The load takes a part of the same cores, so what each side used of them is read from the kernel.
+`python -m bench.workers [--store FILE]` calls both by turns. The load runs on the same cores: two
+workers and it share what one worker and it need not, so the share that it took is told.
 """
 
-import json
 import os
-import re
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
-from bench.quota import CALLS, loaded
-from bench.table import Row, table
-from tests.service.commands import COMMAND, environment, free_port, signals
-from tests.service.test_cli import write_bars
+from bench.calls import STATE_OF_ONE, USAGE, Case
+from bench.load import Load, drive
+from bench.served import Ours, copied, run_alone, serving
+from bench.table import Row, compared
 
-WORKERS = (1, 2)
-CONNECTIONS, SECONDS, ROUNDS = 64, 2, 3
-HAS_WRK = shutil.which("wrk") is not None
+WORKERS = 2
+CASES = (USAGE, STATE_OF_ONE)
+CONNECTIONS, SECONDS, ROUNDS = 64, 2.0, 3
 TARGET = 1.7
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
-SCRIPT = """
-wrk.method = "POST"
-wrk.headers["Authorization"] = "Bearer {api_key}"
-wrk.headers["Content-Type"] = "application/json"
-wrk.body = [[{body}]]
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Calls a second that one round made, and the seconds of CPU that both sides used a second."""
+    """What came of calling for some seconds, and the CPU of the servers for each call."""
 
-    calls: float
-    server: float
-    load: float
+    load: Load
+    call_ms: float
 
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A running command and a key of its store."""
-
-    pid: int
-    port: int
-    api_key: str
-
-    def cpu_s(self) -> float:
-        """Return the seconds of CPU that its processes have used."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        return sum(_cpu_s(pid) for pid in (str(self.pid), *children))
+    def cores(self) -> str:
+        return f"{self.call_ms * self.load.calls_s / 1000:.2f}, {self.load.cpu_ratio:.2f}"
 
 
-def _cpu_s(pid: str) -> float:
+def one_round(ours: Ours, case: Case) -> Round:
+    before = cpu_s(ours)
+    load = drive(ours.url, case.over_mcp(ours), SECONDS, CONNECTIONS)
+    if load.failed:
+        raise SystemExit(f"{case.name}: {load.failed} failed")
+    return Round(load, (cpu_s(ours) - before) * 1000 / (load.calls_s * SECONDS))
+
+
+def cpu_s(ours: Ours) -> float:
+    """Return the seconds of CPU that all processes of the service have used."""
+    children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children").read_text().split()
+    return sum(ticks(pid) for pid in (str(ours.pid), *children)) / TICKS_A_SECOND
+
+
+def ticks(pid: str) -> int:
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / TICKS_A_SECOND
+    return int(user) + int(system)
 
 
-@contextmanager
-def served(folder: Path, workers: int) -> Iterator[Served]:
-    """Serve a played recording by so many processes, until the block ends."""
-    folder.mkdir()
-    bars = write_bars(folder / "bars", count=300)
-    assert signals(folder, "replay", "--bars", str(bars)).returncode == 0
-    api_key = signals(folder, "keys", "create", "--label", "bench").stdout.strip()
-    port = free_port()
-    env = environment(folder, source=f"files:{bars}", port=port, daily_limit="1000000000")
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--workers", str(workers)],
-        env=env,
-        cwd=folder,
-        stderr=subprocess.DEVNULL,
+def measured(case: Case, alone: Ours, several: Ours) -> Iterator[Row]:
+    """Call both by turns; the fastest round of each counts."""
+    rounds = [(one_round(alone, case), one_round(several, case)) for _ in range(ROUNDS)]
+    one, two = (max(of, key=lambda each: each.load.calls_s) for of in zip(*rounds, strict=True))
+    what, rate, cores = f"MCP {case.name}, {WORKERS} workers", two.load.calls_s, os.cpu_count() or 1
+    yield compared(f"{what} / 1", rate, one.load.calls_s, TARGET)
+    left = min(WORKERS, cores - two.load.cpu_ratio)
+    yield compared(
+        f"the same, had the load not taken {two.load.cpu_ratio:.2f} of {cores} cores",
+        rate * WORKERS / left,
+        one.load.calls_s,
+        TARGET,
     )
-    try:
-        _answers(f"http://127.0.0.1:{port}/api/v1")
-        yield Served(process.pid, int(port), api_key)
-    finally:
-        process.terminate()
-        process.wait()
+    dearer = f"{two.call_ms / one.call_ms:.2f}"
+    by_call = (f"{each.call_ms:.2f} ms" for each in (two, one))
+    yield Row("the same, CPU of the servers a call", *by_call, dearer)
+    yield Row("the same, cores used: servers, load", two.cores(), one.cores())
 
 
-def _answers(address: str) -> None:
-    """Wait until a server answers."""
-    for _ in range(300):
-        with suppress(URLError, ConnectionError), closing(urlopen(address)):
-            return
-        time.sleep(0.1)
-    raise SystemExit(f"nothing answers at {address}")
-
-
-def one_round(served: Served, tool: str, folder: Path) -> Round:
-    """Call a tool over many connections for some seconds."""
-    call = _called_by_wrk if HAS_WRK else _called_by_python
-    ours, theirs, began = served.cpu_s(), _children_s(), time.monotonic()
-    calls = call(served, tool, folder)
-    took = time.monotonic() - began
-    server, load = served.cpu_s() - ours, _children_s() - theirs
-    return Round(calls / took, server / took, load / took)
-
-
-def _called_by_wrk(served: Served, tool: str, folder: Path) -> int:
-    """Return how many calls were answered, all of them with 200."""
-    params = {"name": tool, "arguments": CALLS[tool]}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    script = folder / "calls.lua"
-    script.write_text(SCRIPT.format(api_key=served.api_key, body=body))
-    url = f"http://127.0.0.1:{served.port}/api/v1/mcp"
-    command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}s", "-s", str(script), url]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "Non-2xx" not in said, said
-    made = re.search(r"(\d+) requests in", said)
-    assert made is not None, said
-    return int(made[1])
-
-
-def _called_by_python(served: Served, tool: str, folder: Path) -> int:
-    return len(loaded(served.port, tool, served.api_key, CONNECTIONS, SECONDS))
-
-
-def _children_s() -> float:
-    """Return the seconds of CPU of what this process has run and waited for."""
-    used = os.times()
-    return used.children_user + used.children_system
-
-
-def measured(tool: str, running: Mapping[int, Served], folder: Path) -> Iterator[Row]:
-    """Call both by turns; the fastest round of each counts, for others can only slow one down."""
-    rounds: dict[int, list[Round]] = {workers: [] for workers in running}
-    for _ in range(ROUNDS):
-        for workers, server in running.items():
-            rounds[workers].append(one_round(server, tool, folder))
-    one, two = (max(rounds[workers], key=lambda one: one.calls) for workers in WORKERS)
-    ratio = two.calls / one.calls
-    yield Row(
-        f"`{tool}`, 64 connections of {'wrk' if HAS_WRK else 'Python'}, 2 workers beside 1",
-        f"{two.calls:,.0f} calls/s",
-        f"{one.calls:,.0f} calls/s",
-        f"{ratio:.2f}",
-        f"{TARGET}",
-        ratio >= TARGET,
-    )
-    a_call = {
-        workers: statistics.median(1000 * each.server / each.calls for each in rounds[workers])
-        for workers in WORKERS
-    }
-    free = len(WORKERS) * a_call[1] / a_call[2]
-    yield Row(
-        "the same by CPU of the servers a call, as with cores enough for the load too",
-        f"{a_call[2]:.2f} ms",
-        f"{a_call[1]:.2f} ms",
-        f"{free:.2f}",
-        f"{TARGET}",
-        free >= TARGET,
-    )
-    yield Row(
-        "cores used in those rounds: servers, load",
-        f"{two.server:.2f}, {two.load:.2f}",
-        f"{one.server:.2f}, {one.load:.2f}",
-    )
-
-
-def rows() -> list[Row]:
-    """Measure each call."""
-    with ExitStack() as opened:
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        running = {n: opened.enter_context(served(folder / str(n), n)) for n in WORKERS}
-        return [row for tool in CALLS for row in measured(tool, running, folder)]
+def rows(store: Path | None = None) -> list[Row]:
+    """Measure; on copies of a store where there is one."""
+    with (
+        copied(store) as first,
+        copied(first) as second,
+        serving(first) as alone,
+        serving(second, "--workers", str(WORKERS)) as several,
+    ):
+        return [row for case in CASES for row in measured(case, alone, several)]
 
 
 def main() -> None:
-    """Print the table."""
-    sys.stdout.write(table(rows()) + "\n")
+    run_alone(rows, __doc__)
 
 
 if __name__ == "__main__":

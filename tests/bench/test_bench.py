@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
 from bench.__main__ import BEGIN, END, FAILED, PAGE, main, measured, modules, replaced
-from bench.calls import STATE_OF_ONE, USAGE, must_be_equal, sampled
-from bench.generator import is_whole
+from bench.calls import STATE, STATE_OF_ONE, USAGE, must_be_equal, sampled
+from bench.generator import generated, is_whole
 from bench.latency import during
 from bench.load import NUMBER, SINCE, Arrivals, Call, drive, drive_at, has_wrk
 from bench.served import Ours
@@ -40,7 +44,7 @@ async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
 
 
 def ours(served: Served) -> Ours:
-    return Ours(served.base_url, served.api_key, NOON)
+    return Ours(served.base_url, served.api_key, NOON, os.getpid())
 
 
 def test_a_table_tells_of_each_figure_whether_its_target_was_met():
@@ -64,17 +68,21 @@ def test_a_page_without_markers_is_refused_and_the_real_one_has_them():
     assert "new" in replaced(PAGE.read_text(), "new")
 
 
-def test_all_modules_that_have_rows_are_run():
-    assert {"bench.endpoint", "bench.latency"} <= {module.__name__ for module in modules()}
+def test_all_modules_that_have_rows_are_run_and_have_a_line_in_the_guide():
+    guide = Path("bench/README.md").read_text()
+    named = {f"bench.{name}" for name in re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)}
+    assert {module.__name__ for module in modules()} == named
 
 
 def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(tmp_path):
     fails, works = ModuleType("fails"), ModuleType("works")
     fails.rows = lambda: must_fail()
     works.rows = lambda: [Row("b", "2")]
-    failed, row = measured([fails, works], tmp_path)
+    took: dict[str, float] = {}
+    failed, row = measured([fails, works], tmp_path, took)
     assert (failed.what, failed.ours, failed.is_met) == ("fails", f"{FAILED}SystemExit('x')", False)
     assert row == Row("b", "2")
+    assert list(took) == ["fails", "works"]
 
 
 def must_fail() -> list[Row]:
@@ -127,7 +135,7 @@ async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
     refused = Call("/api/v1/usage")
     came = await asyncio.to_thread(drive_at, served.base_url, refused, 100.0, 0.02, 1)
     assert (len(came.took_s), came.failed) == (2, 2)
-    for call in (refused, USAGE.over_mcp(Ours(served.base_url, "wrong", NOON))):
+    for call in (refused, USAGE.over_mcp(replace(ours(served), api_key="wrong"))):
         with pytest.raises(SystemExit, match="key"):
             await asyncio.to_thread(sampled, served.base_url, call)
 
@@ -142,6 +150,21 @@ async def test_answers_are_held_equal_but_for_the_count(served):
     must_be_equal("state", one, await over(STATE_OF_ONE.over_rest(us)))
     with pytest.raises(SystemExit, match="differ"):
         must_be_equal("state", one, await over(USAGE.over_rest(us)))
+
+
+@pytest.mark.parametrize("asked", ["whole", "not modified", "gzip"])
+async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, asked):
+    us = ours(served)
+    plain = await asyncio.to_thread(sampled, us.url, STATE.over_rest(us))
+    given = {"not modified": {"If_None_Match": plain.headers["etag"]}}
+    call = STATE.over_rest(us, **given.get(asked, {"Accept_Encoding": asked}))
+    sample = await asyncio.to_thread(sampled, us.url, call)
+    at_rate = {"first": 0, "seconds": 0.02, "connections": 1, "rate": 100.0}
+    load = await generated({"url": us.url, "call": asdict(call), **at_rate})
+    assert (len(load["times"]), load["failed"]) == (2, 0)
+    assert load["bytes"] == 2 * sample.wire_bytes
+    assert (sample.body_bytes == 0) is (asked == "not modified")
+    assert (sample.body_bytes < len(sample.content)) is (asked == "gzip")
 
 
 @pytest.mark.parametrize(
