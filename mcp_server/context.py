@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from access.admission import Admitted
 from mcp_server.answers import KeptAnswers
@@ -26,7 +27,7 @@ FIRST_COMPUTE_RETRY_S = 900
 STATISTICS_DAYS = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Board:
     """One computed version of everything latest; `market_time` is epoch ms of the last compute.
 
@@ -55,8 +56,9 @@ class Board:
         until = self.coverage.recorded_until
         return max(self.newest, now if until is None else min(now, until))
 
+    @cached_property
     def removed(self) -> list[str]:
-        """Return the tickers with readings that are not covered any more at market time, sorted."""
+        """The tickers with readings that are not covered any more at market time, sorted."""
         return sorted(
             ticker
             for ticker in self.snapshot.readings.keys() & self.assets.keys()

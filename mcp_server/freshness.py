@@ -88,7 +88,7 @@ def freshness(
         "nothing_new_before": nothing_new_before(board, now, timeframe or "1h"),
         "stale": stale,
         "late_assets": list(board.snapshot.late),
-        "removed_assets": board.removed(),
+        "removed_assets": board.removed,
         "note": " ".join([*_standing_notes(board, now), *notes]) or None,
     }
 

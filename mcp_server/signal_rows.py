@@ -1,22 +1,32 @@
 """Rows of the store as rows of the feed: one schema for changes and alerts."""
 
+from functools import lru_cache
 from typing import Any
 
 from mcp_server.context import Board
 from schemas.results import Signal, Transition
-from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, change_type, instant
+from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, AssetClass, change_type, instant
 from store.rows import AlertRow, ChangeRow, FeedRow
+
+MOST_ROWS = 4096
 
 
 def signal(row: FeedRow, board: Board) -> Signal:
     """Return a row as users see it; what its tier does not have is null."""
+    asset_class = board.assets[row.ticker].asset_class
+    return _shown(row, asset_class, board.indicator_name(row.indicator))
+
+
+@lru_cache(maxsize=MOST_ROWS)
+def _shown(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
+    """Return a row as shown; clients that poll ask for the newest ones again and again."""
     own = _alert_fields(row) if isinstance(row, AlertRow) else _change_fields(row)
     return Signal.model_construct(
         id=row.id,
         ticker=row.ticker,
-        asset_class=board.assets[row.ticker].asset_class,
+        asset_class=asset_class,
         indicator=row.indicator,
-        indicator_name=board.indicator_name(row.indicator),
+        indicator_name=indicator_name,
         timeframe=row.timeframe,
         price=row.price,
         created_at=instant(row.created_at),

@@ -65,7 +65,7 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
 
 def _polled(board: Board, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
     """Yield every asset that takes part and has a vote, whatever its agreement."""
-    removed = set(board.removed())
+    removed = set(board.removed)
     for ticker in board.assets.keys() & board.snapshot.readings.keys() - removed:
         asset = board.assets[ticker]
         votes = _votes(board.snapshot.readings[ticker], query.timeframe)

@@ -101,7 +101,7 @@ def newest_changes(rows: Iterable[ChangeRow], board: Board) -> list[ChangeRow]:
 
     Left out are assets removed at market time, and first readings, which are no changes.
     """
-    removed = set(board.removed())
+    removed = set(board.removed)
     newest: dict[tuple[str, str], ChangeRow] = {}
     for row in rows:
         if row.before is not None and row.ticker not in removed:

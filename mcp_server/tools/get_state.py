@@ -108,7 +108,7 @@ def _not_covered(board: Board, asked: Mapping[str, CoveredAsset]) -> list[str]:
 def _notes(
     query: StateQuery, board: Board, asked: Mapping[str, CoveredAsset], states: list[AssetState]
 ) -> Iterator[str]:
-    removed = set(board.removed())
+    removed = set(board.removed)
     for ticker, asset in asked.items():
         if ticker in removed:
             yield removed_note(asset)
