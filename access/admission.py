@@ -94,9 +94,10 @@ class Admissions:
         return counted
 
     async def _flush(self) -> None:
-        """Write what waits, together, until nothing does."""
+        """Write what waits, together with what arrives in another turn, until nothing does."""
         try:
             while self._waiting:
+                await asyncio.sleep(0)
                 places = list(self._waiting)[:MOST_GROUPS]
                 await self._write({place: self._waiting.pop(place) for place in places})
         finally:

@@ -3,7 +3,7 @@ requests that a proxy before the service may have read as two.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -54,14 +54,13 @@ class Gate:
         self._serves = lru_cache(KEPT_VALUES)(self._is_served)
         self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass on what is ours and refuse the rest."""
         error = self._refusal(scope) if scope["type"] == "http" else None
         if error is None:
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         headers = [JSON_TYPE, CLOSE] if error.status == 400 else [JSON_TYPE]
-        await respond(scope, send, error.status, headers, error_text(error, self._docs))
+        return respond(scope, send, error.status, headers, error_text(error, self._docs))
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         given = fields(scope)

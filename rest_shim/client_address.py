@@ -1,7 +1,7 @@
 """Which client a request comes from where proxies stand before the service: X-Forwarded-For."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -55,15 +55,19 @@ class ClientAddress:
         self._clock = clock
         self._quiet_until = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on with its client's address."""
-        if (forwarded := fields(scope).get(b"x-forwarded-for")) is not None:
-            peer = (scope.get("client") or ("unknown", 0))[0]
-            if not self._is_trusted(_hop(peer)):
-                await self._notice(peer)
-            else:
-                hops = forwarded.decode("latin-1").split(",")
-                scope = {**scope, "client": (self._client(peer, hops), 0)}
+        forwarded = fields(scope).get(b"x-forwarded-for") if scope["type"] == "http" else None
+        if forwarded is None:
+            return self._app(scope, receive, send)
+        return self._told(forwarded.decode("latin-1"), scope, receive, send)
+
+    async def _told(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
+        peer = (scope.get("client") or ("unknown", 0))[0]
+        if self._is_trusted(_hop(peer)):
+            scope = {**scope, "client": (self._client(peer, forwarded.split(",")), 0)}
+        else:
+            await self._notice(peer)
         await self._app(scope, receive, send)
 
     def _client(self, peer: str, hops: list[str]) -> str:

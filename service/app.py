@@ -1,6 +1,6 @@
 """The serving side put together from parts that are handed in; it opens and closes nothing."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -86,17 +86,17 @@ class Shortcut:
 
     def __init__(self, routed: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._routed = routed
-        self._apps = {
+        self._apps: dict[tuple[str | None, str | None], ASGIApp] = {
             (method, route.path): route.app
             for route in routes
             if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | Read)
             for method in route.methods or ("POST",)
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Hand a request to the app of its method and path, to Starlette where it has none."""
-        app = self._apps.get((scope["method"], scope["path"]), self._routed)
-        await app(scope, receive, send)
+        app = self._apps.get((scope.get("method"), scope.get("path")), self._routed)
+        return app(scope, receive, send)
 
 
 def _submissions(
