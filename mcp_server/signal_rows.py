@@ -8,7 +8,7 @@ from schemas.results import Signal, Transition
 from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, AssetClass, change_type, instant
 from store.rows import AlertRow, ChangeRow, FeedRow
 
-MOST_ROWS = 4096
+MOST_ROWS = 512
 
 
 def signal(row: FeedRow, board: Board) -> Signal:

@@ -20,6 +20,7 @@ from service.lifetime import stoppable
 from service.logs import log_to_standard_error
 from service.parts import opened_parts
 from service.settings import Settings
+from service.threads import share
 from service.worker import end_with_parent
 
 SPAWNING = get_context("spawn")
@@ -117,6 +118,7 @@ async def _computed(
     parent: Connection,
 ) -> None:
     """Compute until it is told to end; tell the parent once the store is caught up."""
+    share()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         end_with_parent()

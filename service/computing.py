@@ -5,7 +5,6 @@ and its answers say that they are stale.
 """
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
@@ -20,6 +19,7 @@ from service.lifetime import beside, stoppable
 from service.settings import Settings
 from service.sources import open_source
 from service.telling import Lines, Progressed, from_first, progress_bar, tell
+from service.threads import settle, share
 from store.protocol import LockTakenError
 from store.sqlite import SqliteMarketStore
 
@@ -31,6 +31,7 @@ async def compute(
     settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
 ) -> int:
     """Compute alone until interrupted, or until a recording has been played to its end."""
+    share()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         market = await SqliteMarketStore.open(settings.market_path)
@@ -79,7 +80,7 @@ async def _run(
 ) -> None:
     """Bring the store up to now, and then hour by hour for as long as it is let."""
     is_prepared = catch_up is not None and await catch_up.run()
-    _settle()
+    settle()
     await Loop(
         runs,
         market,
@@ -135,9 +136,3 @@ class CatchUp:
             f"Stopped while {self._what}. The store keeps {until}; the next start goes on from "
             "there."
         )
-
-
-def _settle() -> None:
-    """Spare what was made by now from the garbage collector, which else halts all for 0.1 s."""
-    gc.collect()
-    gc.freeze()

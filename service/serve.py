@@ -25,6 +25,7 @@ from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
 from service.settings import Settings, SettingsError, is_loopback
 from service.telling import tell
+from service.threads import share
 from store.sqlite_access import SqliteAccessStore
 
 log = structlog.get_logger("service")
@@ -43,6 +44,7 @@ async def serve(
     settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
 ) -> int:
     """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
+    share()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         listener = opened.enter_context(closing(listen(settings)))

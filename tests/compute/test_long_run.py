@@ -20,6 +20,7 @@ from compute.runs import Runs
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from mcp_server.context import Boards, Context
+from mcp_server.signal_rows import _shown
 from mcp_server.tools.get_signals import get_signals
 from schemas.queries import SignalsQuery
 from schemas.results import Signal
@@ -92,6 +93,7 @@ class Long:
         tenth = (self.clock.now_s - START) * 10 // (DAYS * DAY_S)
         if tenth <= len(self.table):
             return
+        _shown.cache_clear()  # it keeps some hundred rows, however long a run has been
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
         held = [row async for row in self.store.changes()]

@@ -1,0 +1,91 @@
+"""What threads share: short turns of the interpreter, one heap, and memory that is given back.
+
+Each measures a process of its own, whose heaps no other test has made.
+"""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from service.threads import TURN_S
+from tests.service.test_serve import MovedClock, served_here, stored
+
+pytestmark = [
+    pytest.mark.clause("operation"),
+    pytest.mark.skipif(
+        not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc is told of heaps"
+    ),
+]
+
+THREADS = 4
+HEAPS = f"""
+import ctypes, sys, tempfile, threading
+from service.threads import share
+
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+if sys.argv[1] == "share":
+    share()
+together = threading.Barrier({THREADS})
+
+def allocate():
+    together.wait()
+    libc.malloc(1000)
+    together.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range({THREADS})]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+with tempfile.TemporaryFile() as told:
+    stream = ctypes.c_void_p(libc.fdopen(told.fileno(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fflush(stream)
+    told.seek(0)
+    print(told.read().count(b"<heap nr="))
+"""
+GIVEN_BACK = """
+import ctypes
+from pathlib import Path
+from service.threads import settle
+
+def held_pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+blocks = [libc.malloc(60_000) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 60_000)
+for block in blocks[:-1]:
+    libc.free(ctypes.c_void_p(block))
+before = held_pages()
+settle()
+print((before - held_pages()) * 4096)
+"""
+
+
+def printed(program: str, *arguments: str) -> int:
+    command = [sys.executable, "-c", program, *arguments]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def test_threads_allocate_from_one_heap():
+    assert printed(HEAPS, "leave") > 1
+    assert printed(HEAPS, "share") == 1
+
+
+def test_what_a_catch_up_freed_is_given_back():
+    assert printed(GIVEN_BACK) > 50_000_000
+
+
+async def test_a_service_takes_short_turns(market):
+    before = sys.getswitchinterval()
+    try:
+        async with served_here(market, MovedClock(stored(market)[0] + 60_000)):
+            assert sys.getswitchinterval() == pytest.approx(TURN_S)
+    finally:
+        sys.setswitchinterval(before)
