@@ -32,8 +32,9 @@ STATEMENTS = 256
 # What commits with NORMAL survives a crash of the process; with FULL a power cut too.
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
-DECISIONS_A_CHECKPOINT = 500
-PAUSES_S = (0, 0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008)
+DECISIONS_A_CHECKPOINT = 2000
+# Turns of the event loop first, for other deciders take less than the millisecond that it can wait.
+PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
 
 Found = TypeVar("Found")
 
