@@ -81,9 +81,10 @@ class Computer:
         status = self._process.exitcode or 0
         if status > 0:
             raise RuntimeError(f"the computing process ended with status {status}")
-        log.warning("computing_again", died=self._process.pid, status=status)
+        died = self._process.pid
         self._told.close()
         self._start()
+        log.warning("computing_again", died=died, status=status)
 
 
 @contextmanager
