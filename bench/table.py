@@ -29,7 +29,7 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)])
 
 
-def compared(what: str, ours: float, theirs: float, target: float | None) -> Row:
+def compared(what: str, ours: float, theirs: float, target: float | None = None) -> Row:
     """Return the row of two rates, calls a second; ours is to be `target` times theirs."""
     ratio = ours / theirs
     asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)

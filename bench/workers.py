@@ -56,7 +56,7 @@ def measured(case: Case, alone: Ours, several: Ours) -> Iterator[Row]:
     rounds = [(one_round(alone, case), one_round(several, case)) for _ in range(ROUNDS)]
     one, two = (max(of, key=lambda each: each.load.calls_s) for of in zip(*rounds, strict=True))
     what, rate, cores = f"MCP {case.name}, {WORKERS} workers", two.load.calls_s, os.cpu_count() or 1
-    yield compared(f"{what} / 1", rate, one.load.calls_s, TARGET)
+    yield compared(f"{what} / 1", rate, one.load.calls_s)
     left = min(WORKERS, cores - two.load.cpu_ratio)
     yield compared(
         f"the same, had the load not taken {two.load.cpu_ratio:.2f} of {cores} cores",

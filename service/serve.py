@@ -28,6 +28,9 @@ from service.telling import tell
 from service.threads import share
 from store.sqlite_access import SqliteAccessStore
 
+# Who connects while the service starts, or is busy, waits in it.
+QUEUE = 1024
+
 log = structlog.get_logger("service")
 
 
@@ -60,10 +63,7 @@ async def serve(
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Take the port before any work, so that an occupied one is told at once.
-
-    Who connects before it is served waits in the queue.
-    """
+    """Take the port before any work, so that an occupied one is told at once."""
     listener: socket.socket | None = None
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
@@ -72,7 +72,7 @@ def listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(1024)
+        listener.listen(QUEUE)
     except OSError as error:
         if listener is not None:
             listener.close()

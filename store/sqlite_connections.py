@@ -92,7 +92,7 @@ class Connections:
         return number
 
     async def decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
-        """Return what statements decide, each a transaction by itself.
+        """Return what statements decide, in one transaction.
 
         They run right here, for handing them to a thread takes many times as long; a thread waits
         only for a writer who holds the file for longer than decisions of other processes take.
@@ -108,17 +108,22 @@ class Connections:
     async def _decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         for pause_s in PAUSES_S:
             try:
-                return decide(self._direct)
+                return self._decided_now(decide)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
             await asyncio.sleep(pause_s)
         return await asyncio.to_thread(self._patiently, decide)
 
+    def _decided_now(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
+        self._direct.execute("BEGIN IMMEDIATE")
+        with self._direct:
+            return decide(self._direct)
+
     def _patiently(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         self._direct.execute(PATIENT)
         try:
-            return decide(self._direct)
+            return self._decided_now(decide)
         finally:
             self._direct.execute(IMPATIENT)
 

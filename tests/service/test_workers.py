@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -193,6 +193,30 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
         *["2025-01-13T12:03:00.000Z"] * 2,
         *["2025-01-13T13:03:00.000Z"] * 2,
     ]
+
+
+def sockets_of(pid: int) -> set[str]:
+    opened = (entry.readlink().name for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return {name for name in opened if name.startswith("socket:")}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_those_who_connect_at_once_are_shared_among_the_workers(service: Service) -> None:
+    for _ in range(5):
+        before = {worker: sockets_of(worker) for worker in service.workers}
+        with ExitStack() as opened:
+            asking = [opened.enter_context(socket.socket()) for _ in range(100)]
+            for each in asking:
+                each.setblocking(False)
+                each.connect_ex(("127.0.0.1", service.port))
+            for each in asking:
+                each.settimeout(WITHIN_S)
+                each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for each in asking:
+                assert each.recv(12) == b"HTTP/1.1 200"
+            taken = [len(sockets_of(worker) - before[worker]) for worker in service.workers]
+        assert sum(taken) == len(asking)
+        assert min(taken) >= 10
 
 
 def test_killed_processes_are_begun_again_while_others_serve(service: Service) -> None:
