@@ -10,7 +10,7 @@ from access.admission import Admissions, Admitted
 from access.plan import how_to_get_access
 from mcp_server.answers import Answer, Rendered
 from mcp_server.arguments import validated
-from mcp_server.context import Context
+from mcp_server.context import Board, Context
 from mcp_server.freshness import changes_at
 from mcp_server.tools.tool import Tool
 from mcp_server.transport import Fields
@@ -68,7 +68,9 @@ class Calls:
                     _text(fields, b"x-api-key"),
                     even_spent=tool.even_spent,
                 )
-            answer = await self._answer(tool, self._read(tool, spelling, arguments), caller)
+            asked = self._read(tool, spelling, arguments)
+            at_hand = self.context.boards.at_hand() if tool.rests_on_board else None
+            answer = self._kept(at_hand, asked) or await self._answer(tool, asked, caller)
             return Outcome(answer, None, _quota(caller))
         except ApiError as refusal:
             error = refusal
@@ -97,17 +99,21 @@ class Calls:
         return asked
 
     async def _answer(self, tool: AnyTool, asked: Asked, caller: Admitted | None) -> Answer:
-        """Return the answer to a query, the kept one where one is true."""
+        """Return the answer to a query; what rests on the board is kept with it."""
         if not tool.rests_on_board:
             return await _rendered(tool, asked.query, self.context.called_by(caller))
         board, now = await self.context.boards.board(), self.context.clock()
-        answer = None if board is None else board.answers.at(asked.place, now)
+        answer = self._kept(board, asked)
         if answer is None:
             answer = await _rendered(tool, asked.query, self.context)
             if board is not None:
                 rendered = Rendered(answer, now, changes_at(board, now))
                 board.answers.keep(asked.place, rendered)
         return answer
+
+    def _kept(self, board: Board | None, asked: Asked) -> Answer | None:
+        """Return the answer that is kept with a board, where it is true by now."""
+        return None if board is None else board.answers.at(asked.place, self.context.clock())
 
 
 async def _rendered(tool: AnyTool, query: BaseModel, context: Context) -> Answer:

@@ -94,11 +94,16 @@ class Boards:
 
     async def coverage(self) -> Coverage | None:
         """Return what the compute job last published of itself, None where it never has."""
-        return (await self._latest())[0].coverage
+        return (self._known() or await self._latest())[0].coverage
 
     async def board(self) -> Board | None:
         """Return the latest board, None where nothing has been computed yet."""
-        return (await self._latest())[1]
+        return (self._known() or await self._latest())[1]
+
+    def at_hand(self) -> Board | None:
+        """Return the latest board without a wait; None where it must be read, or there is none."""
+        known = self._known()
+        return None if known is None else known[1]
 
     async def past(self, at: int) -> Board | None:
         """Return the board that was served at a time (epoch ms), None before the first."""
@@ -120,26 +125,26 @@ class Boards:
             kept_after=board.market_time - RETENTION_MS[tier],
         )
 
-    async def _latest(self) -> tuple[Snapshot, Board | None]:
-        """Return the latest state; whether it still is, is asked once a turn of the event loop."""
-        if self._held is not None and self._is_fresh:
-            return self._held
-        if self._held is None or self.store.version() != self._version:
-            async with self._lock:
-                return await self._reloaded()
-        self._is_fresh = True
-        asyncio.get_running_loop().call_soon(self._doubt)
+    def _known(self) -> tuple[Snapshot, Board | None] | None:
+        """Return the held state where it is the latest, which is asked once a turn of the loop."""
+        if not self._is_fresh:
+            if self._held is None or self.store.version() != self._version:
+                return None
+            self._is_fresh = True
+            asyncio.get_running_loop().call_soon(self._doubt)
         return self._held
 
     def _doubt(self) -> None:
         self._is_fresh = False
 
-    async def _reloaded(self) -> tuple[Snapshot, Board | None]:
-        version = self.store.version()
-        if self._held is None or version != self._version:
-            snapshot = await self.store.snapshot()
-            self._held, self._version = (snapshot, computed_board(snapshot)), version
-        return self._held
+    async def _latest(self) -> tuple[Snapshot, Board | None]:
+        """Return the latest state, read once however many wait for it."""
+        async with self._lock:
+            version = self.store.version()
+            if self._held is None or version != self._version:
+                snapshot = await self.store.snapshot()
+                self._held, self._version = (snapshot, computed_board(snapshot)), version
+            return self._held
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,12 @@ class Dispatcher:
     async def dispatched(self, message: Message, given: Fields) -> Dispatched:
         """Return what a request came to; RpcError for what the protocol refuses."""
         try:
-            if message.method == "tools/call":
-                return await self._called(message, given)
-            return await self._result(message)
+            if message.method != "tools/call":
+                return await self._result(message)
+            params = _params(message)
+            tool, arguments = self._tool(params), _arguments(params)
+            outcome = await self._calls.outcome(tool, given, repr(arguments), lambda: arguments)
+            return Dispatched(_tool_result(outcome), outcome.quota)
         except RpcError as error:
             error.request_id = message.request_id
             raise
@@ -87,12 +90,6 @@ class Dispatcher:
         tools = [listed(tool, coverage) for tool in self._tools.values()]
         shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
         return minified({"tools": shown}).encode()
-
-    async def _called(self, message: Message, given: Fields) -> Dispatched:
-        params = _params(message)
-        tool, arguments = self._tool(params), _arguments(params)
-        outcome = await self._calls.outcome(tool, given, repr(arguments), lambda: arguments)
-        return Dispatched(_tool_result(outcome), outcome.quota)
 
     def _tool(self, params: Params) -> AnyTool:
         name = params.get("name")

@@ -45,7 +45,7 @@ class McpEndpoint:
             if scope["method"] != "POST":
                 raise refused(405, "The MCP endpoint takes POST alone; it opens no stream.")
             check_media(given)
-            body = await read_body(receive, given)
+            body = await read_body(scope, receive)
         except ClientDisconnect:
             return
         except ApiError as error:

@@ -3,8 +3,9 @@
 Every refusal is ApiError.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -21,11 +22,20 @@ KEPT_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE = (b"connection", b"close")
-# An extension of ASGI by the service's own server: sends status, headers and the parts of a body
-# at once, or returns False.
-AT_ONCE = "signals.at_once"
+# Where the service's own server offers an `Exchange`: an extension of ASGI.
+EXCHANGE = "signals.exchange"
 # Where the headers of a request, once read, are kept for who is asked next.
 _FIELDS = "signals.fields"
+
+
+class Exchange(Protocol):
+    """A request and its answer by shorter ways than ASGI has, where nothing must be waited for."""
+
+    def body(self) -> bytes | None:
+        """Return the whole body, once; None where it has not come yet."""
+
+    def answer(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
+        """Send a whole answer, whose body comes in parts; return False where it must wait."""
 
 
 def fields(scope: Scope) -> Fields:
@@ -52,8 +62,8 @@ async def respond(
     headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
-    at_once = scope.get("extensions", {}).get(AT_ONCE)
-    if at_once is None or not at_once(status, headers, parts):
+    exchange = _exchange(scope)
+    if exchange is None or not exchange.answer(status, headers, parts):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"".join(parts)})
 
@@ -109,21 +119,22 @@ def qualities(accepted: bytes) -> dict[str, float]:
     return wanted
 
 
-async def read_body(receive: Receive, given: Fields) -> bytes:
+async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the body, 413 as soon as it is known to be longer than 1 MiB, chunked or not."""
-    declared = given.get(b"content-length", b"0")
+    declared = fields(scope).get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
         raise _too_large()
+    exchange = _exchange(scope)
+    if exchange is not None and (whole := exchange.body()) is not None:
+        return _bounded(whole)
     body = bytearray()
     while True:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise ClientDisconnect
         body += event.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
-        if not event.get("more_body", False):
-            return bytes(body)
+        if not event.get("more_body", False) or len(body) > MAX_BODY_BYTES:
+            return _bounded(bytes(body))
 
 
 @lru_cache(KEPT_VALUES)
@@ -145,6 +156,17 @@ def _quality(parameters: str) -> float:
             except ValueError:
                 return 1.0
     return 1.0
+
+
+def _exchange(scope: Scope) -> Exchange | None:
+    offered: Exchange | None = scope.get("extensions", {}).get(EXCHANGE)
+    return offered
+
+
+def _bounded(body: bytes) -> bytes:
+    if len(body) > MAX_BODY_BYTES:
+        raise _too_large()
+    return body
 
 
 def _too_large() -> ApiError:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from mcp_server.arguments import accepted, accepted_values, not_accepted, unknown_names
 from mcp_server.tools.json_schema import Schema
-from mcp_server.transport import fields, read_body
+from mcp_server.transport import read_body
 from rest_shim.endpoints import JSON, Endpoint
 from schemas.errors import invalid_parameter
 from schemas.purchase import AccessRequestResponse
@@ -26,7 +26,7 @@ Submissions = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
 async def submitted(request: Request, endpoint: Endpoint, submissions: Submissions) -> Response:
     """Answer one submission; ApiError is what the caller should read."""
     assert endpoint.body is not None
-    body = read_json(await read_body(request.receive, fields(request.scope)), endpoint.body)
+    body = read_json(await read_body(request.scope, request.receive), endpoint.body)
     address = request.client.host if request.client else "unknown"
     answer = await while_connected(request, submissions[endpoint.operation_id](body, address))
     is_update = isinstance(answer, AccessRequestResponse) and answer.status == "updated"

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from access.webhooks import Webhooks
 from mcp_server.calls import Calls
-from mcp_server.transport import fields, read_body
+from mcp_server.transport import read_body
 from rest_shim.routes import guarded
 
 PATH = "/webhooks/stripe"
@@ -16,7 +16,7 @@ def webhook_route(webhooks: Webhooks, calls: Calls) -> Route:
     """Return the route that takes signed messages; their bytes are verified as they arrived."""
 
     async def respond(request: Request) -> Response:
-        payload = await read_body(request.receive, fields(request.scope))
+        payload = await read_body(request.scope, request.receive)
         await webhooks.receive(payload, request.headers.get("stripe-signature"))
         return JSONResponse({"received": True})
 

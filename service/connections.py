@@ -7,7 +7,6 @@ and takes a head of any length.
 import resource
 from asyncio import Transport
 from collections.abc import Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -18,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from mcp_server.transport import AT_ONCE, CLOSE, HeaderList
+from mcp_server.transport import CLOSE, EXCHANGE, HeaderList
 
 EXCHANGE_S = 60.0
 # Descriptors that stores, sources and the payment processor need.
@@ -36,6 +35,60 @@ def most_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
     return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
+
+
+class AtOnce:
+    """An `Exchange` over a connection."""
+
+    __slots__ = ("_connection", "_cycle")
+
+    def __init__(self, connection: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
+        self._connection = connection
+        self._cycle = cycle
+
+    def body(self) -> bytes | None:
+        """Return the whole body, once; None where it has not come, or nobody waits any more."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.disconnected:
+            return None
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
+
+    def answer(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
+        """Send a whole answer, its head and what is small in one write; False where it must wait.
+
+        uvicorn writes head and body apart and searches each header for what ours never hold.
+        """
+        cycle, connection = self._cycle, self._connection
+        if connection.flow.write_paused or cycle.disconnected:
+            return False
+        cycle.response_started = cycle.response_complete = True
+        head = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            head += (name, b": ", value, b"\r\n")
+        if CLOSE in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            head.append(b"connection: close\r\n")
+        head.append(b"\r\n")
+        self._write(head, () if cycle.scope["method"] == "HEAD" else parts)
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            connection.transport.close()
+        cycle.on_response()
+        return True
+
+    def _write(self, head: list[bytes], parts: Sequence[bytes]) -> None:
+        write, small = self._connection.transport.write, head
+        for part in parts:
+            if len(part) < LARGE_BYTES:
+                small.append(part)
+            else:
+                write(b"".join(small))
+                write(part)
+                small = []
+        if small:
+            write(b"".join(small))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -98,48 +151,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Begin to answer a request, with a shorter way to send an answer that is ready."""
+        """Begin to answer a request, with shorter ways for a body and an answer that are ready."""
         # ASGI has dicts for extensions; this one is all that ours says.
-        extensions: Any = {AT_ONCE: partial(self._answer, cycle)}
+        extensions: Any = {EXCHANGE: AtOnce(self, cycle)}
         cycle.scope["extensions"] = extensions
         super()._start_asgi_task(cycle, app)
-
-    def _answer(
-        self, cycle: RequestResponseCycle, status: int, headers: HeaderList, parts: Sequence[bytes]
-    ) -> bool:
-        """Send a whole answer, its head and what is small in one write; False where it must wait.
-
-        uvicorn writes head and body apart and searches each header for what ours never hold.
-        """
-        if self.flow.write_paused or cycle.disconnected:
-            return False
-        cycle.response_started = cycle.response_complete = True
-        head = [STATUS_LINE[status]]
-        for name, value in (*self.server_state.default_headers, *headers):
-            head += (name, b": ", value, b"\r\n")
-        if CLOSE in headers:
-            cycle.keep_alive = False
-        elif not cycle.keep_alive:
-            head.append(b"connection: close\r\n")
-        head.append(b"\r\n")
-        self._write(head, () if cycle.scope["method"] == "HEAD" else parts)
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
-        return True
-
-    def _write(self, head: list[bytes], parts: Sequence[bytes]) -> None:
-        small = head
-        for part in parts:
-            if len(part) < LARGE_BYTES:
-                small.append(part)
-            else:
-                self.transport.write(b"".join(small))
-                self.transport.write(part)
-                small = []
-        if small:
-            self.transport.write(b"".join(small))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Let the answer be the last: the parser leaves what follows to another protocol."""

@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from access.billing.sandbox import SandboxBilling, SessionStatus
 from mcp_server.calls import Calls
-from mcp_server.transport import fields, read_body
+from mcp_server.transport import read_body
 from rest_shim.routes import guarded
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import Billing, instant
@@ -46,7 +46,7 @@ def pay_page_routes(billing: SandboxBilling, calls: Calls) -> list[Route]:
             raise ApiError("invalid_parameter", f"No such checkout is known. {ANEW}", 404)
         if request.method != "POST":
             return _shown(request, session, billing.status(session))
-        wanted = _wanted(await read_body(request.receive, fields(request.scope)))
+        wanted = _wanted(await read_body(request.scope, request.receive))
         status = await billing.settle(session, wanted)
         return _shown(request, session, status, 200 if status == wanted else 409)
 
