@@ -32,7 +32,7 @@ from schemas.vocabulary import DAY_MS, PERIOD_S, Timeframe, midnight_s
 from store.protocol import MarketStore
 from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
 
-PASS_S = 10 * DAY_S
+PASS_S = 40 * DAY_S
 FIRST_FEED_MS = 30 * DAY_MS
 Progressed = Callable[[int, int], None]
 
@@ -132,7 +132,7 @@ class Runs:
         return {asset.ticker for asset in (old.assets if old else ()) if asset.timeframes}
 
     async def catch_up(self, until: int, progressed: Progressed = lambda done, end: None) -> None:
-        """Run every hour up to `until` at which something is due, in passes of ten days.
+        """Run every hour up to `until` at which something is due, in passes of forty days.
 
         The passes lie on a fixed grid, so that a run killed between two of them and started again
         writes what an uninterrupted one would have written. It ends where the source ends. One

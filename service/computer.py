@@ -16,11 +16,11 @@ import structlog
 from access.upkeep import Upkeep
 from compute.indicators.contract import Indicator
 from service.computing import computing
+from service.heap import one_heap
 from service.lifetime import stoppable
 from service.logs import log_to_standard_error
 from service.parts import opened_parts
 from service.settings import Settings
-from service.threads import share
 from service.worker import end_with_parent
 
 SPAWNING = get_context("spawn")
@@ -119,7 +119,7 @@ async def _computed(
     parent: Connection,
 ) -> None:
     """Compute until it is told to end; tell the parent once the store is caught up."""
-    share()
+    one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         end_with_parent()

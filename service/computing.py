@@ -15,11 +15,11 @@ from compute.runs import Runs
 from compute.universe import load_universe
 from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
+from service.heap import one_heap, settle
 from service.lifetime import beside, stoppable
 from service.settings import Settings
 from service.sources import open_source
 from service.telling import Lines, Progressed, from_first, progress_bar, tell
-from service.threads import settle, share
 from store.protocol import LockTakenError
 from store.sqlite import SqliteMarketStore
 
@@ -31,7 +31,7 @@ async def compute(
     settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
 ) -> int:
     """Compute alone until interrupted, or until a recording has been played to its end."""
-    share()
+    one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         market = await SqliteMarketStore.open(settings.market_path)

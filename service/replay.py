@@ -9,9 +9,9 @@ from compute.schedule import last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from schemas.vocabulary import instant
+from service.heap import one_heap
 from service.settings import Settings
 from service.telling import from_first, progress_bar, tell
-from service.threads import share
 from store.sqlite import SqliteMarketStore
 
 
@@ -19,7 +19,7 @@ async def replay(
     settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
 ) -> int:
     """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
-    share()
+    one_heap()
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
     store = await SqliteMarketStore.open(settings.market_path)

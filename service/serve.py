@@ -21,11 +21,11 @@ from rest_shim.manifest import manifest
 from service.billing import billing_note, unreachable
 from service.computing import computing
 from service.connections import server_config
+from service.heap import one_heap
 from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
 from service.settings import Settings, SettingsError, is_loopback
 from service.telling import tell
-from service.threads import share
 from store.sqlite_access import SqliteAccessStore
 
 # Who connects while the service starts, or is busy, waits in it.
@@ -47,7 +47,7 @@ async def serve(
     settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
 ) -> int:
     """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
-    share()
+    one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         listener = opened.enter_context(closing(listen(settings)))

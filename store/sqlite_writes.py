@@ -2,9 +2,8 @@
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from operator import attrgetter
 
 from aiosqlite import Connection
@@ -199,10 +198,10 @@ async def _write_changes(
         db,
         "INSERT INTO changes (created_at, asset_id, indicator, timeframe, close_time, epoch, "
         '"before", "after", price, published) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)',
-        (
+        [
             (created_at, assets[ticker], INDICATOR_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
             for created_at, ticker, key, timeframe, *rest in changes
-        ),
+        ],
     )
 
 
@@ -237,7 +236,7 @@ async def _write_carries(db: Connection, work: Pass, assets: dict[str, int]) -> 
         "data) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
         "version = excluded.version, layout = excluded.layout, epoch = excluded.epoch, "
         "close_time = excluded.close_time, data = excluded.data",
-        (
+        [
             (
                 assets[row.ticker],
                 TIMEFRAME_CODES[row.timeframe],
@@ -249,7 +248,7 @@ async def _write_carries(db: Connection, work: Pass, assets: dict[str, int]) -> 
                 row.data,
             )
             for row in work.carries
-        ),
+        ],
     )
 
 
@@ -293,19 +292,12 @@ async def _write_link(db: Connection, head: _Head, work: Pass) -> None:
     )
 
 
-async def _insert(db: Connection, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
-    """Insert rows, which are made as they are written, so that no event loop waits for all of them.
+async def _insert(db: Connection, sql: str, rows: list[tuple[object, ...]]) -> None:
+    """Insert rows, many a statement: each statement lets another thread run, which may not yield.
 
     `sql` has the placeholders of one row.
     """
-    left = iter(rows)
-    while batch := list(islice(left, ROWS_A_STATEMENT[0])):
-        await _insert_batch(db, sql, batch)
-
-
-async def _insert_batch(db: Connection, sql: str, rows: list[tuple[object, ...]]) -> None:
-    """Insert rows, many a statement: each lets another thread run, which may not yield."""
-    one, done = f"({', '.join('?' * len(rows[0]))})", 0
+    one, done = f"({', '.join('?' * len(rows[0]))})" if rows else "", 0
     for size in ROWS_A_STATEMENT:
         many = sql.replace(one, ", ".join([one] * size))
         while len(rows) - done >= size:

@@ -96,6 +96,7 @@ class SimulatedSource:
         self._origin: Final = origin
         self._clock: Final = clock
         self._turn: Final = asyncio.Lock()
+        self._asked: Final = set[_Asked]()
         sessions = {asset.session for asset in universe.assets}
         self._floors: Final = {s: _Floor(s, universe.assets, seed) for s in sessions}
 
@@ -112,9 +113,24 @@ class SimulatedSource:
         return last_close(self._assets[ticker].session, at)
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
-        """Return what has arrived in (after, watermark]; an earlier bar still to come ends it."""
-        async with self._turn:
-            return await asyncio.to_thread(self._fetched, ticker, after, until)
+        """Return what has arrived in (after, watermark]; an earlier bar still to come ends it.
+
+        One thread makes what all who wait for their turn have asked for.
+        """
+        asked = _Asked(ticker, after, until)
+        self._asked.add(asked)
+        try:
+            async with self._turn:
+                if asked.found is None:
+                    await asyncio.to_thread(self._fetch_all, tuple(self._asked))
+        finally:
+            self._asked.discard(asked)
+        assert asked.found is not None
+        return asked.found
+
+    def _fetch_all(self, asked: Sequence["_Asked"]) -> None:
+        for one in asked:
+            one.found = one.found or self._fetched(one.ticker, one.after, one.until)
 
     def _fetched(self, ticker: str, after: int, until: int) -> Fetched:
         asset = self._assets[ticker]
@@ -129,6 +145,16 @@ class SimulatedSource:
         if asset.asset_class == "crypto" and asset.session == "24x7":
             funding = floor.settled(ticker, due, table[_CLOSE]).between(after, watermark)
         return Fetched(_series(due, table[:, _MOMENTUM:], watermark), funding, watermark)
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """A fetch that waits, and what it found."""
+
+    ticker: str
+    after: int
+    until: int
+    found: Fetched | None = None
 
 
 def _series(due: Hours, table: Prices, watermark: int) -> Series:

@@ -50,7 +50,8 @@ def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> D
     write_funding(folder, "BTC", START, early)
     write_funding(folder, "BTC", LATER, late)
     fresh, pruned = parent / "fresh.db", parent / "pruned.db"
-    asyncio.run(replay(fresh, folder, universe, late))
+    for until in (LATER + 20 * HOUR_S, late):
+        asyncio.run(replay(fresh, folder, universe, until))
     copy(fresh, pruned)
     assert asyncio.run(prune(pruned)) > 10
     return Databases(fresh, pruned)

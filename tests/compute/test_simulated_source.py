@@ -1,9 +1,12 @@
 """The made-up market: the same bits however asked for, late and missing bars, plausible prices."""
 
+import asyncio
 import hashlib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,6 +253,41 @@ async def test_assets_of_one_class_move_together(tickers: tuple[str, ...]):
     above = related[np.triu_indices(len(tickers), 1)]
     assert (above > 0.05).all()
     assert 0.15 < above.mean() < 0.9
+
+
+class Counting(ThreadPoolExecutor):
+    """Threads, and how often work was handed to them."""
+
+    handed = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.handed += 1
+        return super().submit(*args, **kwargs)
+
+
+async def test_all_who_wait_are_fetched_in_one_hop_and_get_what_one_alone_gets():
+    clock, threads = Clock(ORIGIN + 9 * DAY_S), Counting()
+    asyncio.get_running_loop().set_default_executor(threads)
+    source = SimulatedSource(load_universe(), ORIGIN, clock)
+    asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
+    together = await asyncio.gather(*asked)
+    assert threads.handed == 2
+    for ticker, one in zip(MIXED, together, strict=True):
+        alone = await source.fetch(ticker, ORIGIN, clock.now_s)
+        assert alone.watermark == one.watermark
+        assert alone.bars.close.tobytes() == one.bars.close.tobytes()
+
+
+async def test_a_fetch_that_is_given_up_takes_no_other_with_it():
+    clock = Clock(ORIGIN + 9 * DAY_S)
+    source = SimulatedSource(load_universe(), ORIGIN, clock)
+    asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
+    first, *others = map(asyncio.ensure_future, asked)
+    await asyncio.sleep(0)
+    first.cancel()
+    found = await asyncio.gather(first, *others, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(one, Fetched) and len(one.bars) for one in found[1:])
 
 
 async def test_volume_follows_the_day_and_the_moves():

@@ -189,6 +189,10 @@ MALFORMED = {
     "a name twice": b'{"jsonrpc":"2.0","method":"ping","method":"tools/list","id":1}',
     "an argument twice": b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":'
     b'{"name":"signals_get_catalog","arguments":{"ticker":"BTC","ticker":"ETH"}}}',
+    "a name twice in a list": b'{"jsonrpc":"2.0","method":"ping","id":1,"params":[{"b":1,"b":1}]}',
+    "a name twice, once escaped": b'{"jsonrpc":"2.0","method":"ping","id":1,"\\u0069d":1}',
+    "a name twice, once apart from its colon": b'{"jsonrpc":"2.0","method":"ping","id":1,"id" :1}',
+    "a name twice beside a colon in a text": b'{"jsonrpc":"2.0","method":"ping","id":":","id":1}',
     "an id beyond all numbers": b'{"jsonrpc":"2.0","method":"ping","id":1e999}',
     "a batch of batches": b"[[[]]]",
 }

@@ -1,4 +1,4 @@
-"""What threads share: short turns of the interpreter, one heap, and memory that is given back.
+"""What threads share: one heap, and memory that is given back.
 
 Each measures a process of its own, whose heaps no other test has made.
 """
@@ -8,9 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
-from service.threads import TURN_S
-from tests.service.test_serve import MovedClock, served_here, stored
 
 pytestmark = [
     pytest.mark.clause("operation"),
@@ -22,12 +19,12 @@ pytestmark = [
 THREADS = 4
 HEAPS = f"""
 import ctypes, sys, tempfile, threading
-from service.threads import share
+from service.heap import one_heap
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
-if sys.argv[1] == "share":
-    share()
+if sys.argv[1] == "one":
+    one_heap()
 together = threading.Barrier({THREADS})
 
 def allocate():
@@ -50,7 +47,7 @@ with tempfile.TemporaryFile() as told:
 GIVEN_BACK = """
 import ctypes
 from pathlib import Path
-from service.threads import settle
+from service.heap import settle
 
 def held_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -74,18 +71,9 @@ def printed(program: str, *arguments: str) -> int:
 
 
 def test_threads_allocate_from_one_heap():
-    assert printed(HEAPS, "leave") > 1
-    assert printed(HEAPS, "share") == 1
+    assert printed(HEAPS, "several") > 1
+    assert printed(HEAPS, "one") == 1
 
 
 def test_what_a_catch_up_freed_is_given_back():
     assert printed(GIVEN_BACK) > 50_000_000
-
-
-async def test_a_service_takes_short_turns(market):
-    before = sys.getswitchinterval()
-    try:
-        async with served_here(market, MovedClock(stored(market)[0] + 60_000)):
-            assert sys.getswitchinterval() == pytest.approx(TURN_S)
-    finally:
-        sys.setswitchinterval(before)

@@ -1,20 +1,17 @@
-"""How threads share a process: the interpreter by short turns, and one heap of the C library."""
+"""The memory of a process: one heap of the C library for all threads, and what is given back."""
 
 import ctypes
 import gc
-import sys
 from contextlib import suppress
 
-TURN_S = 0.001
 M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
-def share() -> None:
-    """Let an event loop wait less for threads beside it, and have these keep no heaps of their own.
+def one_heap() -> None:
+    """Have threads keep no heaps of their own.
 
     To be called before there are threads; C libraries other than glibc are left as they are.
     """
-    sys.setswitchinterval(TURN_S)
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
