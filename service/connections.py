@@ -4,9 +4,11 @@ uvicorn itself waits without end for the rest of a request and for a client that
 and takes a head of any length.
 """
 
+import os
 import resource
 from asyncio import Transport
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -25,8 +27,6 @@ RESERVED = 128
 MOST_CONNECTIONS = 10_000
 MOST_HEAD_BYTES = 64 * 1024
 UNANSWERED_S = 3
-# From here on a part of an answer is worth a write of its own: joining it copies it.
-LARGE_BYTES = 128 * 1024
 
 
 def most_connections() -> int:
@@ -55,9 +55,9 @@ class AtOnce:
         return body
 
     def answer(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Send a whole answer, its head and what is small in one write; False where it must wait.
+        """Send a whole answer, its head and body in one write; return False where it must wait.
 
-        uvicorn writes head and body apart and searches each header for what ours never hold.
+        uvicorn writes them apart and searches each header for what ours never hold.
         """
         cycle, connection = self._cycle, self._connection
         if connection.flow.write_paused or cycle.disconnected:
@@ -71,24 +71,27 @@ class AtOnce:
         elif not cycle.keep_alive:
             head.append(b"connection: close\r\n")
         head.append(b"\r\n")
-        self._write(head, () if cycle.scope["method"] == "HEAD" else parts)
+        self._write([b"".join(head), *(() if cycle.scope["method"] == "HEAD" else parts)])
         cycle.message_event.set()
         if not cycle.keep_alive:
             connection.transport.close()
         cycle.on_response()
         return True
 
-    def _write(self, head: list[bytes], parts: Sequence[bytes]) -> None:
-        write, small = self._connection.transport.write, head
+    def _write(self, parts: Sequence[bytes]) -> None:
+        """Write what the socket takes at once, and leave the rest to the transport.
+
+        A transport would join the parts first, and joining a large answer takes as long as sending.
+        """
+        transport, written = self._connection.transport, 0
+        if not (transport.is_closing() or transport.get_write_buffer_size()):
+            # What ails the connection, the transport finds and tells.
+            with suppress(OSError):
+                written = os.writev(transport.get_extra_info("socket").fileno(), parts)
         for part in parts:
-            if len(part) < LARGE_BYTES:
-                small.append(part)
-            else:
-                write(b"".join(small))
-                write(part)
-                small = []
-        if small:
-            write(b"".join(small))
+            if written < len(part):
+                transport.write(part[written:])
+            written = max(0, written - len(part))
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -178,6 +181,7 @@ def server_config(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -
     return uvicorn.Config(
         app,
         http=protocol,
+        loop="asyncio",
         ws="none",
         lifespan="off",
         log_config=None,

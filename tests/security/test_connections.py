@@ -1,6 +1,7 @@
 """Clients that are slow, idle or too many: they end, and the others are answered meanwhile."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -34,6 +35,10 @@ UNFINISHED = {
     "half a chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n9\r\n{",
     "no last chunk": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
 }
+
+
+MORE_THAN_SOCKETS_HOLD = 12_000_000
+ANSWER = re.compile(rb'{"jsonrpc".*?(?=HTTP/1.1 )', re.DOTALL)
 
 
 class Hasty(BoundedProtocol):
@@ -101,6 +106,25 @@ async def test_a_client_that_reads_no_answer_is_given_up(hasty: str):
         answered = statuses(await until_closed(reader))
     assert set(answered) == {200}
     assert len(answered) < 2000
+
+
+def listing(number: int) -> bytes:
+    body = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}' % number
+    return POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def test_a_client_that_reads_late_gets_every_answer_whole(served: Served):
+    (first,) = ANSWER.findall(await exchanged(served.base_url, listing(1) + LAST))
+    times = MORE_THAN_SOCKETS_HOLD // len(first)
+    async with connected(served.base_url) as (reader, writer):
+        writer.transport.pause_reading()
+        writer.write(b"".join(listing(number) for number in range(times)) + LAST)
+        for _ in range(100):
+            assert (await served.client.get("/api/v1")).status_code == 200
+        writer.transport.resume_reading()
+        received = await until_closed(reader)
+    numbered = [first.replace(b'"id":1', b'"id":%d' % number, 1) for number in range(times)]
+    assert ANSWER.findall(received) == numbered
 
 
 async def asks_on(connection: Connection) -> list[int]:
