@@ -132,9 +132,14 @@ class SqliteAccessStore:
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Decide and count groups of calls; at most MOST_GROUPS of them."""
-        return await self._connections.decided(
-            lambda db: sqlite_counts.count(db, groups, mode, limit)
+        decided = await self._connections.decided(
+            lambda db: sqlite_counts.counted_whole(db, groups, mode, limit)
         )
+        if left := [group for group in groups if group[:2] not in decided]:
+            decided |= await self._connections.decided(
+                lambda db: sqlite_counts.counted_in_part(db, left, mode, limit)
+            )
+        return [decided[group[:2]] for group in groups]
 
     async def create_claim(self, claim: ClaimRow) -> None:
         """Store a checkout."""

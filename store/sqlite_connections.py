@@ -92,10 +92,11 @@ class Connections:
         return number
 
     async def decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
-        """Return what statements decide, in one transaction.
+        """Return what one statement decides, or several in a transaction that they begin.
 
-        They run right here, for handing them to a thread takes many times as long; a thread waits
-        only for a writer who holds the file for longer than decisions of other processes take.
+        It is tried again where another process writes. It runs right here, for handing it to a
+        thread takes many times as long; a thread waits only for a writer who holds the file for
+        longer than decisions of other processes take.
         """
         async with self._direct_turn:
             with self._telling_errors():
@@ -108,22 +109,17 @@ class Connections:
     async def _decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         for pause_s in PAUSES_S:
             try:
-                return self._decided_now(decide)
+                return decide(self._direct)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
             await asyncio.sleep(pause_s)
         return await asyncio.to_thread(self._patiently, decide)
 
-    def _decided_now(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
-        self._direct.execute("BEGIN IMMEDIATE")
-        with self._direct:
-            return decide(self._direct)
-
     def _patiently(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
         self._direct.execute(PATIENT)
         try:
-            return self._decided_now(decide)
+            return decide(self._direct)
         finally:
             self._direct.execute(IMPATIENT)
 

@@ -43,25 +43,10 @@ FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.col
 """
 
 
-def count(
-    db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-) -> list[CountedGroup]:
-    """Decide and count calls; return what became of each group."""
-    whole = _counted(db, groups, mode, limit)
-    parts = {
-        group: _counted_singly(db, group, mode, limit) for group in groups if group[:2] not in whole
-    }
-    refused = _refused(db, list(parts), mode, limit) if parts else {}
-    return [
-        whole.get(group[:2]) or refused[group[:2]]._replace(counted=parts[group])
-        for group in groups
-    ]
-
-
-def _counted(
+def counted_whole(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[Place, CountedGroup]:
-    """Count the groups that fit whole; return by place what became of them."""
+    """Count the groups that fit whole, by one statement; return by place what became of them."""
     given = [mode, limit, *(value for group in groups for value in group)]
     rows = db.execute(_deciding(len(groups)), given).fetchall()
     sizes = {group[:2]: group.calls for group in groups}
@@ -71,11 +56,25 @@ def _counted(
     }
 
 
+def counted_in_part(
+    db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+) -> dict[Place, CountedGroup]:
+    """Count what still fits of groups that did not fit whole; return by place what became of them.
+
+    In one transaction, so that it can be tried again where another process writes.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    with db:
+        fitting = {group[:2]: _counted_singly(db, group, mode, limit) for group in groups}
+        refused = _refused(db, groups, mode, limit)
+    return {place: refused[place]._replace(counted=calls) for place, calls in fitting.items()}
+
+
 def _counted_singly(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
     """Count what still fits of a group that did not fit whole; return how many calls did."""
     one = group._replace(calls=1)
     counted = 0
-    while counted < group.calls - 1 and _counted(db, [one], mode, limit):
+    while counted < group.calls - 1 and counted_whole(db, [one], mode, limit):
         counted += 1
     return counted
 

@@ -182,24 +182,6 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAcce
         assert await connections.decided(lambda db, sql=asked: list(db.execute(sql))) == [(value,)]
 
 
-async def test_what_another_process_interrupts_is_decided_once(access: SqliteAccessStore) -> None:
-    notice = "INSERT INTO notices (name, detail, at) VALUES (?, '', 0)"
-    tries: list[int] = []
-    rival = sqlite3.connect(access._connections.path, timeout=0, check_same_thread=False)
-    with closing(rival):
-
-        def decide(db: sqlite3.Connection) -> None:
-            rival.rollback()
-            tries.append(len(tries))
-            db.execute(notice, (f"first {len(tries)}",))
-            with suppress(sqlite3.OperationalError):
-                rival.execute("BEGIN IMMEDIATE")
-            db.execute(notice, ("last",))
-
-        await access._connections.decided(decide)
-    assert [notice.name for notice in await access.notices()] == [f"first {len(tries)}", "last"]
-
-
 async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteAccessStore) -> None:
     await access.create_key(HASH, "agent", NOW)
     with pytest.raises(StoreError):

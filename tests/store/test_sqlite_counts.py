@@ -1,7 +1,9 @@
 """The one statement that decides calls, held against a model of a few lines."""
 
+import sqlite3
 import tempfile
 from collections import Counter
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,3 +193,22 @@ async def make_keys(access: SqliteAccessStore) -> None:
             await access.create_key(hashed(name), name, NOON)
         else:
             await buy(access, name, bought_in)
+
+
+async def test_what_another_process_interrupts_is_counted_once(access: SqliteAccessStore) -> None:
+    await access.create_key(hashed("member"), "member", 1)
+    rival = sqlite3.connect(access._connections.path, timeout=0, check_same_thread=False)
+    begun: list[str] = []
+
+    def interrupt(statement: str) -> None:
+        """Write before every second statement, unless a transaction keeps others out."""
+        rival.rollback()
+        if len(begun) % 2 == 0:
+            with suppress(sqlite3.OperationalError):
+                rival.execute("BEGIN IMMEDIATE")
+        begun.append(statement)
+
+    access._connections._direct.set_trace_callback(interrupt)
+    with closing(rival):
+        (decided,) = await access.count([CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3)
+    assert decided == CountedGroup(3, "spent", 3, "member")
