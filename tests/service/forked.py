@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -46,7 +47,9 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, if it runs still."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may be gone before its status is told.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it without a word."""
