@@ -53,16 +53,14 @@ class Keys:
 
 def sent_key(authorization: str | None, x_api_key: str | None) -> str:
     """Return the well-formed key that the two headers agree on; ApiError where there is none."""
-    if authorization is not None and x_api_key is None:
-        return _bearer_key(authorization)
-    if authorization is None and x_api_key is None:
-        raise ApiError("missing_key", f"This call needs an API key. {SEND} {BUY}", 401)
     sent = []
     if authorization is not None:
         sent.append(_bearer_key(authorization))
     if x_api_key is not None:
         sent.append(_well_formed(x_api_key.strip()))
-    if len(set(sent)) > 1:
+    if not sent:
+        raise ApiError("missing_key", f"This call needs an API key. {SEND} {BUY}", 401)
+    if sent[0] != sent[-1]:
         raise invalid_key("Authorization and X-Api-Key carry different keys: send one of them.")
     return sent[0]
 
