@@ -21,7 +21,7 @@ from bench.calls import (
     must_be_equal,
     sampled,
 )
-from bench.load import CONNECTIONS, drive
+from bench.load import drive
 from bench.peers.started import AS_OURS, DEFAULT, PEERS, SDK, limits, peers
 from bench.served import Ours, copied, run_alone, serving
 from bench.table import Row, compared
@@ -30,8 +30,6 @@ ROUNDS, SECONDS = 3, 1.0
 OVER_SDK, OF_OPEN = 10.0, 0.6
 # Heads and counters grow by some digits; a refusal is a fraction of an answer.
 SAME_SIZE = 0.05
-# A slow peer works at all connections at once, and would end none of its long answers in a round.
-LONG, FEW = 50_000, 8
 PEERS_OF = {
     USAGE.name: (SDK,),
     STATE_OF_ONE.name: tuple(PEERS),
@@ -51,8 +49,7 @@ class Lane:
 
     def calls_s(self) -> float:
         """Return the rate of one round; failures or answers of another size end the bench."""
-        connections = FEW if self.sample.wire_bytes > LONG else CONNECTIONS
-        load = drive(self.url, self.sample.call, SECONDS, connections)
+        load = drive(self.url, self.sample.call, SECONDS)
         grown = load.answer_bytes / self.sample.wire_bytes - 1
         if load.failed or abs(grown) > SAME_SIZE:
             raise SystemExit(f"{self.name}: {load.failed} failed, answers {grown:+.0%} in size")
