@@ -68,7 +68,7 @@ class Supervisor(Multiprocess):
         computer: Computer,
     ) -> None:
         """Hear signals from now on; `clock` tells epoch milliseconds."""
-        super().__init__(_config(Worker(settings, clock), workers), [listener])
+        super().__init__(worker_config(Worker(settings, clock), workers), [listener])
         self._computer = computer
 
     def supervise(self) -> int:
@@ -103,7 +103,8 @@ class Supervisor(Multiprocess):
                 log.warning("serving_again", died=old.pid, status=old.exitcode)
 
 
-def _config(app: Worker, workers: int) -> uvicorn.Config:
+def worker_config(app: Worker, workers: int) -> uvicorn.Config:
+    """Return how each of so many workers serves."""
     config = server_config(app)
     config.lifespan = "on"
     config.workers = workers

@@ -14,10 +14,14 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from service.settings import Settings
+from service.worker import Worker
+from service.workers import worker_config
 from tests.bad_inputs import STATE
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import Connection, connected, stored
+from tests.serving import loopback_socket
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -195,28 +199,44 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
     ]
 
 
-def sockets_of(pid: int) -> set[str]:
-    opened = (entry.readlink().name for entry in Path(f"/proc/{pid}/fd").iterdir())
-    return {name for name in opened if name.startswith("socket:")}
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
-def test_those_who_connect_at_once_are_shared_among_the_workers(service: Service) -> None:
-    for _ in range(5):
-        before = {worker: sockets_of(worker) for worker in service.workers}
-        with ExitStack() as opened:
-            asking = [opened.enter_context(socket.socket()) for _ in range(100)]
+def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
+    with ExitStack() as opened:
+        with service.answered_by(service.computing):
+            asking = [
+                opened.enter_context(
+                    socket.create_connection(("127.0.0.1", service.port), WITHIN_S)
+                )
+                for _ in range(100)
+            ]
             for each in asking:
-                each.setblocking(False)
-                each.connect_ex(("127.0.0.1", service.port))
-            for each in asking:
-                each.settimeout(WITHIN_S)
                 each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            for each in asking:
-                assert each.recv(12) == b"HTTP/1.1 200"
-            taken = [len(sockets_of(worker) - before[worker]) for worker in service.workers]
-        assert sum(taken) == len(asking)
-        assert min(taken) >= 10
+        assert {each.recv(12) for each in asking} == {b"HTTP/1.1 200"}
+
+
+async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
+    taken: list[asyncio.BaseTransport] = []
+
+    class Taking(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            taken.append(transport)
+
+    config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    turns = []
+    with ExitStack() as opened:
+        bound = opened.enter_context(loopback_socket())
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
+            bound.listen(10)
+            for _ in range(10):
+                opened.enter_context(socket.create_connection(bound.getsockname()))
+            while len(taken) < 10:
+                before = len(taken)
+                await asyncio.sleep(0)
+                turns.append(len(taken) - before)
+            for transport in taken:
+                transport.close()
+    # Some versions of asyncio take one more than they are asked to.
+    assert max(turns) <= 2
 
 
 def test_killed_processes_are_begun_again_while_others_serve(service: Service) -> None:
