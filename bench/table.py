@@ -30,7 +30,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def compared(what: str, ours: float, theirs: float, target: float | None = None) -> Row:
-    """Return the row of two rates, calls a second; ours is to be `target` times theirs."""
+    """Return the row of two rates, calls a second; ours is to be `target` times theirs, if any."""
     ratio = ours / theirs
     asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)
     return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *asked)

@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import httpx
@@ -237,6 +239,16 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
                 transport.close()
     # Some versions of asyncio take one more than they are asked to.
     assert max(turns) <= 2
+
+
+def test_workers_run_on_the_loop_of_asyncio_also_where_uvloop_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = ModuleType("uvloop")
+    monkeypatch.setattr(installed, "new_event_loop", object, raising=False)
+    monkeypatch.setitem(sys.modules, "uvloop", installed)
+    config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    assert config.get_loop_factory() is asyncio.SelectorEventLoop
 
 
 def test_killed_processes_are_begun_again_while_others_serve(service: Service) -> None:
