@@ -12,6 +12,8 @@ from schemas.vocabulary import DAY_MS, Instant, Mode, instant
 from store.access_protocol import MOST_GROUPS, AccessStore
 from store.access_rows import CallGroup, CountedGroup
 
+MOST_TURNS = 4
+
 
 class Admitted(NamedTuple):
     """Whose call was let in, and what it left of the day's quota."""
@@ -30,8 +32,8 @@ class Waiting(NamedTuple):
 class Admissions:
     """Decides calls on one access store; `mode` is the server's, `clock` tells epoch ms.
 
-    Calls that arrive while others are being written wait, and are then written together: one
-    commit, however many they are.
+    Calls that arrive turn upon turn of the event loop, or while others are being written, wait and
+    are then written together: one commit, however many they are.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Admissions:
         self._mode = mode
         self._daily_limit = daily_limit
         self._waiting: dict[tuple[bytes, int], Waiting] = {}
+        self._arrived = 0
         self._flushing: asyncio.Task[None] | None = None
 
     async def admit(
@@ -89,19 +92,28 @@ class Admissions:
         counted: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
         waiting.calls.append(counted)
         waiting.times.append(now)
+        self._arrived += 1
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         return counted
 
     async def _flush(self) -> None:
-        """Write what waits, together with what arrives in another turn, until nothing does."""
+        """Write what waits until nothing does."""
         try:
             while self._waiting:
-                await asyncio.sleep(0)
+                await self._gathered()
                 places = list(self._waiting)[:MOST_GROUPS]
                 await self._write({place: self._waiting.pop(place) for place in places})
         finally:
             self._flushing = None
+
+    async def _gathered(self) -> None:
+        """Wait for a turn of the loop that brings no call, for a commit costs as much as six."""
+        for _ in range(MOST_TURNS):
+            arrived = self._arrived
+            await asyncio.sleep(0)
+            if self._arrived == arrived:
+                return
 
     async def _write(self, waiting: Mapping[tuple[bytes, int], Waiting]) -> None:
         groups = [

@@ -3,7 +3,7 @@
 The SDK's HTTP app cannot keep SPEC.md (docs/decisions.md); its wire types serve here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import mcp_types
 from starlette.requests import ClientDisconnect
@@ -16,7 +16,7 @@ from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_parts
 from mcp_server.transport import (
     JSON_TYPE,
     Fields,
-    HeaderList,
+    body_at_hand,
     check_media,
     fields,
     quota_headers,
@@ -45,40 +45,38 @@ class McpEndpoint:
             if scope["method"] != "POST":
                 raise refused(405, "The MCP endpoint takes POST alone; it opens no stream.")
             check_media(given)
-            body = await read_body(scope, receive)
+            body = body_at_hand(scope) or await read_body(scope, receive)
         except ClientDisconnect:
             return
         except ApiError as error:
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
             await respond(scope, send, error.status, headers, self._calls.refusal(error))
             return
-        status, headers, parts = await self._answered(body, given)
-        await respond(scope, send, status, headers, *parts)
-
-    async def _answered(
-        self, body: bytes, given: Fields
-    ) -> tuple[int, HeaderList, Sequence[bytes]]:
-        if (refusal := _unserved_version(given)) is not None:
-            return 400, [JSON_TYPE], [error_bytes(refusal)]
+        status, headers = 200, [JSON_TYPE]
+        parts: tuple[bytes, ...] = ()
         try:
+            _check_version(given)
             message = parsed(body)
             if message.is_notification:
-                return 202, [], ()
-            answer = await self._dispatcher.dispatched(message, given)
+                status, headers = 202, []
+            else:
+                answer = await self._dispatcher.dispatched(message, given)
+                headers += quota_headers(answer.quota)
+                parts = result_parts(message.request_id, answer.result)
         except RpcError as error:
-            return 200, [JSON_TYPE], [error_bytes(error)]
-        parts = result_parts(message.request_id, answer.result)
-        return 200, [JSON_TYPE, *quota_headers(answer.quota)], parts
+            status, parts = error.status, (error_bytes(error),)
+        await respond(scope, send, status, headers, *parts)
 
 
-def _unserved_version(given: Fields) -> RpcError | None:
+def _check_version(given: Fields) -> None:
     version = given.get(b"mcp-protocol-version")
     if version is None or version in _SERVED:
-        return None
+        return
     requested = version.decode("latin-1")
-    return RpcError(
+    raise RpcError(
         mcp_types.INVALID_PARAMS,
         f"Unsupported MCP-Protocol-Version {shown(requested)}; "
         f"supported: {', '.join(SERVED_VERSIONS)}.",
+        status=400,
         data={"supported": list(SERVED_VERSIONS), "requested": requested[:60]},
     )

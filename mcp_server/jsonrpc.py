@@ -10,20 +10,27 @@ from pydantic_core import from_json
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 RequestId = str | int | None
+_ID_TYPES = frozenset({str, int, type(None)})
 Params = dict[str, Any]
 
 
 class RpcError(Exception):
-    """A failure of the protocol, answered as a JSON-RPC error object."""
+    """A failure of the protocol, answered as a JSON-RPC error object under an HTTP status."""
 
     def __init__(
-        self, code: int, message: str, request_id: RequestId = None, data: Any = None
+        self,
+        code: int,
+        message: str,
+        request_id: RequestId = None,
+        data: Any = None,
+        status: int = 200,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.request_id = request_id
         self.data = data
+        self.status = status
 
 
 class Message(NamedTuple):
@@ -122,10 +129,11 @@ def _malformed(why: str, request_id: RequestId = None) -> RpcError:
 
 def _message(value: dict[str, Any]) -> Message:
     request_id = value.get("id")
-    if isinstance(request_id, bool) or not isinstance(request_id, str | int | None):
+    if type(request_id) not in _ID_TYPES:
         raise _malformed("id must be a string, an integer or null")
     if value.get("jsonrpc") != "2.0":
         raise _malformed('jsonrpc must be "2.0"', request_id)
-    if not isinstance(value.get("method"), str):
+    method = value.get("method")
+    if not isinstance(method, str):
         raise _malformed("method must be a string", request_id)
-    return Message(value["method"], value.get("params"), request_id, "id" not in value)
+    return Message(method, value.get("params"), request_id, "id" not in value)

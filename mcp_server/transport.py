@@ -3,7 +3,7 @@
 Every refusal is ApiError.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -22,7 +22,7 @@ KEPT_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE = (b"connection", b"close")
-# Where the service's own server offers an `Exchange`: an extension of ASGI.
+# Where the service's own server puts an `Exchange` beside what ASGI says of a request.
 EXCHANGE = "signals.exchange"
 # Where the headers of a request, once read, are kept for who is asked next.
 _FIELDS = "signals.fields"
@@ -55,17 +55,33 @@ def values(scope: Scope, wanted: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == wanted]
 
 
-async def respond(
+def respond(
     scope: Scope, send: Send, status: int, headers: HeaderList, *parts: bytes
-) -> None:
+) -> Awaitable[None]:
     """Send a whole answer; its length joins its headers, and that no failure may be stored."""
     headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
-    exchange = _exchange(scope)
-    if exchange is None or not exchange.answer(status, headers, parts):
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"".join(parts)})
+    exchange: Exchange | None = scope.get(EXCHANGE)
+    if exchange is not None and exchange.answer(status, headers, parts):
+        return _SENT
+    return _send(send, status, headers, parts)
+
+
+class _Sent:
+    """What is awaited where nothing need be."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+_SENT = _Sent()
+
+
+async def _send(send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"".join(parts)})
 
 
 def quota_headers(quota: Allowance | None) -> HeaderList:
@@ -119,14 +135,18 @@ def qualities(accepted: bytes) -> dict[str, float]:
     return wanted
 
 
+def body_at_hand(scope: Scope) -> bytes | None:
+    """Return the body where it has come whole already, 413 where it is longer than 1 MiB."""
+    exchange: Exchange | None = scope.get(EXCHANGE)
+    whole = None if exchange is None else exchange.body()
+    return None if whole is None else _bounded(whole)
+
+
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the body, 413 as soon as it is known to be longer than 1 MiB, chunked or not."""
     declared = fields(scope).get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
         raise _too_large()
-    exchange = _exchange(scope)
-    if exchange is not None and (whole := exchange.body()) is not None:
-        return _bounded(whole)
     body = bytearray()
     while True:
         event = await receive()
@@ -156,11 +176,6 @@ def _quality(parameters: str) -> float:
             except ValueError:
                 return 1.0
     return 1.0
-
-
-def _exchange(scope: Scope) -> Exchange | None:
-    offered: Exchange | None = scope.get("extensions", {}).get(EXCHANGE)
-    return offered
 
 
 def _bounded(body: bytes) -> bytes:

@@ -155,9 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin to answer a request, with shorter ways for a body and an answer that are ready."""
-        # ASGI has dicts for extensions; this one is all that ours says.
-        extensions: Any = {EXCHANGE: AtOnce(self, cycle)}
-        cycle.scope["extensions"] = extensions
+        scope: Any = cycle.scope
+        scope[EXCHANGE] = AtOnce(self, cycle)
         super()._start_asgi_task(cycle, app)
 
     def _unsupported_upgrade_warning(self) -> None:

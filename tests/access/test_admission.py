@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from access.admission import Admissions, Admitted
+from access.admission import MOST_TURNS, Admissions, Admitted
 from access.keys import Keys
 from schemas.errors import ApiError
 from schemas.results import Quota
@@ -285,6 +285,24 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
     assert counts == list(range(1, 91))
     assert held.groups == [[1], [99]]
     assert stored(held) == [(clock.now // DAY_MS, 90)]
+
+
+async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
+    open_store: Open, keys: Keys, clock: Clock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    held.let_go.set()
+    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=90)
+    calls = []
+    for _ in range(20):
+        calls.append(asyncio.create_task(admissions.admit(None, api_key)))
+        await asyncio.sleep(0)
+    assert let_in(await asyncio.gather(*calls)) == list(range(1, 21))
+    written = [calls for [calls] in held.groups]
+    assert sum(written) == 20
+    assert MOST_TURNS <= max(written) <= MOST_TURNS + 1
 
 
 async def test_two_processes_on_one_file_admit_exactly_the_limit(
