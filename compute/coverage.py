@@ -19,15 +19,18 @@ def coverage(
     indicators: Iterable[Indicator],
     published_at: int,
     recorded_until: int | None,
+    served_from: int | None = None,
 ) -> Coverage:
-    """Return the coverage to publish at a market time; `recorded_until` is that of the last run.
+    """Return the coverage to publish at a market time.
 
-    Both are epoch ms.
+    `recorded_until` is that of the last run there will be, `served_from` that of the first whose
+    board is served; all are epoch ms.
     """
     return Coverage(
         published_at=published_at,
         source=source.kind,
         recorded_until=recorded_until,
+        served_from=served_from,
         assets=tuple(
             CoveredAsset(
                 ticker=asset.ticker,
@@ -35,6 +38,8 @@ def coverage(
                 asset_class=asset.asset_class,
                 timeframes=served(source.native(asset.ticker)),
                 alerts=_followed(asset, source),
+                listing=source.listing(asset.ticker),
+                delay_s=source.delay_s(asset.ticker),
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
             )

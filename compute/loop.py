@@ -5,7 +5,7 @@ does harm. What fails is logged and begun again from what the store holds.
 """
 
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -86,11 +86,11 @@ class Loop:
 
     async def _take_late(self, hour: int, asked_at: int) -> None:
         """Make the passes for late assets whose time comes after all were last asked (ms)."""
-        for offset_s in LATE_PASSES_S:
+        for offset_s in passes_s(self._runs.delays):
             at = market_ms(hour) + offset_s * 1000
             if asked_at >= at:
                 continue
-            if not self._runs.late or not await self._comes(hour, at):
+            if not self._runs.awaited or not await self._comes(hour, at):
                 break
             asked_at = self._clock()
             await self._runs.catch_up_late()
@@ -105,6 +105,14 @@ class Loop:
         if not self._stands_by:
             self._stands_by = True
             log.warning("standing_by", reason=str(error))
+
+
+def passes_s(delays: Iterable[int]) -> list[int]:
+    """Return when after a run what was not there is asked for again, in seconds.
+
+    That is for late assets, and when bars come that are delayed by so much.
+    """
+    return sorted({*LATE_PASSES_S, *(d + late for d in delays for late in (0, *LATE_PASSES_S))})
 
 
 def log_failure(error: Exception) -> None:

@@ -28,12 +28,11 @@ from compute.schedule import last_run, market_ms
 from compute.sources.source import Fetched, Source
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from compute.universe import Universe
-from schemas.vocabulary import DAY_MS, PERIOD_S, Timeframe, midnight_s
+from schemas.vocabulary import PERIOD_S, Timeframe, midnight_s
 from store.protocol import MarketStore
 from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
 
 PASS_S = 40 * DAY_S
-FIRST_FEED_MS = 30 * DAY_MS
 Progressed = Callable[[int, int], None]
 
 
@@ -79,13 +78,33 @@ class Runs:
         """The assets whose bars were due at the last pass and had not come."""
         return tuple(row.ticker for row in self._behind if row.is_late)
 
+    @property
+    def has_board(self) -> bool:
+        """Whether the store holds what can be served: of live markets no history half built."""
+        return self._done >= 0 and market_ms(self._done) >= (self._served_from or 0)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The assets of which a bar that closed by the last run has not come, late or not yet."""
+        behind = (row.ticker for row in self._behind)
+        return tuple(t for t in behind if self._seen[t] < self._source.last_close(t, self._done))
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """The delays (seconds) after which bars of some assets come, each once, sorted."""
+        found = {self._source.delay_s(ticker) for ticker in self._seen}
+        return tuple(sorted(found - {0}))
+
     async def prepare(self) -> None:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
         self._store.lock()
         started_at = await self._store.adopt_source(self._source.name, self._now())
         is_recorded = self._source.ends_at is not None
-        self._first_feed = 0 if is_recorded else max(0, started_at - FIRST_FEED_MS)
+        shown_ms = 1000 * self._source.shown_history_s
+        self._first_feed = 0 if is_recorded else max(0, started_at - shown_ms)
         self._backfilled = self._source.ends_at if is_recorded else last_run(started_at)
+        is_shown = is_recorded or shown_ms > 0
+        self._served_from = None if is_shown else market_ms(last_run(started_at))
         covered_before = await self._publish_coverage()
         native = {
             asset.ticker: timeframe
@@ -124,7 +143,14 @@ class Runs:
         """Publish what is covered from now on; return the assets that were covered before."""
         end = self._source.ends_at
         until = None if end is None else market_ms(end)
-        new = coverage(self._universe, self._source, self._indicators, self._now(), until)
+        new = coverage(
+            self._universe,
+            self._source,
+            self._indicators,
+            self._now(),
+            until,
+            served_from=self._served_from,
+        )
         snapshot = await self._store.snapshot()
         old = None if snapshot.market_time is None else snapshot.coverage
         today = datetime.fromtimestamp((snapshot.market_time or 0) // 1000, UTC).date()
@@ -136,8 +162,9 @@ class Runs:
 
         The passes lie on a fixed grid, so that a run killed between two of them and started again
         writes what an uninterrupted one would have written. It ends where the source ends. One
-        pass is committed while the next one steps.
+        pass is committed while the next one steps. SourceError where the source is not ready.
         """
+        await self._source.ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)
         work: Pass | None = None
         progressed(self._begun(), end)
@@ -259,14 +286,14 @@ class Runs:
     def _lagging(self, until: int) -> list[WatermarkRow]:
         """Return the assets known to the store whose watermark has not reached an hour."""
         now_s = (self._written_at(until) or market_ms(until)) // 1000
-        due = now_s - self._source.delay_s
         return [
-            WatermarkRow(ticker, self._seen[ticker], self._is_late(ticker, due))
+            WatermarkRow(ticker, self._seen[ticker], self._is_late(ticker, now_s))
             for ticker in sorted(self._live())
             if self._seen[ticker] < until and ticker in self._publish_from
         ]
 
-    def _is_late(self, ticker: str, due: int) -> bool:
+    def _is_late(self, ticker: str, now_s: int) -> bool:
+        due = now_s - self._source.delay_s(ticker)
         return self._seen[ticker] < self._source.last_close(ticker, due)
 
     def _until_removed(

@@ -28,6 +28,17 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Listing(_Frozen):
+    """Where bars are found; `perpetual` is the matching contract there, for its funding."""
+
+    venue: Text
+    symbol: Text
+    perpetual: Text | None = None
+
+    def __str__(self) -> str:
+        return f"{self.venue} {self.symbol}"
+
+
 class Asset(_Frozen):
     """One covered asset; `symbol` is what its venue calls it.
 
@@ -44,6 +55,14 @@ class Asset(_Frozen):
     removed_on: date | None = None
     continues_as: str | None = None
     alerts: bool = False
+    perpetual: Text | None = None
+    fallbacks: list[Listing] = []
+
+    @property
+    def listings(self) -> tuple[Listing, ...]:
+        """Where its bars are found, the first choice first."""
+        first = Listing(venue=self.venue, symbol=self.symbol, perpetual=self.perpetual)
+        return (first, *self.fallbacks)
 
 
 class Universe(_Frozen):

@@ -72,8 +72,10 @@ class Board:
 
 
 def computed_board(snapshot: Snapshot, is_past: bool = False) -> Board | None:
-    """Return the board of a snapshot, None where nothing had been computed yet."""
+    """Return the board of a snapshot, None where nothing that is served had been computed yet."""
     if snapshot.coverage is None or snapshot.market_time is None:
+        return None
+    if snapshot.market_time < (snapshot.coverage.served_from or 0):
         return None
     assets = {asset.ticker: asset for asset in snapshot.coverage.assets}
     names: dict[str, str] = {i.id: i.name for i in snapshot.coverage.indicators}

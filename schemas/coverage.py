@@ -22,7 +22,8 @@ class _Frozen(BaseModel):
 class CoveredAsset(_Frozen):
     """One asset of the universe; `timeframes` is empty where the source has no bars of it.
 
-    `alerts` are the timeframes on which alert engines follow it.
+    `alerts` are the timeframes on which alert engines follow it. `listing` is where its bars are
+    from where the source has several places; they may come `delay_s` after their close.
     """
 
     ticker: str
@@ -32,6 +33,8 @@ class CoveredAsset(_Frozen):
     alerts: tuple[Timeframe, ...] = ()
     removed_on: date | None = None
     continues_as: str | None = None
+    listing: str | None = None
+    delay_s: int = 0
 
 
 def together(lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
@@ -56,7 +59,8 @@ class CoveredIndicator(_Frozen):
 class Coverage(_Frozen):
     """The universe as the source can serve it; times are epoch ms of the market clock.
 
-    `recorded_until` is None while the source grows. `assets` holds the removed ones too.
+    `recorded_until` is None while the source grows. `assets` holds the removed ones too. No board
+    from before `served_from` is served.
     """
 
     published_at: int
@@ -65,6 +69,7 @@ class Coverage(_Frozen):
     assets: tuple[CoveredAsset, ...]
     indicators: tuple[CoveredIndicator, ...]
     renamed_on: date
+    served_from: int | None = None
 
     @property
     def tracked(self) -> tuple[CoveredAsset, ...]:

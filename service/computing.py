@@ -18,7 +18,7 @@ from schemas.vocabulary import instant
 from service.heap import one_heap, settle
 from service.lifetime import beside, stoppable
 from service.settings import Settings
-from service.sources import open_source
+from service.sources import opened_source
 from service.telling import Lines, Progressed, from_first, progress_bar, tell
 from store.protocol import LockTakenError
 from store.sqlite import SqliteMarketStore
@@ -53,16 +53,16 @@ async def computing(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
-    source = await open_source(settings, universe, market, clock)
-    if source.kind == "simulated":
-        tell(SIMULATED_NOTE)
-    runs = Runs(market, source, universe, indicators, clock)
-    is_prepared = await _is_prepared(runs)
-    catch_up = CatchUp(runs, market) if is_prepared else None
-    async with beside(_run(catch_up, runs, market, clock)) as running:
-        if catch_up is not None:
-            await catch_up.waited_for()
-        yield running
+    async with opened_source(settings, universe, market, clock) as source:
+        if source.kind == "simulated":
+            tell(SIMULATED_NOTE)
+        runs = Runs(market, source, universe, indicators, clock)
+        is_prepared = await _is_prepared(runs)
+        catch_up = CatchUp(runs, market, is_long=source.kind == "live") if is_prepared else None
+        async with beside(_run(catch_up, runs, market, clock)) as running:
+            if catch_up is not None:
+                await catch_up.waited_for()
+            yield running
 
 
 async def _is_prepared(runs: Runs) -> bool:
@@ -94,10 +94,12 @@ async def _run(
 class CatchUp:
     """Brings the store up to now; what follows may wait for it, or begin beside it."""
 
-    def __init__(self, runs: Runs, market: SqliteMarketStore) -> None:
+    def __init__(self, runs: Runs, market: SqliteMarketStore, *, is_long: bool) -> None:
+        """Of one that `is_long` no more is waited for than of one beside a board."""
         self._runs: Final = runs
         self._market: Final = market
-        self._has_board: Final = runs.done >= 0
+        self._has_board: Final = runs.has_board
+        self._is_long: Final = is_long
         self._what: Final = "catching up" if self._has_board else "building history"
         self._told: Progressed = Lines(self._what)
         self._over: Final = asyncio.Event()
@@ -123,11 +125,12 @@ class CatchUp:
         """Wait until it is over, or for a moment where the store holds a board already."""
         lines = self._told
         with progress_bar(self._what, otherwise=lines) as self._told, suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S if self._has_board else None):
+            async with asyncio.timeout(WAIT_S if self._has_board or self._is_long else None):
                 await self._over.wait()
         self._told, self._is_waited_for = lines, False
         if not self._over.is_set():
-            tell("Still catching up: answers say that they are stale until it is done.")
+            said = "say that they are stale" if self._has_board else "are 503"
+            tell(f"Still {self._what}: answers {said} until it is done.")
 
     async def _tell_stopped(self) -> None:
         kept = (await self._market.progress()).market_time

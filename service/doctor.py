@@ -20,7 +20,7 @@ from rest_shim.client_address import NOTICE
 from schemas.vocabulary import DAY_MS, instant
 from service.billing import open_billing, unreachable
 from service.settings import PREFIX, Settings, SettingsError
-from service.sources import open_source
+from service.sources import opened_source
 from store.access_protocol import AccessStore
 from store.copies import check_whole
 from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied
@@ -102,10 +102,12 @@ def _run(board: Board | None, now: int) -> Finding:
 
 async def _source(settings: Settings, store: MarketStore, clock: Callable[[], int]) -> Finding:
     try:
-        source = await open_source(settings, load_universe(settings.universe), store, clock)
+        async with opened_source(
+            settings, load_universe(settings.universe), store, clock
+        ) as source:
+            return Finding("ok", "source", source.name)
     except (SettingsError, SourceError, UniverseError) as error:
         return Finding("fix", "source", str(error))
-    return Finding("ok", "source", source.name)
 
 
 def _disk(path: Path) -> Finding:

@@ -26,6 +26,7 @@ PREFIX: Final = "SIGNALS_"
 CLIENTS_VARIABLE: Final = "SIGNALS_API_KEY"
 SQLITE: Final = "sqlite:///"
 STRIPE: Final = "stripe_"
+SECRETS: Final = (STRIPE, "alpaca_")
 
 
 def _as_limit(given: object) -> object:
@@ -52,10 +53,21 @@ class Settings(BaseModel):
     )
     source: str = Field(
         default="simulated",
-        description="Where bars come from: files:DIR, a folder of recorded bars, or simulated.",
+        description="Where bars come from: live, files:DIR (a folder of recorded bars) or "
+        "simulated.",
     )
     universe: Path | None = Field(
         default=None, description="Another universe file (TOML); default is the built-in one."
+    )
+    alpaca_key_id: str | None = Field(
+        default=None, description="Key id of Alpaca's market data, for equities of the live source."
+    )
+    alpaca_secret_key: SecretStr | None = Field(
+        default=None, description="The secret that goes with it."
+    )
+    live_api_base: str | None = Field(
+        default=None,
+        description="Another server in place of all venues, their hosts in the path, for tests.",
     )
     base_url: str | None = Field(
         default=None,
@@ -120,8 +132,9 @@ class Settings(BaseModel):
     @field_validator("source")
     @classmethod
     def _is_source(cls, value: str) -> str:
-        if value != "simulated" and not (value.startswith("files:") and value != "files:"):
-            raise ValueError("expected simulated or files:DIR")
+        is_folder = value.startswith("files:") and value != "files:"
+        if value not in ("simulated", "live") and not is_folder:
+            raise ValueError("expected simulated, live or files:DIR")
         return value
 
     @field_validator(
@@ -130,6 +143,8 @@ class Settings(BaseModel):
         "stripe_price_monthly",
         "stripe_price_yearly",
         "stripe_api_base",
+        "alpaca_key_id",
+        "alpaca_secret_key",
         mode="before",
     )
     @classmethod
@@ -151,7 +166,7 @@ class Settings(BaseModel):
         parse_proxies(comma_separated(value))
         return value
 
-    @field_validator("base_url", "stripe_api_base")
+    @field_validator("base_url", "stripe_api_base", "live_api_base")
     @classmethod
     def _is_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
@@ -233,7 +248,7 @@ def _wrong(error: ValidationError, values: Mapping[str, str]) -> str:
     """Return one line on the first wrong value, which is not repeated where it may be a secret."""
     first = error.errors(include_input=False)[0]
     field, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-    given = "" if field.startswith(STRIPE) else f"={values[field]!r}"
+    given = "" if field.startswith(SECRETS) else f"={values[field]!r}"
     return f"{PREFIX}{field.upper()}{given}: {reason}"
 
 

@@ -1,6 +1,9 @@
-"""Which source the settings mean: a recorded folder, or the simulated market of the store."""
+"""Which source the settings mean: live venues, a recorded folder, or the store's simulated one."""
 
-from collections.abc import Callable
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from compute.sources.files import FilesSource
 from compute.sources.simulated import SimulatedSource, first_origin, origin_of
@@ -10,24 +13,66 @@ from service.settings import Settings, SettingsError
 from store.protocol import MarketStore
 
 
-async def open_source(
+@asynccontextmanager
+async def opened_source(
     settings: Settings, universe: Universe, store: MarketStore, clock: Callable[[], int]
-) -> Source:
-    """Return the source; a simulated market goes on from the origin that the store remembers.
+) -> AsyncIterator[Source]:
+    """Open the source for the block; SettingsError where the store remembers another one.
 
-    SettingsError where the store remembers another source.
+    A simulated market goes on from the origin that the store remembers, a live asset at the venue
+    that its stored bars are from.
     """
     known = (await store.progress()).source
-    source: Source
-    if settings.bars_folder is not None:
-        source = FilesSource(settings.bars_folder, universe)
-    else:
-        origin = None if known is None else origin_of(known)
-        source = SimulatedSource(universe, origin or first_origin(clock() // 1000), clock)
-    if known not in (None, source.name):
-        setting = "simulated" if origin_of(str(known)) else known
+    async with AsyncExitStack() as opened:
+        source: Source
+        if settings.source == "live":
+            _check_known(settings, known, "live")
+            coverage = (await store.snapshot()).coverage
+            listings = (
+                {a.ticker: a.listing for a in coverage.assets if a.listing} if coverage else {}
+            )
+            source = await opened.enter_async_context(_live(settings, universe, clock, listings))
+        elif settings.bars_folder is not None:
+            source = FilesSource(settings.bars_folder, universe)
+        else:
+            origin = None if known is None else origin_of(known)
+            source = SimulatedSource(universe, origin or first_origin(clock() // 1000), clock)
+        _check_known(settings, known, source.name)
+        yield source
+
+
+async def _listings(store: MarketStore) -> dict[str, str]:
+    """Return where the bars that a store holds are from, by ticker."""
+    coverage = (await store.snapshot()).coverage
+    assets = () if coverage is None else coverage.assets
+    return {asset.ticker: asset.listing for asset in assets if asset.listing is not None}
+
+
+def _check_known(settings: Settings, known: str | None, name: str) -> None:
+    if known in (None, name):
+        return
+    setting = "simulated" if origin_of(str(known)) else known
+    raise SettingsError(
+        f"{settings.market_path} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
+        f"or SIGNALS_DATABASE_URL to another file for {name}"
+    )
+
+
+@asynccontextmanager
+async def _live(
+    settings: Settings, universe: Universe, clock: Callable[[], int], listings: dict[str, str]
+) -> AsyncIterator[Source]:
+    """Open the live source; its libraries are loaded for it alone."""
+    try:
+        from service.live import opened_venues
+    except ImportError as error:
         raise SettingsError(
-            f"{settings.market_path} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
-            f"or SIGNALS_DATABASE_URL to another file for {source.name}"
-        )
-    return source
+            f"SIGNALS_SOURCE=live needs more libraries ({error.name} is missing): "
+            "pip install 'signals[live]'"
+        ) from None
+    from compute.sources.live import LiveSource
+
+    async with opened_venues(settings, universe, clock, asyncio.sleep, random.random) as venues:
+        source = LiveSource(universe, venues, clock)
+        await source.open(listings)
+        yield source

@@ -27,7 +27,7 @@ class FilesSource:
     """Every bar of a folder, parsed and judged as a whole before anything is used."""
 
     kind: SourceKind = "recorded"
-    delay_s = 0
+    shown_history_s = 0
 
     def __init__(self, folder: Path, universe: Universe) -> None:
         """Read the folder; SourceError names the first file and row that cannot be read."""
@@ -56,6 +56,14 @@ class FilesSource:
         """Return 1h or, where only a daily file exists, 1d."""
         return self._native.get(ticker)
 
+    def listing(self, ticker: str) -> str | None:
+        """Return None: all bars are from one place."""
+        return None
+
+    def delay_s(self, ticker: str) -> int:
+        """Return 0: a recording is all there."""
+        return 0
+
     def next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of the next recorded bar."""
         times = self._bars[ticker].close_time
@@ -65,6 +73,9 @@ class FilesSource:
     def last_close(self, ticker: str, at: int) -> int:
         """Return -1: of a recording nothing more than what it holds is expected."""
         return -1
+
+    async def ready(self) -> None:
+        """Find nothing wrong: a recording depends on nothing outside."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return what is recorded in (after, until]; a finished file's watermark is `until`."""

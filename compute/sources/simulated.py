@@ -83,7 +83,7 @@ class SimulatedSource:
 
     kind: SourceKind = "simulated"
     ends_at: None = None
-    delay_s = 0
+    shown_history_s = 30 * DAY_S
 
     def __init__(
         self, universe: Universe, origin: int, clock: Callable[[], int], seed: int = SEED
@@ -104,6 +104,14 @@ class SimulatedSource:
         """Return 1h for every asset of the universe, the removed ones too."""
         return "1h" if ticker in self._assets else None
 
+    def listing(self, ticker: str) -> str | None:
+        """Return None: all bars are from one place."""
+        return None
+
+    def delay_s(self, ticker: str) -> int:
+        """Return 0: what comes after its close is late."""
+        return 0
+
     def next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
         return next_close(self._assets[ticker].session, max(after, self._origin))
@@ -111,6 +119,9 @@ class SimulatedSource:
     def last_close(self, ticker: str, at: int) -> int:
         """Return the last close of the asset's session by an instant."""
         return last_close(self._assets[ticker].session, at)
+
+    async def ready(self) -> None:
+        """Find nothing wrong: the market follows the clock, whatever it says."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return what has arrived in (after, watermark]; an earlier bar still to come ends it.

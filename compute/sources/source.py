@@ -27,12 +27,12 @@ class Fetched:
 class Source(Protocol):
     """Closed bars of a set of assets. `name` is what a store remembers it by.
 
-    `delay_s` is how long after its close a bar may come without being late.
+    `shown_history_s` is how much of what was before a first start the feed shows.
     """
 
     name: str
     kind: SourceKind
-    delay_s: int
+    shown_history_s: int
 
     @property
     def ends_at(self) -> int | None:
@@ -41,11 +41,20 @@ class Source(Protocol):
     def native(self, ticker: str) -> Timeframe | None:
         """Return the timeframe of the bars it delivers, None for an asset it does not cover."""
 
+    def listing(self, ticker: str) -> str | None:
+        """Return where the bars of an asset are from, None where the source has one place."""
+
+    def delay_s(self, ticker: str) -> int:
+        """Return how long after its close a bar of an asset may come without being late."""
+
     def next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of an asset's first bar that closes after a time, if it knows one."""
 
     def last_close(self, ticker: str, at: int) -> int:
         """Return when the last bar expected by an instant closes, -1 where none is expected."""
+
+    async def ready(self) -> None:
+        """Raise SourceError where nothing may be computed at the moment."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return the bars that close, and the rates that settle, in (after, until]."""

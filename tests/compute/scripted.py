@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from compute.audit import Audit
-from compute.bars import HOUR_S, NO_FUNDING, Series
+from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Series
 from compute.indicators.contract import Bar, Carry, Readings, Values
 from compute.loop import Loop
 from compute.runs import Runs
 from compute.sessions import complete_until, hours, last_close, next_close
-from compute.sources.source import Fetched, Source
+from compute.sources.source import Fetched, Source, SourceError
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
 from store.rows import ChangeRow, PassRow
@@ -105,7 +105,7 @@ class ScriptedSource:
     first in every fetch: it may fail, or take its time.
     """
 
-    delay_s = 0
+    shown_history_s = 30 * DAY_S
 
     def __init__(
         self,
@@ -121,11 +121,23 @@ class ScriptedSource:
         self.delays: dict[tuple[str, int], int | None] = {}
         self.before_fetch: Callable[[str, int], Awaitable[None]] | None = None
         self.begins_at = begins_at
+        self.venue_delays: dict[str, int] = {}
+        self.refusal: str | None = None
         self._clock = clock
         self._sessions = dict(sessions)
 
     def native(self, ticker: str) -> Timeframe | None:
         return "1h" if ticker in self._sessions else None
+
+    def listing(self, ticker: str) -> None:
+        return None
+
+    def delay_s(self, ticker: str) -> int:
+        return self.venue_delays.get(ticker, 0)
+
+    async def ready(self) -> None:
+        if self.refusal is not None:
+            raise SourceError(self.refusal)
 
     def next_close(self, ticker: str, after: int) -> int | None:
         close = next_close(self._sessions[ticker], max(after, self.begins_at))

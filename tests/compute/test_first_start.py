@@ -13,7 +13,7 @@ from compute.sources.simulated import SimulatedSource, first_origin, origin_of
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, TIMEFRAMES, midnight_s
 from service.settings import Settings
-from service.sources import open_source
+from service.sources import opened_source
 from store.rows import ChangeRow, Snapshot
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import Clock, Enough
@@ -118,11 +118,11 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
         clock.now, clock.ends_at = epoch(start) * 1000, epoch(start) + 7200
         store = await SqliteMarketStore.open(tmp_path / "m.db")
         try:
-            source = await open_source(settings, universe, store, clock)
-            assert origin_of(source.name) == epoch("2025-07-15")
-            runs = Runs(store, source, universe, INDICATORS, clock)
-            with pytest.raises(Enough):
-                await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
+            async with opened_source(settings, universe, store, clock) as source:
+                assert origin_of(source.name) == epoch("2025-07-15")
+                runs = Runs(store, source, universe, INDICATORS, clock)
+                with pytest.raises(Enough):
+                    await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
             assert (await store.progress()).source == source.name
             first_feed = epoch("2026-06-10T10:20:00") * 1000 - 30 * DAY_MS
             assert set((await store.publish_from()).values()) == {first_feed}

@@ -1,0 +1,164 @@
+"""Real markets as a source: each asset's bars from one venue, by the first of its listings there.
+
+What goes wrong at a venue leaves an asset where it is: late, with a reason, and nothing invented.
+"""
+
+import asyncio
+from collections.abc import Callable, Container, Mapping, Sequence
+from math import isfinite
+from statistics import median
+from typing import Final
+
+import structlog
+
+from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
+from compute.sessions import complete_until, last_close, next_close
+from compute.sources.source import Fetched, SourceError
+from compute.sources.venue import Venue, VenueError
+from compute.universe import Listing, Universe
+from schemas.vocabulary import SourceKind, Timeframe
+
+HISTORY_S: Final = 330 * DAY_S
+MOST_SKEW_MS: Final = 30_000
+
+log = structlog.get_logger("source")
+
+
+class LiveSource:
+    """Every asset of a universe that one of the venues lists; `clock` tells epoch ms."""
+
+    name = "live"
+    kind: SourceKind = "live"
+    ends_at: None = None
+    shown_history_s = 0
+
+    def __init__(
+        self, universe: Universe, venues: Mapping[str, Venue], clock: Callable[[], int]
+    ) -> None:
+        self._assets: Final = universe.by_ticker
+        self._venues: Final = venues
+        self._clock: Final = clock
+        self._begin: Final = (clock() // 1000 - HISTORY_S) // DAY_S * DAY_S
+        self._listings: dict[str, Listing] = {}
+        self.reasons: Final[dict[str, str]] = {}
+
+    async def open(self, remembered: Mapping[str, str]) -> None:
+        """Choose where each asset's bars come from; those that a store `remembered` stay.
+
+        That is the first of its listings that a venue confirms, or may yet: one that cannot be
+        asked is waited for, one that refuses this country is not. What no venue lists is not
+        covered.
+        """
+        names = list(self._venues)
+        asked = await asyncio.gather(*(self._listed(self._venues[name]) for name in names))
+        listed = dict(zip(names, asked, strict=True))
+        for ticker, asset in self._assets.items():
+            known = [one for one in asset.listings if one.venue in self._venues]
+            kept = [one for one in known if str(one) == remembered.get(ticker)]
+            confirmed = [one for one in known if one.symbol in listed[one.venue]]
+            if chosen := (kept or confirmed)[:1]:
+                self._listings[ticker] = chosen[0]
+
+    def native(self, ticker: str) -> Timeframe | None:
+        """Return 1h for what a venue lists."""
+        return "1h" if ticker in self._listings else None
+
+    def listing(self, ticker: str) -> str | None:
+        """Return venue and symbol of an asset's bars, None for one that is not covered."""
+        return str(self._listings[ticker]) if ticker in self._listings else None
+
+    def delay_s(self, ticker: str) -> int:
+        """Return the delay of an asset's venue."""
+        listing = self._listings.get(ticker)
+        return 0 if listing is None else self._venues[listing.venue].delay_s
+
+    def next_close(self, ticker: str, after: int) -> int | None:
+        """Return the next close of the asset's session, which may turn out to be a gap."""
+        return next_close(self._assets[ticker].session, max(after, self._begin))
+
+    def last_close(self, ticker: str, at: int) -> int:
+        """Return the last close of the asset's session by an instant."""
+        return last_close(self._assets[ticker].session, at)
+
+    async def ready(self) -> None:
+        """Raise SourceError where the machine's clock is not that of the venues."""
+        asked = await asyncio.gather(*map(self._skew_ms, self._venues.values()))
+        skews = [skew for skew in asked if skew is not None]
+        if skews and abs(skew := median(skews)) > MOST_SKEW_MS:
+            raise SourceError(
+                f"the clock of this machine is {abs(skew) / 1000:.0f} s "
+                f"{'ahead of' if skew > 0 else 'behind'} that of the venues: set it right (NTP); "
+                "nothing is computed until then"
+            )
+
+    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+        """Return what the venue tells of (after, until]; nothing, and why, where it fails."""
+        listing = self._listings[ticker]
+        venue = self._venues[listing.venue]
+        session = self._assets[ticker].session
+        begin = max(after, self._begin)
+        end = min(until, self._clock() // 1000 - venue.delay_s)
+        if last_close(session, end) <= begin:
+            return Fetched(NO_BARS, NO_FUNDING, max(after, complete_until(session, end)))
+        try:
+            told = await venue.bars(listing.symbol, begin, end)
+            rates = await self._rates(listing, max(after, self._begin - DAY_S), end)
+        except VenueError as error:
+            self._is_late_because(ticker, error.reason)
+            return Fetched(NO_BARS, NO_FUNDING, after)
+        bars = self._bars(ticker, told, begin, end)
+        watermark = self._watermark(ticker, bars, after, end)
+        return Fetched(bars, rates.between(after, watermark), watermark)
+
+    def _bars(self, ticker: str, told: Sequence[RawBar], begin: int, end: int) -> Series:
+        """Return what can be used of what was told, in order; the forming bar is not over yet."""
+        good, bad = accepted(told, HOUR_S)
+        if bad:
+            log.warning("bars_rejected", ticker=ticker, bars=len(bad), reason=bad[0][1])
+        bars = Series.of(good, HOUR_S)
+        return bars.where((bars.close_time > begin) & (bars.close_time <= end))
+
+    async def _rates(self, listing: Listing, after: int, until: int) -> Funding:
+        if listing.perpetual is None or after >= until:
+            return NO_FUNDING
+        told = await self._venues[listing.venue].funding(listing.perpetual, after, until)
+        return Funding.of(sorted({at: rate for at, rate in told if isfinite(rate)}.items()))
+
+    def _watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:
+        """Return the newest close; the clock while the session is closed and lacks none."""
+        session = self._assets[ticker].session
+        newest = int(bars.close_time[-1]) if len(bars) else after
+        if newest < last_close(session, until):
+            self._is_late_because(ticker, "the venue has no newer bar yet")
+            return newest
+        self.reasons.pop(ticker, None)
+        return max(newest, complete_until(session, until))
+
+    def _is_late_because(self, ticker: str, reason: str) -> None:
+        if self.reasons.get(ticker) != reason:
+            self.reasons[ticker] = reason
+            log.warning("bars_missing", ticker=ticker, at=self.listing(ticker), reason=reason)
+
+    async def _listed(self, venue: Venue) -> Container[str]:
+        """Return what a venue lists: nothing if it refuses us, all if it does not answer now."""
+        try:
+            return await venue.listed()
+        except VenueError as error:
+            log.warning("venue_not_asked", venue=venue.name, reason=error.reason)
+            return () if error.is_permanent else _Everything()
+
+    async def _skew_ms(self, venue: Venue) -> float | None:
+        """Return how far the machine's clock is ahead of a venue's, None where it is not told."""
+        before = self._clock()
+        try:
+            told = await venue.clock()
+        except VenueError:
+            return None
+        return (before + self._clock()) / 2 - told
+
+
+class _Everything(Container[str]):
+    """What a venue lists that could not be asked."""
+
+    def __contains__(self, symbol: object) -> bool:
+        return True
