@@ -49,17 +49,26 @@ def is_stale(board: Board, now: int) -> bool:
 def changes_at(board: Board, now: int) -> int | None:
     """Return when what `freshness` says of a board at `now` ends (epoch ms), None for never."""
     following = next_run("1h", board.market_time)
-    times = (board.market_time + LATE_PASSES_MS, following, following + GRACE_MS + 1)
+    windows = [at for window in _windows(board, has_late=True) for at in window]
+    times = (*windows, following, following + GRACE_MS + 1)
     return None if is_resting(board) else min((at for at in times if at > now), default=None)
 
 
 def nothing_new_before(board: Board, now: int, timeframe: Timeframe) -> Instant | None:
     """Return the next run; None where it is due, late assets may still come, or none follows."""
-    again = next_run(timeframe, board.market_time)
-    awaits_late = bool(board.snapshot.late) and now < board.market_time + LATE_PASSES_MS
-    if is_resting(board) or is_stale(board, now) or awaits_late or again <= now:
+    windows = _windows(board, has_late=bool(board.snapshot.late))
+    again = min([next_run(timeframe, board.market_time), *(w[0] for w in windows if w[0] > now)])
+    is_awaited = any(begins <= now < ends for begins, ends in windows)
+    if is_resting(board) or is_stale(board, now) or is_awaited or again <= now:
         return None
     return instant(again)
+
+
+def _windows(board: Board, *, has_late: bool) -> list[tuple[int, int]]:
+    """Return when bars may come between two runs (epoch ms): late ones, and those of delays."""
+    delays = [0] * has_late + [delay_s for delay_s in board.coverage.delays if delay_s]
+    begins = [board.market_time + 1000 * delay_s for delay_s in delays]
+    return [(at, at + LATE_PASSES_MS) for at in begins]
 
 
 def recorded_note(until: int) -> str:
@@ -88,6 +97,7 @@ def freshness(
         "nothing_new_before": nothing_new_before(board, now, timeframe or "1h"),
         "stale": stale,
         "late_assets": list(board.snapshot.late),
+        "most_delay_seconds": max(board.coverage.delays, default=0),
         "removed_assets": board.removed,
         "note": " ".join([*_standing_notes(board, now), *notes]) or None,
     }

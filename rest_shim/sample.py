@@ -139,6 +139,7 @@ def _meta() -> SignalsMeta:
         nothing_new_before=None,
         stale=False,
         late_assets=[],
+        most_delay_seconds=0,
         removed_assets=[],
         note=NOTE,
         retention_days=RETENTION_DAYS,

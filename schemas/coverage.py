@@ -77,6 +77,11 @@ class Coverage(_Frozen):
         return tuple(asset for asset in self.assets if asset.removed_on is None)
 
     @property
+    def delays(self) -> tuple[int, ...]:
+        """The delays (seconds) after which bars of assets may come, each once, sorted."""
+        return tuple(sorted({asset.delay_s for asset in self.tracked if asset.timeframes}))
+
+    @property
     def logged(self) -> tuple[CoveredIndicator, ...]:
         """The indicators whose changes the universe feed shows."""
         return tuple(indicator for indicator in self.indicators if indicator.logged)

@@ -42,6 +42,9 @@ class Freshness(Origin):
     nothing_new_before: AskAgain
     stale: bool = Field(description="True: a scheduled compute is overdue.")
     late_assets: list[str] = Field(description="Their bars were due at the last run, not there.")
+    most_delay_seconds: int = Field(
+        ge=0, description="Bars of some assets come so long after their close: not late by then."
+    )
     removed_assets: list[str] = Field(description="Their last readings no longer change.")
     note: str | None = Field(description="What to tell the user, or why the answer is empty.")
 

@@ -12,10 +12,24 @@ pytestmark = pytest.mark.clause("fresh")
 READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 
 
+def delayed(published, delay_s):
+    """Return a coverage whose first asset comes later than the others."""
+    first, *rest = published.assets
+    assets = (first.model_copy(update={"delay_s": delay_s}), *rest)
+    return published.model_copy(update={"assets": assets})
+
+
 def meta(
-    market_time=NOON, now=NOON, source="simulated", recorded_until=None, late=(), timeframe=None
+    market_time=NOON,
+    now=NOON,
+    source="simulated",
+    recorded_until=None,
+    late=(),
+    timeframe=None,
+    delay_s=0,
 ):
-    snapshot = Snapshot(coverage(source, recorded_until), market_time, market_time, READINGS, late)
+    published = delayed(coverage(source, recorded_until), delay_s)
+    snapshot = Snapshot(published, market_time, market_time, READINGS, late)
     return Freshness(**freshness(computed_board(snapshot), now, timeframe=timeframe)).model_dump(
         by_alias=True
     )
@@ -91,23 +105,42 @@ def test_something_new_may_come_while_late_assets_are_waited_for():
     assert meta(late=("ETH",), now=NOON + 180_000)["nothing_new_before"] is not None
 
 
+def test_something_new_may_come_when_delayed_bars_do():
+    assert meta()["most_delay_seconds"] == 0
+    assert meta(delay_s=900)["most_delay_seconds"] == 900
+    begins, ends = NOON + 900_000, NOON + 1_080_000
+    assert meta(delay_s=900)["nothing_new_before"] == instant(begins)
+    assert meta(delay_s=900, now=begins)["nothing_new_before"] is None
+    assert meta(delay_s=900, now=ends - 1)["nothing_new_before"] is None
+    assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+
+
+def test_history_that_is_not_whole_yet_is_no_board():
+    published = coverage("live").model_copy(update={"served_from": NOON})
+    assert computed_board(Snapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
+    assert computed_board(Snapshot(published, NOON, NOON, READINGS)) is not None
+
+
 def test_nothing_new_is_expected_of_a_recording_at_its_end():
     assert meta(source="recorded", recorded_until=NOON)["nothing_new_before"] is None
 
 
+@pytest.mark.parametrize("delay_s", [0, 900])
 @pytest.mark.parametrize("late", [(), ("ETH",)])
 @pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
 @pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
-def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time):
-    snapshot = Snapshot(coverage(), market_time, market_time, READINGS, late)
+def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time, delay_s):
+    published = delayed(coverage(), delay_s)
+    snapshot = Snapshot(published, market_time, market_time, READINGS, late)
     board, now = computed_board(snapshot), market_time
+    given = {"late": late, "timeframe": timeframe, "delay_s": delay_s}
     while (then := changes_at(board, now)) is not None:
-        said = meta(market_time, now, late=late, timeframe=timeframe)
-        assert meta(market_time, then - 1, late=late, timeframe=timeframe) == said
+        said = meta(market_time, now, **given)
+        assert meta(market_time, then - 1, **given) == said
         now = then
-    said = meta(market_time, now, late=late, timeframe=timeframe)
+    said = meta(market_time, now, **given)
     assert said["stale"] is True
-    assert meta(market_time, now + 10**9, late=late, timeframe=timeframe) == said
+    assert meta(market_time, now + 10**9, **given) == said
 
 
 def test_nothing_computed_yet_makes_no_board():
