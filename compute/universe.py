@@ -18,6 +18,7 @@ from schemas.vocabulary import AssetClass, midnight_s
 Session = Literal["24x7", "24x5", "XNYS", "XNAS"]
 Ticker = Annotated[str, Field(pattern=r"^[A-Z0-9]{1,12}$")]
 Text = Annotated[str, Field(min_length=1)]
+Derivative = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
 
 
 class UniverseError(OperatorError, ValueError):
@@ -29,18 +30,23 @@ class _Frozen(BaseModel):
 
 
 class Listing(_Frozen):
-    """Where bars are found; `perpetual` is the matching contract there, for its funding."""
+    """Where bars are found: `symbol` is what the venue calls it, `perpetual` has its funding."""
 
     venue: Text
     symbol: Text
-    perpetual: Text | None = None
+    perpetual: Derivative | None = None
+
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether its bars are those of a derivative, which only stands in for the asset."""
+        return ":" in self.symbol
 
     def __str__(self) -> str:
         return f"{self.venue} {self.symbol}"
 
 
 class Asset(_Frozen):
-    """One covered asset; `symbol` is what its venue calls it.
+    """One covered asset; `venue`, `symbol` and `perpetual` are its first choice.
 
     `alerts` says whether the alert engines follow it.
     """
@@ -51,16 +57,16 @@ class Asset(_Frozen):
     session: Session
     symbol: Text
     venue: Text
+    perpetual: Derivative | None = None
+    fallbacks: Annotated[tuple[Listing, ...], Field(strict=False)] = ()
     added_on: date
     removed_on: date | None = None
     continues_as: str | None = None
     alerts: bool = False
-    perpetual: Text | None = None
-    fallbacks: list[Listing] = []
 
     @property
     def listings(self) -> tuple[Listing, ...]:
-        """Where its bars are found, the first choice first."""
+        """Where its bars are found: the first choice, then the fallbacks in their order."""
         first = Listing(venue=self.venue, symbol=self.symbol, perpetual=self.perpetual)
         return (first, *self.fallbacks)
 
@@ -164,7 +170,9 @@ def _entry(content: dict[str, Any], index: int) -> str:
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:
-    return ".".join(str(part) for part in place) + ": " if place else ""
+    """Return a place in a file as people count: from 1."""
+    parts = [str(part + 1 if isinstance(part, int) else part) for part in place]
+    return ".".join(parts) + ": " if place else ""
 
 
 def _refusal(source: object, fault: str) -> UniverseError:

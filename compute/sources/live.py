@@ -9,10 +9,11 @@ from math import isfinite
 from statistics import median
 from typing import Final
 
+import numpy as np
 import structlog
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
-from compute.sessions import complete_until, last_close, next_close
+from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.source import Fetched, SourceError
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Listing, Universe
@@ -111,12 +112,16 @@ class LiveSource:
         return Fetched(bars, rates.between(after, watermark), watermark)
 
     def _bars(self, ticker: str, told: Sequence[RawBar], begin: int, end: int) -> Series:
-        """Return what can be used of what was told, in order; the forming bar is not over yet."""
+        """Return what can be used of what was told, in order.
+
+        Neither the forming bar nor what perpetuals do while the session is closed.
+        """
         good, bad = accepted(told, HOUR_S)
         if bad:
             log.warning("bars_rejected", ticker=ticker, bars=len(bad), reason=bad[0][1])
         bars = Series.of(good, HOUR_S)
-        return bars.where((bars.close_time > begin) & (bars.close_time <= end))
+        due = hours(self._assets[ticker].session, begin, end).close_time
+        return bars.where(np.isin(bars.close_time, due))
 
     async def _rates(self, listing: Listing, after: int, until: int) -> Funding:
         if listing.perpetual is None or after >= until:

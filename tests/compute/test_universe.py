@@ -67,10 +67,6 @@ def test_tickers_and_names_are_distinct(packaged: Universe):
     assert len({asset.name for asset in packaged.assets}) == 252
 
 
-def test_one_venue_never_serves_the_same_symbol_twice(packaged: Universe):
-    assert len({(asset.venue, asset.symbol) for asset in packaged.assets}) == 252
-
-
 def test_the_assets_everyone_expects_are_tracked(packaged: Universe):
     assert {asset.ticker for asset in packaged.tracked} >= set(REQUIRED.split())
 
@@ -159,6 +155,30 @@ FAULTS = {
     "unknown field": (
         HEAD + entry("BTC", "removed_at = 2025-01-01\n"),
         ["asset 1 (BTC): removed_at: is not a known field"],
+    ),
+    "a fallback without symbol": (
+        HEAD + entry("BTC") + entry("ETH", 'fallbacks = [{venue = "okx"}]\n'),
+        ["asset 2 (ETH): fallbacks.1.symbol: is missing"],
+    ),
+    "an empty venue in a second fallback": (
+        HEAD
+        + entry(
+            "BTC",
+            'fallbacks = [{venue = "okx", symbol = "B/U"}, {venue = "", symbol = "B/U"}]\n',
+        ),
+        ["asset 1 (BTC): fallbacks.2.venue: "],
+    ),
+    "an unknown field of a fallback": (
+        HEAD + entry("BTC", 'fallbacks = [{venue = "okx", symbol = "B/U", funding = "x"}]\n'),
+        ["asset 1 (BTC): fallbacks.1.funding: is not a known field"],
+    ),
+    "fallbacks not a list": (
+        HEAD + entry("BTC", 'fallbacks = "okx"\n'),
+        ["asset 1 (BTC): fallbacks: ", "not 'okx'"],
+    ),
+    "a perpetual that is a spot market": (
+        HEAD + entry("BTC", 'perpetual = "BTC/USDT"\n'),
+        ["asset 1 (BTC): perpetual: ", "not 'BTC/USDT'"],
     ),
     "date as text": (HEAD + entry("BTC", added_on='"2024-01-15"'), ["(BTC): added_on: "]),
     "date with a time": (HEAD + entry("BTC", added_on="2024-01-15T00:00:00Z"), ["added_on: "]),

@@ -1,0 +1,186 @@
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compute.universe import Asset, Listing, Universe, load_universe
+
+pytestmark = pytest.mark.clause("live")
+
+EXCHANGES = {"binance", "bybit", "okx", "kraken", "hyperliquid", "kucoin", "gate", "coinbase"}
+VENUES = EXCHANGES | {"alpaca"}
+RENAMED = {
+    "TON": "GRAM: the coin's name since June 2026",
+    "BTTC": "BTT: the same token on some venues",
+    "NEIRO": "NEIROCTO: tells it from another coin of that name",
+}
+ANOTHER_BASE = {
+    ("binance", "RAYSOL/USDT:USDT"): "RAY",
+    ("bybit", "PUMPFUN/USDT:USDT"): "PUMP",
+}
+WITHOUT_FUNDING = {
+    "BTTC": "no perpetual on Binance; its fallback on Gate has one",
+    "DCR": "no perpetual on a venue that this build knows",
+    "LEO": "no perpetual on a venue that this build knows",
+    "OKB": "no perpetual of an exchange's own token there",
+    "PI": "no perpetual known on OKX; its fallback on Gate has one",
+}
+METALS = {"XAU": "GOLD", "XAG": "SILVER", "XPT": "PLATINUM", "XPD": "PALLADIUM"}
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Universe:
+    return load_universe()
+
+
+def base(symbol: str) -> str:
+    """Return the coin of a symbol, without the thousands that a contract may stand for."""
+    coin = symbol.split("/")[0]
+    return re.sub(r"^1000(?=[A-Z])|(?<=[A-Z])1000$", "", coin)
+
+
+def of_class(universe: Universe, asset_class: str) -> list[Asset]:
+    return [asset for asset in universe.tracked if asset.asset_class == asset_class]
+
+
+def every_listing(universe: Universe) -> list[tuple[Asset, Listing]]:
+    return [(asset, listing) for asset in universe.assets for listing in asset.listings]
+
+
+def test_an_asset_without_the_new_fields_has_its_one_listing(packaged: Universe):
+    removed = packaged.by_ticker["MATIC"]
+    assert removed.listings == (Listing(venue="binance", symbol="MATIC/USDT"),)
+
+
+def test_the_first_choice_comes_before_the_fallbacks_in_their_order(packaged: Universe):
+    listings = packaged.by_ticker["SHIB"].listings
+    assert [(each.venue, each.symbol, each.perpetual) for each in listings] == [
+        ("binance", "SHIB/USDT", "1000SHIB/USDT:USDT"),
+        ("bybit", "SHIB/USDT", "SHIB1000/USDT:USDT"),
+        ("okx", "SHIB/USDT", "SHIB/USDT:USDT"),
+        ("kraken", "SHIB/USD", None),
+    ]
+
+
+def test_every_venue_is_one_that_this_build_has_a_client_for(packaged: Universe):
+    assert {listing.venue for _, listing in every_listing(packaged)} == VENUES
+
+
+def test_no_two_assets_share_a_symbol_or_a_perpetual_of_a_venue(packaged: Universe):
+    symbols = Counter(
+        (listing.venue, symbol)
+        for _, listing in every_listing(packaged)
+        for symbol in (listing.symbol, listing.perpetual)
+        if symbol
+    )
+    assert [symbol for symbol, count in symbols.items() if count > 1] == []
+
+
+def test_an_asset_is_listed_once_a_venue(packaged: Universe):
+    for asset in packaged.assets:
+        venues = [listing.venue for listing in asset.listings]
+        assert len(set(venues)) == len(venues), asset.ticker
+
+
+def test_a_symbol_names_the_coin_of_its_ticker(packaged: Universe):
+    others = {
+        asset.ticker
+        for asset in of_class(packaged, "crypto")
+        for listing in asset.listings
+        if listing.symbol.split("/")[0] != asset.ticker
+    }
+    assert others == RENAMED.keys()
+
+
+def test_a_perpetual_belongs_to_the_same_coin_as_the_spot_market(packaged: Universe):
+    for asset, listing in every_listing(packaged):
+        if listing.perpetual:
+            named = (listing.venue, listing.perpetual)
+            belongs_to = ANOTHER_BASE.get(named, base(listing.perpetual))
+            assert belongs_to == base(listing.symbol), asset.ticker
+
+
+def test_the_memecoin_and_index_spx_is_nowhere(packaged: Universe):
+    assert [asset for asset, each in every_listing(packaged) if "SPX" in each.symbol] == []
+
+
+def test_tickers_of_one_letter_are_a_coin_at_exchanges_or_a_stock_at_alpaca(packaged: Universe):
+    short = {asset.ticker: asset for asset in packaged.assets if len(asset.ticker) == 1}
+    assert {t: asset.asset_class for t, asset in short.items()} == {
+        "A": "crypto",
+        "S": "crypto",
+        "W": "crypto",
+        "V": "stock",
+    }
+    for ticker in "ASW":
+        assert {listing.symbol.split("/")[0] for listing in short[ticker].listings} == {ticker}
+
+
+def test_bars_of_coins_are_spot_bars(packaged: Universe):
+    stand_ins = [
+        a.ticker for a in of_class(packaged, "crypto") for x in a.listings if x.is_stand_in
+    ]
+    assert stand_ins == []
+
+
+def test_every_coin_has_a_fallback(packaged: Universe):
+    assert [a.ticker for a in of_class(packaged, "crypto") if not a.fallbacks] == []
+
+
+def test_every_coin_has_funding_at_its_first_choice_or_a_reason_why_not(packaged: Universe):
+    without = {a.ticker for a in of_class(packaged, "crypto") if a.perpetual is None}
+    assert without == WITHOUT_FUNDING.keys()
+
+
+def test_kraken_which_serves_720_bars_is_never_asked_before_another(packaged: Universe):
+    for asset, listing in every_listing(packaged):
+        last = len(asset.listings) > 1 and listing == asset.listings[-1]
+        assert listing.venue != "kraken" or last, asset.ticker
+
+
+def test_stocks_come_from_alpaca_by_their_ticker_and_fall_back_on_stand_ins(packaged: Universe):
+    for asset in of_class(packaged, "stock"):
+        first, *others = asset.listings
+        assert first == Listing(venue="alpaca", symbol=asset.ticker)
+        assert not first.is_stand_in
+        assert all(other.is_stand_in for other in others)
+        spelled = {other.symbol.split("/")[0].removeprefix("XYZ-") for other in others}
+        assert spelled <= {asset.ticker}
+
+
+def test_metals_come_from_perpetuals_that_stand_in_for_them(packaged: Universe):
+    for asset in of_class(packaged, "metal"):
+        assert [(each.venue, each.symbol, each.is_stand_in) for each in asset.listings] == [
+            ("binance", f"{asset.ticker}/USDT:USDT", True),
+            ("hyperliquid", f"XYZ-{METALS[asset.ticker]}/USDC:USDC", True),
+        ]
+
+
+def counted(universe: Universe, chosen: Callable[[Asset], list[Listing]]) -> Counter[str]:
+    return Counter(listing.venue for asset in universe.tracked for listing in chosen(asset))
+
+
+def test_the_page_of_sources_counts_the_assets_of_each_venue(packaged: Universe):
+    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
+    allowed = {a.ticker: [x for x in a.listings if x.venue != "binance"] for a in packaged.tracked}
+    columns = [
+        counted(packaged, lambda asset: [asset.listings[0]]),
+        counted(packaged, lambda asset: [x for x in asset.listings[:1] if x.perpetual]),
+        counted(packaged, lambda asset: allowed[asset.ticker][:1]),
+        counted(packaged, lambda asset: [x for x in allowed[asset.ticker][:1] if x.perpetual]),
+        counted(packaged, lambda asset: list(asset.fallbacks)),
+    ]
+    assert {venue: [int(cell) for cell in cells] for venue, *cells in rows} == {
+        venue: [column[venue] for column in columns] for venue in VENUES
+    }
+
+
+def test_the_page_of_sources_counts_the_stocks_that_nothing_stands_in_for(packaged: Universe):
+    stocks = of_class(packaged, "stock")
+    covered = sum(bool(asset.fallbacks) for asset in stocks)
+    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    assert f"Without a key {covered} stocks and funds" in page
+    assert f"the other {len(stocks) - covered} are not covered" in page
