@@ -1,0 +1,20 @@
+"""The double, at a fixed hour."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.serving import Clock
+from tests.venues.double import VenuesDouble, venues
+from tests.venues.round_numbers import NOW
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOW * 1000)
+
+
+@pytest.fixture
+async def double(clock: Clock) -> AsyncIterator[VenuesDouble]:
+    async with venues(clock) as running:
+        yield running

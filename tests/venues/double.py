@@ -1,0 +1,146 @@
+"""Every venue on one loopback port, in the test's own event loop, that tests trouble.
+
+    async with venues(clock) as double:
+        double.venue("binance").lists("BTC/USDT", market)
+        redirected(ccxt.binance(), double.base_url)
+
+A venue's real host is the first part of the path: BASE/api.binance.com/api/v3/time.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tests.serving import loopback_socket, running
+from tests.stripe_double.double import Dropped
+from tests.venues.alpaca import Alpaca
+from tests.venues.binance import Binance
+from tests.venues.bybit import Bybit
+from tests.venues.hyperliquid import Hyperliquid
+from tests.venues.kraken import Kraken
+from tests.venues.okx import Okx
+from tests.venues.venue import Asked, Dialect, RefusedError, Trouble, Venue
+
+DIALECTS: dict[str, Callable[[], Dialect]] = {
+    "alpaca": Alpaca,
+    "binance": Binance,
+    "bybit": Bybit,
+    "hyperliquid": Hyperliquid,
+    "kraken": Kraken,
+    "okx": Okx,
+}
+_NO_SERVER = "<html><head><title>503 Service Temporarily Unavailable</title></head></html>"
+_NO_ENTRY = "<html><head><title>403 Forbidden</title></head></html>"
+
+
+class VenuesDouble:
+    """All venues; `clock` tells epoch ms, `base_url` what their hosts are put behind."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.base_url = ""
+        self.clock = clock
+        self._venues = {name: Venue(make(), clock) for name, make in DIALECTS.items()}
+        self._hosts = {host: one for one in self._venues.values() for host in one.dialect.hosts}
+
+    def venue(self, name: str) -> Venue:
+        return self._venues[name]
+
+    def fails(self, share: float, seed: int) -> None:
+        """Fail a share of the calls to every venue."""
+        for venue in self._venues.values():
+            venue.fails(share, seed)
+
+    def behaves(self) -> None:
+        """End every trouble of every venue."""
+        for venue in self._venues.values():
+            venue.behaves()
+
+    def serve_at(self, address: str) -> Starlette:
+        """Return the ASGI app, which is reached at an address."""
+        self.base_url = address
+        return Starlette(
+            routes=[Route("/{host}/{path:path}", self._answer, methods=["GET", "POST"])]
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        venue = self._hosts.get(request.path_params["host"])
+        if venue is None:
+            return Response("no such host", 404)
+        asked = await _asked(request, venue)
+        venue.requests.append(asked)
+        trouble = venue.next_trouble(asked)
+        if trouble is None:
+            return _plain(venue, asked)
+        return await _troubled(venue, asked, trouble)
+
+
+async def _asked(request: Request, venue: Venue) -> Asked:
+    query = dict(request.query_params)
+    if request.method == "POST":
+        body = await request.json()
+        query = {name: str(value) for name, value in (body | body.get("req", {})).items()}
+    path, host = request.path_params["path"], request.path_params["host"]
+    asked = Asked(host, path, query, request.headers, venue.now_ms)
+    venue.dialect.place(asked)
+    return asked
+
+
+def _plain(venue: Venue, asked: Asked) -> Response:
+    try:
+        return _printed(200, venue.dialect.answer(venue, asked))
+    except RefusedError as refused:
+        return _printed(refused.status, refused.body)
+
+
+async def _troubled(venue: Venue, asked: Asked, trouble: Trouble) -> Response:
+    if trouble.kind == "hanging":
+        await trouble.released.wait()
+        return _plain(venue, asked)
+    if trouble.kind == "dropped":
+        return Dropped()
+    if trouble.kind == "truncated":
+        whole = _plain(venue, asked)
+        return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
+    usual = {"unavailable": (503, _NO_SERVER), "restricted": (403, _NO_ENTRY)}
+    status, body = {**usual, **venue.dialect.troubles}[trouble.kind]
+    return _printed(trouble.status or status, body, trouble.headers)
+
+
+def _printed(status: int, body: Any, headers: Any = None) -> Response:
+    """Return an answer as JSON; text is a page of whatever stands before the venue."""
+    if isinstance(body, str):
+        return Response(body, status, headers, media_type="text/html")
+    printed = json.dumps(body, separators=(",", ":"))
+    return Response(printed, status, headers, media_type="application/json")
+
+
+def redirected(exchange: Any, base_url: str) -> Any:
+    """Put an exchange's API behind an address: scheme://host/path becomes BASE/host/path."""
+
+    def behind(urls: Any) -> Any:
+        if isinstance(urls, dict):
+            return {name: behind(url) for name, url in urls.items()}
+        return re.sub(r"^https?:/", base_url, urls)
+
+    exchange.urls["api"] = behind(exchange.urls["api"])
+    return exchange
+
+
+@asynccontextmanager
+async def venues(clock: Callable[[], int]) -> AsyncIterator[VenuesDouble]:
+    """Serve every venue until the block ends; `clock` tells epoch ms."""
+    double = VenuesDouble(clock)
+    with loopback_socket() as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with running(double.serve_at(address), bound):
+            try:
+                yield double
+            finally:
+                double.behaves()

@@ -1,0 +1,145 @@
+"""What a venue has of one symbol: bars and settlements by the clock, and what is wrong with them.
+
+Times are epoch seconds. Whatever is wrong is told by when it opens, so it holds for every page.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from compute.bars import HOUR_S, RawBar
+
+EVER = 2**40
+
+
+@dataclass(frozen=True)
+class Split:
+    """From `at` on, `ratio` new shares stand for one old share."""
+
+    at: int
+    ratio: float
+
+    def scaled(self, bar: RawBar) -> RawBar:
+        prices = (price / self.ratio for price in bar[1:5])
+        return RawBar(bar.open_time, *prices, bar.volume * self.ratio)
+
+
+@dataclass
+class Wrong:
+    """Bars by their opening: seconds they are late, other values from a time on, and sets."""
+
+    late: dict[int, int] = field(default_factory=dict)
+    revised: dict[int, tuple[int, RawBar]] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    is_shuffled: bool = False
+    split: Split | None = None
+
+
+class Market:
+    """One symbol's whole history and future; what is served of it depends on the time."""
+
+    def __init__(
+        self,
+        bars: ArrayLike | Sequence[RawBar],
+        settlements: Sequence[tuple[int, float]] = (),
+        *,
+        period_s: int = HOUR_S,
+    ) -> None:
+        """Take bars (rows of a RawBar's six numbers) and (time, rate) pairs, both oldest first."""
+        self.table = np.asarray(bars, dtype=np.float64).reshape(-1, 6)
+        self.settlements = list(settlements)
+        self.period_s = period_s
+        self._opens = self.table[:, 0].astype(np.int64)
+        self._settled_at = [at for at, _ in self.settlements]
+        self._wrong = Wrong()
+
+    def bars(self) -> list[RawBar]:
+        """Return every bar as it closes, whatever is wrong with it."""
+        return [self._bar(place) for place in range(len(self.table))]
+
+    def delay(self, open_time: int, by_s: int) -> None:
+        """Let a bar disappear when it closes, until some seconds later."""
+        self._wrong.late[open_time] = by_s
+
+    def withhold(self, first: int, last: int | None = None) -> None:
+        """Never show the bars that open in [first, last], one bar by default."""
+        self._wrong.gaps.append((first, first if last is None else last))
+
+    def revise(self, bar: RawBar, at: int) -> None:
+        """Show a bar in place of the one that opens then, from a time on."""
+        self._wrong.revised[bar.open_time] = at, bar
+
+    def repeat(self, open_time: int) -> None:
+        """Show a bar twice."""
+        self._wrong.repeated.add(open_time)
+
+    def shuffle(self) -> None:
+        """Show bars in the wrong order from now on."""
+        self._wrong.is_shuffled = True
+
+    def split(self, ratio: float, at: int) -> None:
+        """Divide every price by `ratio` from a time on; the bars are given on the old scale."""
+        self._wrong.split = Split(at, ratio)
+
+    def page(
+        self,
+        now: int,
+        first: int,
+        last: int,
+        limit: int,
+        *,
+        is_newest: bool = False,
+        is_adjusted: bool = True,
+    ) -> list[RawBar]:
+        """Return the bars that open in [first, last], oldest first, the forming one included.
+
+        Of more than `limit` the oldest are returned, or the newest. `is_adjusted`: a split has
+        rescaled what came before it.
+        """
+        begin = int(np.searchsorted(self._opens, first, side="left"))
+        end = int(np.searchsorted(self._opens, min(last, now), side="right"))
+        places = range(begin, end)
+        shown = (
+            bar
+            for place in (reversed(places) if is_newest else places)
+            for bar in self._shown(place, now, is_adjusted)
+        )
+        bars = list(islice(shown, limit))
+        bars = bars[::-1] if is_newest else bars
+        return bars[1::2] + bars[::2] if self._wrong.is_shuffled else bars
+
+    def settled(self, now: int, first: int, last: int) -> list[tuple[int, float]]:
+        """Return the settlements in [first, last], oldest first."""
+        begin = bisect_right(self._settled_at, first - 1)
+        return self.settlements[begin : bisect_right(self._settled_at, min(last, now))]
+
+    def _shown(self, place: int, now: int, is_adjusted: bool) -> Iterator[RawBar]:
+        bar, wrong = self._bar(place), self._wrong
+        opened = bar.open_time
+        closed = opened + self.period_s
+        if any(first <= opened <= last for first, last in wrong.gaps):
+            return
+        if closed <= now < closed + wrong.late.get(opened, 0):
+            return
+        since, revised = wrong.revised.get(opened, (EVER, bar))
+        bar = revised if now >= since else bar
+        split = wrong.split
+        if split and now >= split.at and (is_adjusted or opened >= split.at):
+            bar = split.scaled(bar)
+        bar = bar if closed <= now else _begun(bar, (now - opened) / self.period_s)
+        yield from (bar,) * (2 if opened in wrong.repeated else 1)
+
+    def _bar(self, place: int) -> RawBar:
+        opened, *rest = self.table[place].tolist()
+        return RawBar(int(opened), *rest)
+
+
+def _begun(bar: RawBar, share: float) -> RawBar:
+    """Return a forming bar, on its way to its low, of which a share has passed."""
+    close = bar.open + (bar.low - bar.open) * share
+    return RawBar(bar.open_time, bar.open, bar.open, close, close, bar.volume * share)
