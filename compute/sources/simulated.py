@@ -14,7 +14,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Funding, Prices, Series, Times
-from compute.sessions import Hours, bars_a_day, complete_until, hours, last_close, next_close
+from compute.sessions import (
+    Calendar,
+    Hours,
+    bars_a_day,
+    complete_until,
+    hours,
+    last_close,
+    next_close,
+)
 from compute.sources.paths import BLOCK, Bits, bits_at, exp2, key_of, normal, path, thirds
 from compute.sources.source import Fetched
 from compute.universe import Asset, Session, Universe
@@ -114,11 +122,11 @@ class SimulatedSource:
 
     def next_close(self, ticker: str, after: int) -> int | None:
         """Return the next close of the asset's session, which may turn out to be a gap."""
-        return next_close(self._assets[ticker].session, max(after, self._origin))
+        return next_close(_calendar(self._assets[ticker]), max(after, self._origin))
 
     def last_close(self, ticker: str, at: int) -> int:
         """Return the last close of the asset's session by an instant."""
-        return last_close(self._assets[ticker].session, at)
+        return last_close(_calendar(self._assets[ticker]), at)
 
     async def ready(self) -> None:
         """Find nothing wrong: the market follows the clock, whatever it says."""
@@ -145,17 +153,21 @@ class SimulatedSource:
 
     def _fetched(self, ticker: str, after: int, until: int) -> Fetched:
         asset = self._assets[ticker]
-        floor = self._floors[asset.session]
+        floor, calendar = self._floors[asset.session], _calendar(asset)
         now = self._clock() // 1000
-        due = hours(asset.session, max(after, self._origin), min(until, now))
+        due = hours(calendar, max(after, self._origin), min(until, now))
         table = floor.window(ticker, due)
         pending = due.close_time[due.close_time + table[_DELAY, _MOMENTUM:] > now]
         known = now if not len(pending) else int(pending[0]) - 1
-        watermark = max(after, min(until, complete_until(asset.session, known)))
+        watermark = max(after, min(until, complete_until(calendar, known)))
         funding = NO_FUNDING
         if asset.asset_class == "crypto" and asset.session == "24x7":
             funding = floor.settled(ticker, due, table[_CLOSE]).between(after, watermark)
         return Fetched(_series(due, table[:, _MOMENTUM:], watermark), funding, watermark)
+
+
+def _calendar(asset: Asset) -> Calendar:
+    return "XSIM" if asset.session in ("XNYS", "XNAS") else asset.session
 
 
 @dataclass(eq=False, slots=True)

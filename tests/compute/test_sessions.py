@@ -1,4 +1,7 @@
-"""Session calendars against public calendars, hand calculation, pandas' rules and recorded bars."""
+"""Session calendars against public calendars, hand calculation, pandas' rules and recorded bars.
+
+The package `exchange_calendars` is the oracle of which days the exchanges keep, and until when.
+"""
 
 import csv
 from datetime import UTC, date, datetime, timedelta
@@ -11,7 +14,10 @@ from pandas.tseries import holiday
 
 from compute.bars import DAY_S, HOUR_S, closing_time
 from compute.sessions import (
+    MOURNING,
+    Calendar,
     bars_a_day,
+    closes_early,
     complete_until,
     holidays,
     hours,
@@ -25,7 +31,7 @@ from tests.compute.recorded import recorded_folder, require_recorded
 pytestmark = pytest.mark.clause("sources")
 
 NEW_YORK = ZoneInfo("America/New_York")
-SESSIONS: list[Session] = ["24x7", "24x5", "XNYS", "XNAS"]
+SESSIONS: list[Calendar] = ["24x7", "24x5", "XNYS", "XNAS", "XSIM"]
 
 
 def utc(text: str) -> int:
@@ -144,12 +150,55 @@ def test_the_exchanges_keep_the_public_holidays_of_2026():
         ("2024-03-29", False),  # Good Friday
         ("2025-04-18", False),
         ("2024-05-27", False),  # Memorial
-        ("2025-11-28", True),  # an early close, which has a full day's bars here
+        ("2018-12-05", False),  # days of mourning
+        ("2025-01-09", False),
     ],
 )
 def test_holidays_on_a_weekend_are_observed_as_the_exchanges_do(day: str, is_open: bool):
     start = utc(day)
     assert bool(len(hours("XNAS", start, start + DAY_S))) == is_open
+
+
+@pytest.mark.parametrize(
+    ("day", "openings"),
+    [
+        ("2025-07-03", ["09:30", "10:30", "11:30", "12:30"]),
+        ("2025-11-28", ["09:30", "10:30", "11:30", "12:30"]),
+        ("2026-12-24", ["09:30", "10:30", "11:30", "12:30"]),
+        ("2026-07-02", ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]),
+        ("2021-12-23", ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]),
+    ],
+)
+def test_no_bar_opens_after_an_early_close(day: str, openings: list[str]):
+    assert local_openings("XNYS", day) == openings
+
+
+@pytest.mark.parametrize(
+    ("day", "ends", "closes"),
+    [("2025-11-26", "21:00", "22:00"), ("2025-11-28", "18:00", "19:00")],
+)
+def test_trading_of_a_days_last_bar_ends_half_an_hour_after_it_opens(
+    day: str, ends: str, closes: str
+):
+    bars = hours("XNYS", utc(day), utc(day) + DAY_S)
+    assert (bars.end_time - bars.open_time).tolist() == [HOUR_S] * (len(bars) - 1) + [HOUR_S // 2]
+    assert bars.end_time[-1] == utc(f"{day}T{ends}")
+    assert bars.close_time[-1] == utc(f"{day}T{closes}")
+
+
+@pytest.mark.filterwarnings("ignore:Series.values returning")
+def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
+    calendars = pytest.importorskip("exchange_calendars")
+    theirs = calendars.get_calendar("XNYS", start="2016-01-01", end="2045-12-31")
+    bars = hours("XNYS", utc("2016-01-01"), utc("2046-01-01"))
+    lasts = np.flatnonzero(np.append(np.diff(bars.day), 1))
+    firsts = np.append(0, lasts[:-1] + 1)
+    assert (DAY_S * bars.day[lasts]).tolist() == [int(day.timestamp()) for day in theirs.sessions]
+    assert bars.open_time[firsts].tolist() == [int(at.timestamp()) for at in theirs.opens]
+    assert bars.end_time[lasts].tolist() == [int(at.timestamp()) for at in theirs.closes]
+    early = [day.date() for day in theirs.sessions if closes_early(day.date())]
+    assert early == [day.date() for day in theirs.early_closes]
+    assert {day.date() for day in theirs.adhoc_holidays if day.year >= 2016} == MOURNING
 
 
 class Exchange(holiday.AbstractHolidayCalendar):

@@ -25,7 +25,7 @@ from compute.bars import (
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S
-from compute.sessions import hours
+from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, hours
 from compute.sources.simulated import (
     SimulatedSource,
     first_origin,
@@ -84,7 +84,8 @@ def returns(series: Series) -> np.ndarray:
 
 def missing(ticker: str, series: Series) -> int:
     session = packaged().by_ticker[ticker].session
-    expected = hours(session, ORIGIN, int(series.close_time[-1]))
+    calendar: Calendar = "XSIM" if session in ("XNYS", "XNAS") else session
+    expected = hours(calendar, ORIGIN, int(series.close_time[-1]))
     assert set(series.open_time.tolist()) <= set(expected.open_time.tolist())
     return len(expected) - len(series)
 
@@ -181,6 +182,24 @@ async def test_the_market_of_the_default_seed_stays_what_it_is():
         for column in (*bits(fetched.bars), fetched.funding.rate.tobytes()):
             digest.update(column)
     assert digest.hexdigest()[:16] == "9896bebca32d9d3f"
+
+
+@pytest.mark.parametrize(
+    ("eve", "bars"),
+    [
+        (date(2025, 12, 24), 7),
+        (date(2026, 11, 27), 7),
+        (date(2026, 12, 24), 7),
+        (date(2027, 11, 26), 4),
+        (date(2028, 7, 3), 4),
+    ],
+)
+async def test_early_closes_begin_in_2027_so_that_no_market_loses_bars_it_had(eve: date, bars: int):
+    assert date(2027, 1, 1) == XSIM_IRREGULAR_SINCE
+    start = midnight_s(eve)
+    for ticker in STOCKS[:2]:
+        made = (await market().fetch(ticker, start, start + DAY_S)).bars
+        assert len(made) == bars
 
 
 async def test_every_bar_is_one_that_the_service_accepts():
