@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from compute.sources.ccxt_venue import CcxtVenue
+from compute.sources.alpaca import DATA_ADDRESS, SETTINGS, TRADING_ADDRESS, AlpacaVenue
+from compute.sources.ccxt_venue import CcxtVenue, moved
 from compute.sources.steady import SteadyVenue
 from compute.sources.venue import Venue
 from compute.universe import Universe
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 ALPACA = "alpaca"
 
@@ -45,6 +46,23 @@ def _venue(
     settings: Settings, name: str, wanted: set[str], clock: Callable[[], int]
 ) -> Venue | None:
     if name == ALPACA:
-        return None
+        return _alpaca(settings)
     kept = settings.market_path.with_name(f"{settings.market_path.name}-venues") / f"{name}.json"
     return CcxtVenue(name, wanted, kept, clock, settings.live_api_base)
+
+
+def _alpaca(settings: Settings) -> AlpacaVenue | None:
+    key_id, secret_key = settings.alpaca_key_id, settings.alpaca_secret_key
+    if key_id is None and secret_key is None:
+        return None
+    if key_id is None or secret_key is None:
+        raise SettingsError(f"of {SETTINGS} one is not set: set both, or neither")
+    data, trading = (_at(settings, address) for address in (DATA_ADDRESS, TRADING_ADDRESS))
+    return AlpacaVenue(
+        key_id, secret_key.get_secret_value(), data_address=data, trading_address=trading
+    )
+
+
+def _at(settings: Settings, address: str) -> str:
+    base = settings.live_api_base
+    return address if base is None else moved(address, base)

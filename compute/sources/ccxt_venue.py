@@ -5,8 +5,9 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import aiohttp
 import ccxt.async_support as ccxt
 
 from compute.bars import DAY_S, HOUR_S, RawBar
@@ -15,19 +16,38 @@ from compute.sources.venue import UnknownSymbolError, VenueError
 DAY_MS: Final = 1000 * DAY_S
 FUNDING_EVERY_S: Final = 8 * HOUR_S
 TIMEOUT_S: Final = 10.0
-# ccxt would list whole venues several times over.
-_LISTS: Final[dict[str, Any]] = {
-    "binance": {"fetchMarkets": {"types": ["spot", "linear"]}},
-    "bybit": {"fetchMarkets": {"types": ["spot", "linear"]}},
+RELIST_MS: Final = 1000 * HOUR_S
+# ccxt would list all markets there are, and takes Hyperliquid's weights for a fifth of theirs.
+_GIVEN: Final[dict[str, dict[str, Any]]] = {
+    "binance": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
+    "bybit": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
+    "hyperliquid": {
+        "options": {"fetchMarkets": {"hip3": {"dexes": ["xyz"]}}},
+        "rateLimit": 250,
+    },
 }
-_REFUSING, _BUSY = frozenset({403, 451}), frozenset({418, 429, 503})
+# Where more is asked for than a venue gives, the oldest are lost.
+_MOST: Final = {("okx", "fetchOHLCV"): 100}
+FORBIDDEN, LEGAL_REASONS = 403, 451
+
+
+class _Last(NamedTuple):
+    """What the last answer said that ccxt's errors do not."""
+
+    status: int
+    retry_after_s: float | None
+    refuses_us: bool
+
+
+_NO_ANSWER: Final = _Last(0, None, False)
 
 
 class CcxtVenue:
     """A Venue over ccxt's exchange of that name, as far as the wanted symbols go.
 
     What it lists is asked once a day and kept in a file over restarts. `api_base` stands in for
-    the venue's own address, whose host goes into the path. `clock` tells epoch ms.
+    the venue's own address, whose host goes into the path. `clock` tells epoch ms. Requests are
+    paced by ccxt, by the venue's published limits, unless `is_paced` is False.
     """
 
     delay_s = 0
@@ -39,7 +59,9 @@ class CcxtVenue:
         kept: Path,
         clock: Callable[[], int],
         api_base: str | None = None,
+        *,
         timeout_s: float = TIMEOUT_S,
+        is_paced: bool = True,
     ) -> None:
         self.name = name
         self._wanted: Final = frozenset(wanted)
@@ -47,9 +69,9 @@ class CcxtVenue:
         self._clock: Final = clock
         self._listed_at: int | None = None
         self._listing: Final = asyncio.Lock()
-        self._status = 200
-        self._retry_after_s: float | None = None
-        self._exchange: Final = self._made(api_base, timeout_s)
+        self._last = _NO_ANSWER
+        self._session: Final = aiohttp.ClientSession(trust_env=True)
+        self._exchange: Final = self._made(api_base, timeout_s, is_paced)
 
     async def listed(self) -> frozenset[str]:
         """Return the wanted symbols that the venue lists and trades."""
@@ -59,7 +81,7 @@ class CcxtVenue:
 
     async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], page by page."""
-        await self._list()
+        await self._check_listed(symbol)
         most = self._most("fetchOHLCV", symbol)
         found: list[RawBar] = []
         begin = after // HOUR_S * HOUR_S
@@ -76,7 +98,7 @@ class CcxtVenue:
 
     async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until], page by page."""
-        await self._list()
+        await self._check_listed(symbol)
         most = self._most("fetchFundingRateHistory", symbol)
         window = (most - 1) * FUNDING_EVERY_S
         found: list[tuple[int, float]] = []
@@ -92,21 +114,31 @@ class CcxtVenue:
     async def close(self) -> None:
         """Close its connections."""
         await self._exchange.close()
+        await self._session.close()
 
     async def _settled(
         self, symbol: str, begin: int, end: int, most: int
     ) -> list[tuple[int, float]]:
         """Return the settlements in [begin, end), by halves where a page may not hold them all."""
-        page = await self._told(
-            self._exchange.fetch_funding_rate_history(symbol, 1000 * begin, most, _before(end))
+        bounds = {"before": 1000 * begin - 1, "after": 1000 * end} if self.name == "okx" else {}
+        rows = await self._told(
+            self._exchange.fetch_funding_rate_history(
+                symbol, 1000 * begin, most, _before(end) | bounds
+            )
         )
+        told = [(int(row["timestamp"]) // 1000, float(row["fundingRate"])) for row in rows]
+        page = [one for one in told if begin <= one[0] < end]
         if len(page) < most or end - begin <= HOUR_S:
-            return [(int(row["timestamp"]) // 1000, float(row["fundingRate"])) for row in page]
+            return page
         middle = (begin + end) // 2
         return [
             *await self._settled(symbol, begin, middle, most),
             *await self._settled(symbol, middle, end, most),
         ]
+
+    async def _check_listed(self, symbol: str) -> None:
+        if symbol not in await self.listed():
+            raise UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer")
 
     async def _list(self) -> None:
         """Ask the venue for its list where ours is a day old; an older one serves if it fails."""
@@ -120,6 +152,7 @@ class CcxtVenue:
             except VenueError:
                 if self._listed_at is None:
                     raise
+                self._listed_at = self._clock() - DAY_MS + RELIST_MS
                 return
             self._adopt({symbol: markets[symbol] for symbol in self._wanted & markets.keys()})
             kept = {"listed_at": self._listed_at, "markets": self._exchange.markets}
@@ -137,15 +170,13 @@ class CcxtVenue:
 
     def _most(self, method: str, symbol: str) -> int:
         """Return how many rows a request of ccxt's method may bring."""
-        most = self._exchange.feature_value(symbol, method, "limit")
-        return int(most) if most else 100
+        most = self._exchange.feature_value(symbol, method, "limit") or 100
+        return _MOST.get((self.name, method), int(most))
 
     async def _told(self, asking: Awaitable[Any]) -> Any:
         """Return an answer; whatever fails in ccxt is VenueError."""
         try:
             return await asking
-        except ccxt.BadSymbol:
-            raise UnknownSymbolError(f"{self.name} does not list it") from None
         except ccxt.BaseError as error:
             raise self._failure(error) from None
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -153,33 +184,55 @@ class CcxtVenue:
             raise VenueError(why) from None
 
     def _failure(self, error: ccxt.BaseError) -> VenueError:
-        """Say what became of a request, by the status of its answer where there was one."""
-        status, self._status = self._status, 200
-        what = f"status {status}" if status >= 400 else type(error).__name__
+        """Say what became of a request, by the answer where there was one."""
+        last, self._last = self._last, _NO_ANSWER
+        what = f"status {last.status}" if last.status >= 400 else type(error).__name__
         return VenueError(
             f"{self.name} refused or failed: {what}",
-            retry_after_s=self._retry_after_s if status in _BUSY else None,
-            is_permanent=status in _REFUSING,
+            retry_after_s=last.retry_after_s,
+            is_permanent=last.refuses_us,
         )
 
-    def _made(self, api_base: str | None, timeout_s: float) -> Any:
-        given = {"options": _LISTS.get(self.name, {}), "timeout": int(1000 * timeout_s)}
+    def _made(self, api_base: str | None, timeout_s: float, is_paced: bool) -> Any:
+        given = {
+            **_GIVEN.get(self.name, {}),
+            "session": self._session,
+            "timeout": int(1000 * timeout_s),
+            "enableRateLimit": is_paced,
+        }
         exchange = getattr(ccxt, self.name)(given)
         exchange.has["fetchCurrencies"] = False
         exchange.milliseconds = self._clock
-        exchange.on_rest_response = self._on_answer
+        exchange.timeout_on_exit = 0
+        self._judge = exchange.handle_errors
+        exchange.handle_errors = self._judged
         if api_base is not None:
-            exchange.urls["api"] = _moved(exchange.urls["api"], api_base)
+            exchange.urls["api"] = _all_moved(exchange.urls["api"], api_base)
         return exchange
 
-    def _on_answer(
-        self, status: int, reason: str, url: str, method: str, headers: Any, body: Any, *sent: Any
+    def _judged(
+        self,
+        status: int,
+        reason: str,
+        url: str,
+        method: str,
+        headers: Any,
+        body: str,
+        answer: Any,
+        *sent: Any,
     ) -> Any:
-        """Note the status before ccxt judges it: nothing else runs between the two."""
-        self._status = status
-        asked = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
-        self._retry_after_s = float(asked) if asked.isdigit() else None
-        return body.strip()
+        """Note what ccxt's errors do not tell; nothing else runs before one is raised.
+
+        ccxt takes what is no JSON for an empty answer.
+        """
+        # A venue's own 403 is about too many requests; that of a page before it, about countries.
+        is_blocked = status == FORBIDDEN and answer is None
+        wait = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
+        wait_s = float(wait) if wait.isdigit() and status >= 400 else None
+        self._last = _Last(status, wait_s, status == LEGAL_REASONS or is_blocked)
+        if answer is None and status < 400:
+            raise ccxt.BadResponse("no JSON")
+        return self._judge(status, reason, url, method, headers, body, answer, *sent)
 
 
 def _before(end: int) -> dict[str, int]:
@@ -192,8 +245,13 @@ def _bar(row: Sequence[Any]) -> RawBar:
     return RawBar(int(row[0]) // 1000, opened, high, low, close, volume)
 
 
-def _moved(addresses: Any, api_base: str) -> Any:
-    """Return ccxt's tree of addresses with another server in place of each."""
+def moved(address: str, api_base: str) -> str:
+    """Return an address on another server, its host as the first part of the path."""
+    return address.replace("https://", f"{api_base}/")
+
+
+def _all_moved(addresses: Any, api_base: str) -> Any:
+    """Return ccxt's tree of addresses on another server."""
     if isinstance(addresses, dict):
-        return {name: _moved(inner, api_base) for name, inner in addresses.items()}
-    return str(addresses).replace("https://", f"{api_base}/")
+        return {name: _all_moved(inner, api_base) for name, inner in addresses.items()}
+    return moved(str(addresses), api_base)

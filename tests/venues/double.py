@@ -26,7 +26,7 @@ from tests.venues.bybit import Bybit
 from tests.venues.hyperliquid import Hyperliquid
 from tests.venues.kraken import Kraken
 from tests.venues.okx import Okx
-from tests.venues.venue import Asked, Dialect, RefusedError, Trouble, Venue
+from tests.venues.venue import Answer, Asked, Dialect, Kind, RefusedError, Trouble, Venue
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     "alpaca": Alpaca,
@@ -36,8 +36,10 @@ DIALECTS: dict[str, Callable[[], Dialect]] = {
     "kraken": Kraken,
     "okx": Okx,
 }
-_NO_SERVER = "<html><head><title>503 Service Temporarily Unavailable</title></head></html>"
-_NO_ENTRY = "<html><head><title>403 Forbidden</title></head></html>"
+_USUAL: dict[Kind, Answer] = {
+    "unavailable": (503, "<html><head><title>503 Service Unavailable</title></head></html>"),
+    "restricted": (403, "<html><head><title>403 Forbidden</title></head></html>"),
+}
 
 
 class VenuesDouble:
@@ -108,8 +110,7 @@ async def _troubled(venue: Venue, asked: Asked, trouble: Trouble) -> Response:
     if trouble.kind == "truncated":
         whole = _plain(venue, asked)
         return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
-    usual = {"unavailable": (503, _NO_SERVER), "restricted": (403, _NO_ENTRY)}
-    status, body = {**usual, **venue.dialect.troubles}[trouble.kind]
+    status, body = (_USUAL | dict(venue.dialect.troubles))[trouble.kind]
     return _printed(trouble.status or status, body, trouble.headers)
 
 

@@ -191,7 +191,7 @@ def _chosen(double: VenuesDouble, symbol: str) -> Kind | None:
     venue = double.venue("binance")
     venue.dialect.place(asked)
     trouble = venue.next_trouble(asked)
-    return trouble and trouble.kind
+    return trouble.kind if trouble else None
 
 
 async def test_a_dropped_connection_is_known_by_its_cause_alone(double: VenuesDouble) -> None:

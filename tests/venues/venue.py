@@ -99,10 +99,15 @@ class Trouble:
 
 
 class Dialect(Protocol):
-    """How a venue talks. `troubles` are its answers when it misbehaves: HTTP status and body."""
+    """How a venue talks."""
 
-    hosts: tuple[str, ...]
-    troubles: Mapping[Kind, Answer]
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names it is reached under."""
+
+    @property
+    def troubles(self) -> Mapping[Kind, Answer]:
+        """Its answers when it misbehaves: HTTP status and body."""
 
     def key_of(self, symbol: Symbol) -> str:
         """Return the venue's own name of a symbol."""
