@@ -2,7 +2,7 @@
 
 US exchanges: regular hours less the full-day holidays by rule (NYSE Rule 7.2) and days of mourning,
 with early closes by the rule kept since 2013. Spot metals (24x5): no holidays, an hour's break a
-day. XSIM is the simulated market's exchange: regular days alone until 2027, as it began without.
+day. XSIM, the simulated market's exchange, began without these two and keeps them from 2027 on.
 """
 
 from collections.abc import Iterator

@@ -82,7 +82,6 @@ class AlpacaVenue:
         self._timeout_s: Final = timeout_s
         self._spacing_s: Final = spacing_s
         self._next_at = 0.0
-        self._line: Final = asyncio.Lock()
         self._turn: Final = asyncio.Lock()
         self._asked: Final = set[_Asked]()
 
@@ -120,7 +119,7 @@ class AlpacaVenue:
             async with self._turn:
                 if asked.outcome is None:
                     await asyncio.sleep(0)  # who asks in the same turn of the loop is then there
-                    await self._ask(one for one in self._asked if one.slots == asked.slots)
+                    await self._ask([one for one in self._asked if one.slots == asked.slots])
         finally:
             self._asked.discard(asked)
         assert asked.outcome is not None
@@ -128,11 +127,10 @@ class AlpacaVenue:
             raise asked.outcome
         return asked.outcome
 
-    async def _ask(self, asked: Iterator[_Asked]) -> None:
-        rest = [one for one in asked if one.outcome is None]
-        while rest:
-            batch = rest[:MOST_SYMBOLS]
-            slots = batch[0].slots
+    async def _ask(self, asked: list[_Asked]) -> None:
+        slots = asked[0].slots
+        while asked:
+            batch = asked[:MOST_SYMBOLS]
             try:
                 halves = await self._halves(sorted({one.symbol for one in batch}), slots)
             except VenueError as error:
@@ -140,7 +138,7 @@ class AlpacaVenue:
             else:
                 for one in batch:
                     one.outcome = list(_joined(halves.get(one.symbol, {}), slots))
-            rest = [one for one in rest if one.outcome is None]
+            asked = [one for one in asked if one.outcome is None]
 
     async def _halves(self, symbols: Sequence[str], slots: Slots) -> Mapping[str, Halves]:
         """Return the half hours of regular hours, from as many pages as there are."""
@@ -178,19 +176,18 @@ class AlpacaVenue:
     async def _get(
         self, address: str, given: Mapping[str, str], read: Callable[[Any], Read]
     ) -> Read:
-        """Return what is read out of an answer; one request at a time, within the plan's rate."""
-        now = asyncio.get_running_loop().time
-        async with self._line:
-            await asyncio.sleep(self._next_at - now())
-            self._next_at = now() + self._spacing_s
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    response = await self._http.get(address, params=given)
-            except TimeoutError:
-                reason = f"alpaca did not answer within {self._timeout_s:g} s"
-                raise VenueError(reason) from None
-            except httpx.HTTPError as error:  # whose text may hold a header
-                raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
+        """Return what is read out of an answer; requests go out at the plan's distance."""
+        now = asyncio.get_running_loop().time()
+        begin = max(now, self._next_at)
+        self._next_at = begin + self._spacing_s
+        await asyncio.sleep(begin - now)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await self._http.get(address, params=given)
+        except TimeoutError:
+            raise VenueError(f"alpaca did not answer within {self._timeout_s:g} s") from None
+        except httpx.HTTPError as error:  # whose text may hold a header
+            raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
         if response.status_code != httpx.codes.OK:
             raise _refusal(response)
         try:

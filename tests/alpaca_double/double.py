@@ -76,7 +76,6 @@ class AlpacaDouble:
         self.page_size = 10_000
         self.is_disorderly = False
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self.at_once = self.most_at_once = 0
         self._clock = clock
         self._troubles: deque[Trouble] = deque()
         self._open = asyncio.Event()
@@ -115,10 +114,7 @@ class AlpacaDouble:
     async def _answer(self, request: Request) -> Response:
         given = dict(request.query_params)
         self.requests.append((request.path_params["path"], given))
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
         await self._open.wait()
-        self.at_once -= 1
         key = [request.headers.get(f"apca-api-{name}") for name in ("key-id", "secret-key")]
         if key != [KEY_ID, SECRET_KEY]:
             return _error(403, "forbidden.")
@@ -148,19 +144,16 @@ class AlpacaDouble:
     def _bars(self, given: dict[str, str]) -> Response:
         assert given.keys() <= GIVEN
         assert (given["timeframe"], given["adjustment"], given["sort"]) == ("30Min", "split", "asc")
-        start, end = (datetime.fromisoformat(given[name]).timestamp() for name in ("start", "end"))
+        start, end = (int(datetime.fromisoformat(given[n]).timestamp()) for n in ("start", "end"))
         symbols = given["symbols"].split(",")
         invalid = [symbol for symbol in symbols if not SYMBOL.fullmatch(symbol)]
         if invalid:
             return _error(400, f"invalid symbol: {invalid[0]}")
         if end > self._clock() / 1000 - WITHHELD_S:
             return _error(403, "subscription does not permit querying recent SIP data")
-        found = [
-            (symbol, bar)
-            for symbol in sorted(symbols)
-            for opened, bar in sorted(self.bars.get(symbol, {}).items())
-            if start <= opened <= end
-        ]
+        openings = range(-(-start // HALF_S) * HALF_S, end + 1, HALF_S)
+        held = [(symbol, self.bars.get(symbol, {})) for symbol in sorted(symbols)]
+        found = [(symbol, bars[at]) for symbol, bars in held for at in openings if at in bars]
         if self.is_disorderly:
             found = [row for row in reversed(found) for _ in range(2)]
         return self._page(found, given)

@@ -83,19 +83,24 @@ async def test_a_pair_of_which_one_half_never_traded_is_still_a_bar(
     assert await venue.bars("NVDA", DAY, DAY + DAY_S) == [left._replace(open_time=OPENING)]
 
 
-@pytest.mark.parametrize(
-    ("day", "count", "last"), [(DAY, 7, "15:30 to 16:00"), (EVE, 4, "12:30 to 13:00")]
-)
-async def test_nothing_outside_of_regular_hours_enters(
-    alpaca: AlpacaDouble, venue: AlpacaVenue, day: int, count: int, last: str
-):
-    traded = {bar.open_time: bar for bar in around_the_clock(day)}
+async def test_nothing_outside_of_regular_hours_enters(alpaca: AlpacaDouble, venue: AlpacaVenue):
+    """An early close, a holiday and a whole day, with trading around the clock."""
+    traded = {
+        bar.open_time: bar
+        for day in (EVE, EVE + DAY_S, EVE + 2 * DAY_S)
+        for bar in around_the_clock(day)
+    }
     alpaca.record("NVDA", traded.values())
-    bars = await venue.bars("NVDA", day, day + DAY_S)
-    opening = day + 14 * HOUR_S + HALF_S
-    assert [bar.open_time for bar in bars] == [opening + place * HOUR_S for place in range(count)]
-    assert bars[-1] == traded[opening + (count - 1) * HOUR_S], f"half an hour, {last}"
-    assert all(bar.volume == 20.0 for bar in bars[:-1])
+    short, whole = (EVE + after + 14 * HOUR_S + HALF_S for after in (0, 2 * DAY_S))
+    bars = await venue.bars("NVDA", EVE, EVE + 3 * DAY_S)
+    assert [bar.open_time for bar in bars] == [
+        *range(short, short + 4 * HOUR_S, HOUR_S),
+        *range(whole, whole + 7 * HOUR_S, HOUR_S),
+    ]
+    for place, bar in enumerate(bars):
+        is_days_last = place in (3, 10)
+        assert bar.volume == (10.0 if is_days_last else 20.0)
+        assert bar.close == traded[bar.open_time + (0 if is_days_last else HALF_S)].close
 
 
 async def test_only_bars_that_close_in_the_window_are_asked_for_and_the_newest_end_long_ago(
@@ -162,20 +167,16 @@ async def test_more_than_a_hundred_symbols_are_asked_for_in_hundreds(
     assert [len(asked) for asked in alpaca.asked] == [100, 100, 30]
 
 
-async def test_other_hours_are_another_request_and_requests_go_out_one_at_a_time(
-    alpaca: AlpacaDouble, venue: AlpacaVenue
-):
+async def test_other_hours_are_another_request(alpaca: AlpacaDouble, venue: AlpacaVenue):
     for symbol in ("IBM", "NVDA", "TSLA"):
         alpaca.record(symbol, around_the_clock(DAY))
     found = await asyncio.gather(
         venue.bars("NVDA", DAY, DAY + 16 * HOUR_S),
         venue.bars("TSLA", DAY, DAY + 17 * HOUR_S),
         venue.bars("IBM", DAY + HOUR_S, DAY + 16 * HOUR_S),
-        venue.clock(),
     )
-    assert [len(bars) for bars in found[:3]] == [1, 2, 1]
+    assert [len(bars) for bars in found] == [1, 2, 1]
     assert alpaca.asked == [["IBM", "NVDA"], ["TSLA"]]
-    assert alpaca.most_at_once == 1
 
 
 async def test_who_gives_up_takes_no_other_along(alpaca: AlpacaDouble, venue: AlpacaVenue):
