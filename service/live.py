@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from compute.sources.alpaca import DATA_ADDRESS, SETTINGS, TRADING_ADDRESS, AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, moved
-from compute.sources.steady import SteadyVenue
+from compute.sources.steady import PATIENT, Patience, SteadyVenue
 from compute.sources.venue import Venue
 from compute.universe import Universe
 from service.settings import Settings, SettingsError
@@ -29,7 +29,7 @@ async def opened_venues(
             venue = _venue(settings, name, wanted, clock)
             if venue is not None:
                 opened.push_async_callback(venue.close)
-                venues[name] = SteadyVenue(venue, clock, sleep, spread)
+                venues[name] = SteadyVenue(venue, clock, sleep, spread, _patience(name))
         yield venues
 
 
@@ -40,6 +40,11 @@ def symbols(universe: Universe) -> dict[str, set[str]]:
         for listing in asset.listings:
             named[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
     return dict(named)
+
+
+def _patience(name: str) -> Patience:
+    """Return how a venue is asked: what Alpaca's client is asked at once goes out as one request."""
+    return PATIENT._replace(calls_at_once=1000) if name == ALPACA else PATIENT
 
 
 def _venue(
