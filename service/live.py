@@ -43,7 +43,7 @@ def symbols(universe: Universe) -> dict[str, set[str]]:
 
 
 def _patience(name: str) -> Patience:
-    """Return how a venue is asked: what Alpaca's client is asked at once goes out as one request."""
+    """Return how a venue is asked: all that Alpaca is asked at once goes out as one request."""
     return PATIENT._replace(calls_at_once=1000) if name == ALPACA else PATIENT
 
 
