@@ -26,7 +26,10 @@ log = structlog.get_logger("source")
 
 
 class LiveSource:
-    """Every asset of a universe that one of the venues lists; `clock` tells epoch ms."""
+    """Every asset of a universe that one of the venues lists; `clock` tells epoch ms.
+
+    A store that has nothing of an asset yet gets `history_s` of it.
+    """
 
     name = "live"
     kind: SourceKind = "live"
@@ -34,12 +37,16 @@ class LiveSource:
     shown_history_s = 0
 
     def __init__(
-        self, universe: Universe, venues: Mapping[str, Venue], clock: Callable[[], int]
+        self,
+        universe: Universe,
+        venues: Mapping[str, Venue],
+        clock: Callable[[], int],
+        history_s: int = HISTORY_S,
     ) -> None:
         self._assets: Final = universe.by_ticker
         self._venues: Final = venues
         self._clock: Final = clock
-        self._begin: Final = (clock() // 1000 - HISTORY_S) // DAY_S * DAY_S
+        self._begin: Final = (clock() // 1000 - history_s) // DAY_S * DAY_S
         self._listings: dict[str, Listing] = {}
         self.reasons: Final[dict[str, str]] = {}
 

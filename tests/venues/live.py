@@ -1,0 +1,155 @@
+"""A small live service on the double: five assets of three venues, and what it has told of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from compute.bars import DAY_S, HOUR_S
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs
+from compute.schedule import market_ms
+from compute.sources.alpaca import AlpacaVenue
+from compute.sources.ccxt_venue import CcxtVenue, moved
+from compute.sources.live import LiveSource
+from compute.sources.steady import PATIENT, Patience, SteadyVenue
+from compute.sources.venue import Venue
+from compute.universe import Asset, Listing, Universe
+from service.live import symbols
+from store.rows import ChangeRow
+from store.sqlite import SqliteMarketStore
+from tests.serving import Clock
+from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
+from tests.venues.double import VenuesDouble
+from tests.venues.made import halved, made_up_markets
+from tests.venues.market import Market
+
+# 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
+START = 1_790_769_600
+HISTORY_S = 40 * DAY_S
+PATIENCE = PATIENT._replace(first_wait_s=0.0)
+
+
+def _asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
+    plain = {
+        "ticker": ticker,
+        "name": ticker,
+        "asset_class": "crypto",
+        "session": "24x7",
+        "venue": venue,
+        "symbol": symbol,
+        "added_on": date(2024, 1, 1),
+    }
+    return Asset.model_validate(plain | more)
+
+
+OKX_BTC = Listing(venue="okx", symbol="BTC/USDT", perpetual="BTC/USDT:USDT")
+UNIVERSE = Universe(
+    assets=(
+        _asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
+        _asset("ETH", "binance", "ETH/USDT"),
+        _asset("OKB", "okx", "OKB/USDT"),
+        _asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
+        _asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
+    ),
+    renamed_on=date(2026, 8, 17),
+)
+
+
+@dataclass
+class Live:
+    """A store that a live source feeds; `waits` are the pauses that calls made, in seconds."""
+
+    source: LiveSource
+    runs: Runs
+    store: SqliteMarketStore
+    clock: Clock
+    waits: list[float]
+
+    async def run(self, hour: int, after_s: int = 5) -> None:
+        """Run an hour, some seconds after its time."""
+        self.clock.now = market_ms(hour) + after_s * 1000
+        await self.runs.catch_up(hour)
+
+    async def again(self, after_s: int) -> None:
+        """Make a pass for late assets, some seconds after the time of the last run."""
+        self.clock.now = market_ms(self.runs.done) + after_s * 1000
+        await self.runs.catch_up_late()
+
+    async def closes(self, ticker: str) -> list[int]:
+        """Return when the stored bars of an asset from START on close."""
+        blocks = await self.store.bars(ticker, START - HOUR_S)
+        opens = [at for block in blocks for at in block.open_time.tolist()]
+        return [-(-(at + HOUR_S) // HOUR_S) * HOUR_S for at in opens]
+
+    async def changes(self) -> list[ChangeRow]:
+        return [row async for row in self.store.changes()]
+
+
+async def markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
+    """List the markets of every asset on its venues, with bars until some days after START."""
+    tickers = list(UNIVERSE.by_ticker)
+    made = await made_up_markets(
+        UNIVERSE, tickers, START - 2 * HISTORY_S, START + days_after * DAY_S
+    )
+    for ticker, market in made.items():
+        for listing in UNIVERSE.by_ticker[ticker].listings:
+            is_stock = listing.venue == "alpaca"
+            venue = double.venue(listing.venue)
+            venue.lists(listing.symbol, halved(market) if is_stock else market)
+            if listing.perpetual is not None:
+                venue.lists(listing.perpetual, market)
+    return {t: double.venue(a.venue).market(a.symbol) for t, a in UNIVERSE.by_ticker.items()}
+
+
+@asynccontextmanager
+async def live(
+    double: VenuesDouble,
+    clock: Clock,
+    folder: Path,
+    universe: Universe = UNIVERSE,
+    patience: Patience = PATIENCE,
+    history_s: int = HISTORY_S,
+) -> AsyncIterator[Live]:
+    """Open it as the service does, but for its pauses; nothing is computed yet."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now += int(1000 * seconds)
+        await asyncio.sleep(0)
+
+    async with AsyncExitStack() as opened:
+        venues: dict[str, Venue] = {}
+        for name, wanted in symbols(universe).items():
+            venue = _client(double, clock, folder, name, wanted)
+            opened.push_async_callback(venue.close)
+            venues[name] = SteadyVenue(venue, clock, sleep, lambda: 1.0, patience)
+        store = await SqliteMarketStore.open(folder / "market.db")
+        opened.push_async_callback(store.close)
+        source = LiveSource(universe, venues, clock, history_s)
+        coverage = (await store.snapshot()).coverage
+        known = () if coverage is None else coverage.assets
+        await source.open({asset.ticker: asset.listing for asset in known if asset.listing})
+        runs = Runs(store, source, universe, INDICATORS, clock)
+        await runs.prepare()
+        yield Live(source, runs, store, clock, waits)
+
+
+def _client(double: VenuesDouble, clock: Clock, folder: Path, name: str, wanted: set[str]) -> Venue:
+    if name != "alpaca":
+        kept = folder / f"{name}.json"
+        return CcxtVenue(name, wanted, kept, clock, double.base_url, timeout_s=0.3, is_paced=False)
+    data, trading = (
+        moved(f"https://{host}.alpaca.markets", double.base_url) for host in ("data", "paper-api")
+    )
+    return AlpacaVenue(
+        API_KEY_ID,
+        API_SECRET_KEY,
+        data_address=data,
+        trading_address=trading,
+        timeout_s=0.3,
+        spacing_s=0,
+    )

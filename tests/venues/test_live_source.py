@@ -1,0 +1,357 @@
+"""The live source on venues that behave and on ones that do not: what feed and `meta` show."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compute.audit import Audit
+from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.indicators.registry import INDICATORS
+from compute.runs import Runs
+from compute.schedule import market_ms
+from compute.sources.files import FilesSource
+from compute.sources.source import SourceError
+from mcp_server.context import computed_board
+from mcp_server.freshness import freshness
+from schemas.vocabulary import midnight_s
+from store.rows import ChangeRow
+from store.sqlite import SqliteMarketStore
+from tests.serving import Clock
+from tests.venues.double import VenuesDouble
+from tests.venues.live import HISTORY_S, START, UNIVERSE, live, markets
+from tests.venues.market import Market
+
+pytestmark = pytest.mark.clause("live")
+
+ALWAYS = ("BTC", "ETH", "OKB", "XAU")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(market_ms(START) + 5000)
+
+
+def told(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
+    """Return what changed, apart from when it was written and to whom it was shown."""
+    return [(r.ticker, r.indicator, r.timeframe, r.close_time, r.before, r.after) for r in rows]
+
+
+async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_from_then_on(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START)
+        board = computed_board(await one.store.snapshot())
+        assert board is not None
+        assert set(board.snapshot.readings) == set(ALWAYS)
+        for hour in range(START + HOUR_S, START + 7 * HOUR_S, HOUR_S):
+            await one.run(hour, after_s=905)
+        changes = await one.changes()
+    shown = [row for row in changes if row.published]
+    assert shown
+    assert [row for row in changes if row.close_time > START and row not in shown] == [
+        row for row in changes if row.close_time > START and row.indicator == "perpkit"
+    ]
+    assert min(row.close_time for row in shown) > START
+    assert min(row.created_at for row in shown) >= market_ms(START + HOUR_S)
+
+
+async def test_nothing_is_served_before_history_is_whole(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START - 10 * DAY_S)
+        assert not one.runs.has_board
+        assert computed_board(await one.store.snapshot()) is None
+        built = len(double.venue("binance").requests)
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START)
+        assert one.runs.has_board
+        assert computed_board(await one.store.snapshot()) is not None
+    asked = [one for one in double.venue("binance").requests[built:] if "klines" in one.path]
+    assert asked
+    assert min(one.seconds("startTime", 0) for one in asked) >= START - 10 * DAY_S
+
+
+async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    end = START + 6 * HOUR_S
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START)
+        for hour in range(START + HOUR_S, end + 1, HOUR_S):
+            await one.run(hour, after_s=905)
+        served, changes = await one.store.snapshot(), await one.changes()
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+    begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
+    recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
+    folder = written(tmp_path / "bars", recorded, begin, end)
+    replayed, rows = await replay(folder, tmp_path / "replayed.db", end)
+    for ticker in recorded:
+        assert served.readings[ticker] == replayed[ticker], ticker
+    assert [row for row in told(changes) if row[0] in recorded] == told(rows)
+
+
+def written(folder: Path, made: dict[str, Market], begin: int, end: int) -> Path:
+    """Write bars and settlements that a live source was told as a folder of recorded bars."""
+    folder.mkdir()
+    for ticker, market in made.items():
+        bars = [b for b in market.bars() if begin < b.open_time + HOUR_S <= end]
+        with (folder / f"{ticker}_1h.csv").open("w", newline="") as file:
+            lines = csv.writer(file)
+            lines.writerow(["ts", "open", "high", "low", "close", "volume"])
+            lines.writerows(bars)
+        if ticker == "BTC":
+            with (folder / f"{ticker}_funding.csv").open("w", newline="") as file:
+                lines = csv.writer(file)
+                lines.writerow(["ts", "funding_rate"])
+                lines.writerows(r for r in market.settlements if begin - DAY_S < r[0] <= end)
+    return folder
+
+
+async def replay(
+    folder: Path, path: Path, end: int
+) -> tuple[dict[str, dict[str, dict[str, int]]], list[ChangeRow]]:
+    store = await SqliteMarketStore.open(path)
+    try:
+        source = FilesSource(folder, UNIVERSE)
+        runs = Runs(store, source, UNIVERSE, INDICATORS, lambda: market_ms(end))
+        await runs.prepare()
+        await runs.catch_up(end)
+        readings = (await store.snapshot()).readings
+        return readings, [row async for row in store.changes()]
+    finally:
+        await store.close()
+
+
+Trouble = Callable[[VenuesDouble, dict[str, Market]], None]
+NEXT = START + HOUR_S
+OPENS = START
+
+
+def eth(trouble: Callable[[Market], None]) -> Trouble:
+    return lambda double, made: trouble(made["ETH"])
+
+
+def binance(kind: str, **more: object) -> Trouble:
+    return lambda double, made: double.venue("binance").misbehaves(
+        kind, symbol="ETH/USDT", path="klines", **more
+    )
+
+
+HARMLESS = {
+    "a bar told twice": eth(lambda market: market.repeat(OPENS)),
+    "bars in the wrong order": eth(lambda market: market.shuffle()),
+    "a 429 that says how long to wait": binance("rate_limited", retry_after_s=7),
+    "a 429 that does not": binance("rate_limited"),
+    "a 418": binance("banned"),
+    "a 500": binance("unavailable", status=500),
+    "truncated JSON": binance("truncated"),
+    "a connection that is cut": binance("dropped"),
+    "a request that hangs": binance("hanging"),
+}
+
+
+@pytest.mark.parametrize("trouble", HARMLESS.values(), ids=list(HARMLESS))
+async def test_a_passing_trouble_leaves_no_trace(
+    double: VenuesDouble, clock: Clock, tmp_path: Path, trouble: Trouble
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        trouble(double, made)
+        await one.run(NEXT)
+        assert one.runs.late == ()
+        assert await one.closes("ETH") == [NEXT]
+
+
+LASTING = {
+    "a bar that is late": eth(lambda market: market.delay(OPENS, 200)),
+    "429 without end": binance("rate_limited", times=None),
+    "a wait of ten minutes": binance("rate_limited", retry_after_s=600),
+    "503 without end": binance("unavailable", times=None),
+    "truncated JSON without end": binance("truncated", times=None),
+    "requests that all hang": binance("hanging", times=None),
+    "a delisted symbol": lambda double, made: double.venue("binance").misbehaves(
+        "unavailable", symbol="ETH/USDT", path="klines", times=None, status=400
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", LASTING.values(), ids=list(LASTING))
+async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar(
+    double: VenuesDouble, clock: Clock, tmp_path: Path, trouble: Trouble
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        trouble(double, made)
+        await one.run(NEXT)
+        assert "ETH" in one.runs.late
+        assert one.source.reasons["ETH"]
+        board = computed_board(await one.store.snapshot())
+        assert board is not None
+        assert "ETH" in freshness(board, one.clock.now)["late_assets"]
+        assert await one.closes("OKB") == [NEXT]
+        assert await one.closes("ETH") == []
+        double.behaves()
+        await one.again(700)
+        assert one.runs.late == ()
+        assert one.source.reasons == {}
+        assert await one.closes("ETH") == [NEXT]
+
+
+async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    made["ETH"].withhold(OPENS)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(NEXT)
+        assert one.runs.late == ("ETH",)
+        await one.run(NEXT + HOUR_S)
+        assert one.runs.late == ()
+        assert await one.closes("ETH") == [NEXT + HOUR_S]
+
+
+async def test_a_forming_bar_is_never_used(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(NEXT, after_s=3500)
+        for ticker in ("BTC", "ETH", "OKB"):
+            [block] = await one.store.bars(ticker, START - 1)
+            bar = made[ticker].page(2**40, OPENS, OPENS, 1)[0]
+            assert block.open_time.tolist() == [OPENS]
+            assert RawBar(OPENS, *block.values[0].tolist()) == bar
+
+
+async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_start(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    double.venue("binance").misbehaves("restricted", times=None)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        assert one.source.listing("BTC") == "okx BTC/USDT"
+        assert one.source.native("ETH") is None
+        readings = (await one.store.snapshot()).readings
+        assert set(readings) <= {"BTC", "OKB", "NVDA"}
+        assert one.runs.late == ()
+
+
+async def test_an_asset_stays_where_its_stored_bars_are_from(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    double.venue("binance").misbehaves("restricted", times=None)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+    double.behaves()
+    clock.now += 60_000
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        assert one.source.listing("BTC") == "okx BTC/USDT"
+        assert one.source.listing("ETH") == "binance ETH/USDT"
+
+
+async def test_what_no_venue_lists_is_not_covered_and_never_late(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    double.venue("binance").delists("ETH/USDT")
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        assert one.source.native("ETH") is None
+        assert one.runs.late == ()
+        coverage = (await one.store.snapshot()).coverage
+        assert coverage is not None
+        assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH"]
+
+
+async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+    double.venue("binance").delists("ETH/USDT")
+    clock.now += DAY_S * 1000
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(one.runs.due)
+        assert one.runs.late == ("ETH",)
+        assert one.source.reasons == {"ETH": "binance does not list ETH/USDT, or no longer"}
+
+
+async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    first = START + 3 * HOUR_S
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(first)
+        assert (one.runs.late, one.runs.awaited) == ((), ("NVDA",))
+        assert one.runs.delays == (900,)
+        asked = double.venue("alpaca").count("bars")
+        await one.again(120)
+        assert double.venue("alpaca").count("bars") == asked
+        await one.again(900)
+        assert (one.runs.late, one.runs.awaited) == ((), ())
+        assert await one.closes("NVDA") == [first]
+        board = computed_board(await one.store.snapshot())
+        assert board is not None
+        assert freshness(board, one.clock.now)["most_delay_seconds"] == 900
+
+
+async def test_nothing_is_asked_while_a_session_is_closed(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double, days_after=5)
+    saturday = midnight_s(np.datetime64("2026-10-03").item())
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(saturday, after_s=905)
+        asked = (
+            double.venue("alpaca").count(),
+            double.venue("binance").count(symbol="XAU/USDT:USDT"),
+        )
+        for hour in range(1, 4):
+            await one.run(saturday + hour * HOUR_S, after_s=905)
+        assert one.runs.late == one.runs.awaited == ()
+        assert (equities.count("bars"), crypto.count(symbol="XAU/USDT:USDT")) == asked
+
+
+@pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
+async def test_a_wrong_clock_stops_computing_and_says_so(
+    double: VenuesDouble, clock: Clock, tmp_path: Path, skew_ms: int
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        for name in ("binance", "okx"):
+            double.venue(name).skew_ms = skew_ms
+        direction = "behind" if skew_ms > 0 else "ahead of"
+        with pytest.raises(SourceError, match=f"45 s {direction} that of the venues"):
+            await one.run(NEXT)
+        assert await one.closes("ETH") == []
+
+
+async def test_one_venue_with_a_wrong_clock_stops_nothing(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        double.venue("okx").skew_ms = 45_000
+        await one.run(NEXT)
+        assert one.runs.late == ()
