@@ -321,10 +321,8 @@ async def test_nothing_is_asked_while_a_session_is_closed(
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.catch_up(START)
         await one.run(saturday, after_s=905)
-        asked = (
-            double.venue("alpaca").count(),
-            double.venue("binance").count(symbol="XAU/USDT:USDT"),
-        )
+        equities, crypto = double.venue("alpaca"), double.venue("binance")
+        asked = equities.count("bars"), crypto.count(symbol="XAU/USDT:USDT")
         for hour in range(1, 4):
             await one.run(saturday + hour * HOUR_S, after_s=905)
         assert one.runs.late == one.runs.awaited == ()
