@@ -2,9 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from compute.bars import Series
+from compute.restore import series_of
 from compute.sources.files import FilesSource
 from compute.sources.simulated import SimulatedSource, first_origin, origin_of
 from compute.sources.source import Source
@@ -27,11 +29,7 @@ async def opened_source(
         source: Source
         if settings.source == "live":
             _check_known(settings, known, "live")
-            coverage = (await store.snapshot()).coverage
-            listings = (
-                {a.ticker: a.listing for a in coverage.assets if a.listing} if coverage else {}
-            )
-            source = await opened.enter_async_context(_live(settings, universe, clock, listings))
+            source = await opened.enter_async_context(_live(settings, universe, store, clock))
         elif settings.bars_folder is not None:
             source = FilesSource(settings.bars_folder, universe)
         else:
@@ -41,7 +39,16 @@ async def opened_source(
         yield source
 
 
-async def _listings(store: MarketStore) -> dict[str, str]:
+def stored_bars(store: MarketStore) -> Callable[[str, int], Awaitable[Series]]:
+    """Return what returns the hourly bars of an asset in a store that open after a time."""
+
+    async def stored(ticker: str, after: int) -> Series:
+        return series_of(await store.bars(ticker, after), "1h")
+
+    return stored
+
+
+async def stored_listings(store: MarketStore) -> dict[str, str]:
     """Return where the bars that a store holds are from, by ticker."""
     coverage = (await store.snapshot()).coverage
     assets = () if coverage is None else coverage.assets
@@ -60,7 +67,7 @@ def _check_known(settings: Settings, known: str | None, name: str) -> None:
 
 @asynccontextmanager
 async def _live(
-    settings: Settings, universe: Universe, clock: Callable[[], int], listings: dict[str, str]
+    settings: Settings, universe: Universe, store: MarketStore, clock: Callable[[], int]
 ) -> AsyncIterator[Source]:
     """Open the live source; its libraries are loaded for it alone."""
     try:
@@ -73,6 +80,6 @@ async def _live(
     from compute.sources.live import LiveSource
 
     async with opened_venues(settings, universe, clock, asyncio.sleep, random.random) as venues:
-        source = LiveSource(universe, venues, clock)
-        await source.open(listings)
+        source = LiveSource(universe, venues, clock, stored_bars(store))
+        await source.open(await stored_listings(store))
         yield source

@@ -4,7 +4,8 @@ What goes wrong at a venue leaves an asset where it is: late, with a reason, and
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from math import isfinite
 from statistics import median
 from typing import Final
@@ -14,13 +15,16 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
 from compute.sessions import complete_until, hours, last_close, next_close
+from compute.sources.overlap import MOST_COMPARED, compared
 from compute.sources.source import Fetched, SourceError
-from compute.sources.venue import Venue, VenueError
+from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe
-from schemas.vocabulary import SourceKind, Timeframe
+from schemas.vocabulary import SourceKind, Timeframe, instant
 
 HISTORY_S: Final = 330 * DAY_S
 MOST_SKEW_MS: Final = 30_000
+
+Stored = Callable[[str, int], Awaitable[Series]]
 
 log = structlog.get_logger("source")
 
@@ -28,7 +32,8 @@ log = structlog.get_logger("source")
 class LiveSource:
     """Every asset of a universe that one of the venues lists; `clock` tells epoch ms.
 
-    A store that has nothing of an asset yet gets `history_s` of it.
+    A store that has nothing of an asset yet gets `history_s` of it. `stored` returns an asset's
+    bars that the store holds and that open after a time (epoch seconds).
     """
 
     name = "live"
@@ -41,21 +46,25 @@ class LiveSource:
         universe: Universe,
         venues: Mapping[str, Venue],
         clock: Callable[[], int],
+        stored: Stored,
         history_s: int = HISTORY_S,
     ) -> None:
         self._assets: Final = universe.by_ticker
         self._venues: Final = venues
         self._clock: Final = clock
         self._begin: Final = (clock() // 1000 - history_s) // DAY_S * DAY_S
-        self._listings: dict[str, Listing] = {}
+        self._stored: Final = stored
+        self._listings: Final[dict[str, Listing]] = {}
+        self._left: Final[dict[str, Listing]] = {}
+        self._revised: Final = defaultdict[str, set[int]](set)
         self.reasons: Final[dict[str, str]] = {}
 
     async def open(self, remembered: Mapping[str, str]) -> None:
-        """Choose where each asset's bars come from; those that a store `remembered` stay.
+        """Choose where each asset's bars come from; those that a store `remembered` stay there.
 
         That is the first of its listings that a venue confirms, or may yet: one that cannot be
         asked is waited for, one that refuses this country is not. What no venue lists is not
-        covered.
+        covered. Where the remembered venue refuses, another that confirms takes its place.
         """
         names = list(self._venues)
         asked = await asyncio.gather(*(self._listed(self._venues[name]) for name in names))
@@ -64,16 +73,22 @@ class LiveSource:
             known = [one for one in asset.listings if one.venue in self._venues]
             kept = [one for one in known if str(one) == remembered.get(ticker)]
             confirmed = [one for one in known if one.symbol in listed[one.venue]]
-            if chosen := (kept or confirmed)[:1]:
-                self._listings[ticker] = chosen[0]
+            if not (kept or confirmed):
+                continue
+            self._listings[ticker] = (confirmed or kept)[0]
+            if kept and (kept[0] in confirmed or not confirmed):
+                self._listings[ticker] = kept[0]
+            elif kept:
+                self._left[ticker] = kept[0]
 
     def native(self, ticker: str) -> Timeframe | None:
         """Return 1h for what a venue lists."""
         return "1h" if ticker in self._listings else None
 
     def listing(self, ticker: str) -> str | None:
-        """Return venue and symbol of an asset's bars, None for one that is not covered."""
-        return str(self._listings[ticker]) if ticker in self._listings else None
+        """Return venue and symbol of an asset's stored bars, None for one that is not covered."""
+        listing = self._left.get(ticker) or self._listings.get(ticker)
+        return None if listing is None else str(listing)
 
     def delay_s(self, ticker: str) -> int:
         """Return the delay of an asset's venue."""
@@ -100,23 +115,63 @@ class LiveSource:
             )
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
-        """Return what the venue tells of (after, until]; nothing, and why, where it fails."""
-        listing = self._listings[ticker]
-        venue = self._venues[listing.venue]
-        session = self._assets[ticker].session
+        """Return what the venue tells of (after, until]; nothing, and why, where it fails.
+
+        Bars that are stored are asked for again: where they are on another scale, or those of
+        another venue, the history is told anew.
+        """
+        venue, session = self._venue(ticker), self._assets[ticker].session
         begin = max(after, self._begin)
         end = min(until, self._clock() // 1000 - venue.delay_s)
         if last_close(session, end) <= begin:
             return Fetched(NO_BARS, NO_FUNDING, max(after, complete_until(session, end)))
         try:
-            told = await venue.bars(listing.symbol, begin, end)
-            rates = await self._rates(listing, max(after, self._begin - DAY_S), end)
+            told, why = await self._told(ticker, begin, end)
+            rates = await self._rates(ticker, max(after, self._begin - DAY_S), end)
         except VenueError as error:
             self._is_late_because(ticker, error.reason)
             return Fetched(NO_BARS, NO_FUNDING, after)
-        bars = self._bars(ticker, told, begin, end)
+        bars = told.where(told.close_time > begin)
         watermark = self._watermark(ticker, bars, after, end)
-        return Fetched(bars, rates.between(after, watermark), watermark)
+        settled = rates.between(after, watermark)
+        if not why:
+            return Fetched(bars, settled, watermark)
+        log.warning("history_replaced", ticker=ticker, why=why)
+        self._left.pop(ticker, None)
+        return Fetched(bars, settled, watermark, told.where(told.close_time <= begin), why)
+
+    async def _told(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
+        """Return the bars that close in (begin, end], with some or all before them, and why all."""
+        stored = await self._stored_before(ticker, begin)
+        first = int(stored.open_time[0]) if len(stored) else begin
+        told = await self._asked(ticker, min(begin, first), end)
+        why = self._why_anew(ticker, stored, told)
+        return (await self._asked(ticker, self._begin, end) if why else told), why
+
+    async def _stored_before(self, ticker: str, begin: int) -> Series:
+        """Return the newest stored bars, by which a venue is compared with what it told before."""
+        newest = last_close(self._assets[ticker].session, begin)
+        return await self._stored(ticker, newest - (MOST_COMPARED + 1) * HOUR_S)
+
+    def _why_anew(self, ticker: str, stored: Series, told: Series) -> str:
+        """Say why the history must be told anew, in a line; empty where it stands."""
+        if ticker in self._left:
+            return f"bars of {self._listings[ticker]} instead of {self._left[ticker]}"
+        revised, split = compared(stored, told)
+        if split is not None:
+            return f"split {split:g}:1" if split > 1 else f"split 1:{1 / split:g}"
+        for opened in set(revised) - self._revised[ticker]:
+            log.warning("bar_revised", ticker=ticker, opened=instant(1000 * opened))
+            self._revised[ticker].add(opened)
+        return ""
+
+    async def _asked(self, ticker: str, begin: int, end: int) -> Series:
+        """Return the bars of a venue that close in (begin, end]."""
+        told = await self._venue(ticker).bars(self._listings[ticker].symbol, begin, end)
+        return self._bars(ticker, told, begin, end)
+
+    def _venue(self, ticker: str) -> Venue:
+        return self._venues[self._listings[ticker].venue]
 
     def _bars(self, ticker: str, told: Sequence[RawBar], begin: int, end: int) -> Series:
         """Return what can be used of what was told, in order.
@@ -130,10 +185,15 @@ class LiveSource:
         due = hours(self._assets[ticker].session, begin, end).close_time
         return bars.where(np.isin(bars.close_time, due))
 
-    async def _rates(self, listing: Listing, after: int, until: int) -> Funding:
-        if listing.perpetual is None or after >= until:
+    async def _rates(self, ticker: str, after: int, until: int) -> Funding:
+        """Return the settlements of the matching perpetual, none where there is none any more."""
+        perpetual = self._listings[ticker].perpetual
+        if perpetual is None or after >= until:
             return NO_FUNDING
-        told = await self._venues[listing.venue].funding(listing.perpetual, after, until)
+        try:
+            told = await self._venue(ticker).funding(perpetual, after, until)
+        except UnknownSymbolError:
+            return NO_FUNDING
         return Funding.of(sorted({at: rate for at, rate in told if isfinite(rate)}.items()))
 
     def _watermark(self, ticker: str, bars: Series, after: int, until: int) -> int:

@@ -17,11 +17,14 @@ class Fetched:
     """What a source adds for one asset: accepted bars, settlements, and its watermark.
 
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
+    `history`, where there is one, replaces all earlier bars, and `why` says in a line what for.
     """
 
     bars: Series
     funding: Funding
     watermark: int
+    history: Series | None = None
+    why: str = ""
 
 
 class Source(Protocol):

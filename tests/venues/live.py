@@ -18,6 +18,7 @@ from compute.sources.steady import PATIENT, Patience, SteadyVenue
 from compute.sources.venue import Venue
 from compute.universe import Asset, Listing, Universe
 from service.live import symbols
+from service.sources import stored_bars, stored_listings
 from store.rows import ChangeRow
 from store.sqlite import SqliteMarketStore
 from tests.serving import Clock
@@ -129,10 +130,8 @@ async def live(
             venues[name] = SteadyVenue(venue, clock, sleep, lambda: 1.0, patience)
         store = await SqliteMarketStore.open(folder / "market.db")
         opened.push_async_callback(store.close)
-        source = LiveSource(universe, venues, clock, history_s)
-        coverage = (await store.snapshot()).coverage
-        known = () if coverage is None else coverage.assets
-        await source.open({asset.ticker: asset.listing for asset in known if asset.listing})
+        source = LiveSource(universe, venues, clock, stored_bars(store), history_s)
+        await source.open(await stored_listings(store))
         runs = Runs(store, source, universe, INDICATORS, clock)
         await runs.prepare()
         yield Live(source, runs, store, clock, waits)

@@ -75,7 +75,7 @@ async def test_nothing_is_served_before_history_is_whole(
         assert computed_board(await one.store.snapshot()) is not None
     asked = [one for one in double.venue("binance").requests[built:] if "klines" in one.path]
     assert asked
-    assert min(one.seconds("startTime", 0) for one in asked) >= START - 10 * DAY_S
+    assert min(one.seconds("startTime", 0) for one in asked) >= START - 13 * DAY_S
 
 
 async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
