@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from compute.audit import Audit
 from compute.bars import DAY_S, HOUR_S, RawBar
@@ -353,3 +354,24 @@ async def test_one_venue_with_a_wrong_clock_stops_nothing(
         double.venue("okx").skew_ms = 45_000
         await one.run(NEXT)
         assert one.runs.late == ()
+
+
+async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    bar = made["ETH"].page(2**40, OPENS, OPENS, 1)[0]
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(NEXT)
+        made["ETH"].revise(bar._replace(close=bar.low), NEXT + 1800)
+        with capture_logs() as logged:
+            await one.run(NEXT + HOUR_S)
+            await one.run(NEXT + 2 * HOUR_S)
+        [block] = await one.store.bars("ETH", START - 1)
+        assert RawBar(OPENS, *block.values[0].tolist()) == bar
+        assert len(block) == 3
+        revised = [line for line in logged if line["event"] == "bar_revised"]
+        assert [line["ticker"] for line in revised] == ["ETH"]
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
