@@ -1,6 +1,6 @@
 """What every answer says of what it rests on: source, age, and when to come back."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 from mcp_server.context import Board
@@ -103,6 +103,14 @@ def freshness(
     }
 
 
+def stand_in_note(stand_ins: Collection[str]) -> str:
+    """Say that bars of some assets are those of perpetuals."""
+    return (
+        f"{len(stand_ins)} stocks or metals (such as {min(stand_ins)}) follow a perpetual that "
+        "stands in for them: meta.stand_ins of the catalog names them."
+    )
+
+
 def removed_note(asset: CoveredAsset) -> str:
     """Say since when an asset is not covered any more and what it continues as."""
     successor = f", its coin continues as {asset.continues_as}" * bool(asset.continues_as)
@@ -120,6 +128,8 @@ def _standing_notes(board: Board, now: int) -> list[str]:
     notes = []
     if board.coverage.source == "simulated":
         notes.append(SIMULATED_NOTE)
+    if stand_ins := board.coverage.stand_ins:
+        notes.append(stand_in_note(stand_ins))
     if is_played_out(board) and board.coverage.recorded_until is not None:
         notes.append(recorded_note(board.coverage.recorded_until))
     if is_stale(board, now):

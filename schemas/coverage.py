@@ -77,6 +77,15 @@ class Coverage(_Frozen):
         return tuple(asset for asset in self.assets if asset.removed_on is None)
 
     @property
+    def stand_ins(self) -> dict[str, str]:
+        """The assets whose bars are those of a derivative, and venue and symbol of that."""
+        return {
+            asset.ticker: asset.listing
+            for asset in self.tracked
+            if asset.asset_class != "crypto" and ":" in (asset.listing or "")
+        }
+
+    @property
     def delays(self) -> tuple[int, ...]:
         """The delays (seconds) after which bars of assets may come, each once, sorted."""
         return tuple(sorted({asset.delay_s for asset in self.tracked if asset.timeframes}))

@@ -127,6 +127,9 @@ class CatalogMeta(Origin):
     removed_assets: list[str] = Field(
         description="Known tickers outside every count, whatever the market clock says."
     )
+    stand_ins: dict[str, str] = Field(
+        description="Stocks and metals whose bars are those of a perpetual, and of which."
+    )
 
 
 class UsageMeta(Result):

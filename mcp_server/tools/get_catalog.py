@@ -220,6 +220,7 @@ def _meta(coverage: Coverage, board: Board | None, now: int) -> CatalogMeta:
         as_of=None if board is None else instant(board.market_time),
         nothing_new_before=None if board is None else nothing_new_before(board, now, "1h"),
         removed_assets=[] if board is None else board.removed,
+        stand_ins=coverage.stand_ins,
     )
 
 

@@ -115,6 +115,21 @@ def test_something_new_may_come_when_delayed_bars_do():
     assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
 
 
+def test_what_stands_in_for_stocks_and_metals_is_told():
+    published = coverage("live")
+    assets = [
+        asset.model_copy(update={"listing": f"binance {asset.ticker}/USDT:USDT"})
+        for asset in published.assets
+    ]
+    board = computed_board(
+        Snapshot(published.model_copy(update={"assets": tuple(assets)}), NOON, NOON, READINGS)
+    )
+    stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
+    assert sorted(board.coverage.stand_ins) == stocks
+    note = freshness(board, NOON)["note"]
+    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) follow")
+
+
 def test_history_that_is_not_whole_yet_is_no_board():
     published = coverage("live").model_copy(update={"served_from": NOON})
     assert computed_board(Snapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None

@@ -52,6 +52,7 @@ FREE_TEXT = (
     "board.rows",
     "meta.rules.*",
     "meta.removed_assets",
+    "meta.stand_ins.*",
     "meta.late_assets",
     "meta.not_covered",
     "meta.timing",
@@ -156,6 +157,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
     if tool == "signals_get_catalog":
         answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
+        answer["meta"]["stand_ins"] = {"XAU": "binance XAU/USDT:USDT"}
     if tool == "signals_get_stats":
         answer["alerts_tier"] = answer["universe_tier"]
     if tool == "signals_get_confluence":
