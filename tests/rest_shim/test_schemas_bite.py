@@ -27,7 +27,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "signals_get_stats": {},
     "signals_get_usage": {},
 }
-OPEN_MAPS = ("indicator_fields", "meta.rules")
+OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins")
 CLOSED_MAPS = (
     "assets.signals",
     "assets.signals.*",
