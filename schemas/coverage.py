@@ -82,7 +82,7 @@ class Coverage(_Frozen):
         return {
             asset.ticker: asset.listing
             for asset in self.tracked
-            if asset.asset_class != "crypto" and ":" in (asset.listing or "")
+            if asset.asset_class != "crypto" and asset.listing and ":" in asset.listing
         }
 
     @property

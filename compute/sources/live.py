@@ -5,7 +5,8 @@ What goes wrong at a venue leaves an asset where it is: late, with a reason, and
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from statistics import median
 from typing import Final
@@ -15,7 +16,7 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
 from compute.sessions import complete_until, hours, last_close, next_close
-from compute.sources.overlap import MOST_COMPARED, compared
+from compute.sources.overlap import MOST_COMPARED, Overlap, compared
 from compute.sources.source import Fetched, SourceError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe
@@ -56,7 +57,7 @@ class LiveSource:
         self._stored: Final = stored
         self._listings: Final[dict[str, Listing]] = {}
         self._left: Final[dict[str, Listing]] = {}
-        self._revised: Final = defaultdict[str, set[int]](set)
+        self._refused: Final = defaultdict[str, set[int]](set)
         self.reasons: Final[dict[str, str]] = {}
 
     async def open(self, remembered: Mapping[str, str]) -> None:
@@ -80,6 +81,7 @@ class LiveSource:
                 self._listings[ticker] = kept[0]
             elif kept:
                 self._left[ticker] = kept[0]
+                await self._look_whether_replaced(ticker)
 
     def native(self, ticker: str) -> Timeframe | None:
         """Return 1h for what a venue lists."""
@@ -137,33 +139,46 @@ class LiveSource:
         if not why:
             return Fetched(bars, settled, watermark)
         log.warning("history_replaced", ticker=ticker, why=why)
-        self._left.pop(ticker, None)
         return Fetched(bars, settled, watermark, told.where(told.close_time <= begin), why)
 
     async def _told(self, ticker: str, begin: int, end: int) -> tuple[Series, str]:
         """Return the bars that close in (begin, end], with some or all before them, and why all."""
-        stored = await self._stored_before(ticker, begin)
+        newest = last_close(self._assets[ticker].session, begin)
+        stored = await self._stored(ticker, newest - (MOST_COMPARED + 1) * HOUR_S)
         first = int(stored.open_time[0]) if len(stored) else begin
         told = await self._asked(ticker, min(begin, first), end)
         why = self._why_anew(ticker, stored, told)
         return (await self._asked(ticker, self._begin, end) if why else told), why
 
-    async def _stored_before(self, ticker: str, begin: int) -> Series:
-        """Return the newest stored bars, by which a venue is compared with what it told before."""
-        newest = last_close(self._assets[ticker].session, begin)
-        return await self._stored(ticker, newest - (MOST_COMPARED + 1) * HOUR_S)
+    async def _look_whether_replaced(self, ticker: str) -> None:
+        """Find out whether the stored bars of an asset are those of its new venue already."""
+        stored = await self._stored(ticker, -1)
+        newest = stored.where(np.arange(len(stored)) >= len(stored) - MOST_COMPARED)
+        ends = (newest.open_time[:1], newest.close_time[-1:])
+        begin, end = (int(times.max(initial=-1)) for times in ends)
+        with suppress(VenueError):
+            self._why_anew(ticker, newest, await self._asked(ticker, begin, end))
 
     def _why_anew(self, ticker: str, stored: Series, told: Series) -> str:
         """Say why the history must be told anew, in a line; empty where it stands."""
+        found = compared(stored, told)
         if ticker in self._left:
+            if not len(stored) or found == Overlap():
+                del self._left[ticker]
+                return ""
             return f"bars of {self._listings[ticker]} instead of {self._left[ticker]}"
-        revised, split = compared(stored, told)
-        if split is not None:
-            return f"split {split:g}:1" if split > 1 else f"split 1:{1 / split:g}"
-        for opened in set(revised) - self._revised[ticker]:
-            log.warning("bar_revised", ticker=ticker, opened=instant(1000 * opened))
-            self._revised[ticker].add(opened)
+        if found.split is not None:
+            return f"split {found.split:g}:1" if found.split > 1 else f"split 1:{1 / found.split:g}"
+        self._refuse(ticker, "bar_revised", found.revised)
+        self._refuse(ticker, "bar_belated", found.belated)
         return ""
+
+    def _refuse(self, ticker: str, event: str, opens: Iterable[int]) -> None:
+        """Log and count, once each, bars that come too late to be stepped."""
+        for opened in set(opens) - self._refused[ticker]:
+            self._refused[ticker].add(opened)
+            count = sum(map(len, self._refused.values()))
+            log.warning(event, ticker=ticker, opened=instant(1000 * opened), refused=count)
 
     async def _asked(self, ticker: str, begin: int, end: int) -> Series:
         """Return the bars of a venue that close in (begin, end]."""

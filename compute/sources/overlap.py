@@ -13,14 +13,21 @@ ENOUGH = 3
 
 
 class Overlap(NamedTuple):
-    """The opening times of revised bars, and how many new shares stand for an old one, if any."""
+    """Opening times of bars that are told otherwise, and of some that come after later ones.
 
-    revised: tuple[int, ...]
-    split: float | None
+    `split` is how many new shares stand for an old one, None where the scale is the same.
+    """
+
+    revised: tuple[int, ...] = ()
+    belated: tuple[int, ...] = ()
+    split: float | None = None
 
 
 def compared(stored: Series, told: Series) -> Overlap:
-    """Compare bars by their opening times; a split divides every price by the same number."""
+    """Compare stored bars with what is told of their time.
+
+    A split divides every price by the same number.
+    """
     opens, mine, theirs = np.intersect1d(stored.open_time, told.open_time, return_indices=True)
     before, now = (
         np.stack([s.open, s.high, s.low, s.close, s.volume])[:, places]
@@ -31,5 +38,14 @@ def compared(stored: Series, told: Series) -> Overlap:
     is_scaled = bool((np.abs(ratio / scale - 1) < SAME_SCALE).all())
     is_known = len(opens) >= min(ENOUGH, len(stored))
     if is_scaled and is_known and abs(scale - 1) > LEAST_SPLIT:
-        return Overlap((), scale)
-    return Overlap(tuple(opens[(before != now).any(axis=0)].tolist()), None)
+        return Overlap(split=scale)
+    revised = opens[(before != now).any(axis=0)]
+    return Overlap(tuple(revised.tolist()), _belated(stored, told))
+
+
+def _belated(stored: Series, told: Series) -> tuple[int, ...]:
+    if not len(stored):
+        return ()
+    first, last = stored.open_time[0], stored.open_time[-1]
+    missed = np.setdiff1d(told.open_time, stored.open_time)
+    return tuple(missed[(missed > first) & (missed < last)].tolist())

@@ -70,8 +70,9 @@ class SteadyVenue:
         return await self._patiently(lambda: self._venue.funding(symbol, after, until))
 
     async def clock(self) -> int:
-        """Return the venue's own time, epoch ms."""
-        return await self._patiently(self._venue.clock)
+        """Return the venue's own time, epoch ms, asked once: nobody should wait for it."""
+        async with self._places:
+            return await self._asked(self._venue.clock)
 
     async def close(self) -> None:
         """Close its connections."""

@@ -1,7 +1,7 @@
 import pytest
 
 from compute.bars import HOUR_S, NO_BARS, RawBar, Series
-from compute.sources.overlap import compared
+from compute.sources.overlap import Overlap, compared
 
 pytestmark = pytest.mark.clause("live")
 
@@ -26,25 +26,24 @@ def scaled(bars: list[RawBar], ratio: float, digits: int = 12) -> list[RawBar]:
 
 
 def test_the_same_bars_and_later_ones_are_no_news():
-    assert compared(series(BARS[:3]), series(BARS)) == ((), None)
+    assert compared(series(BARS[:3]), series(BARS)) == Overlap()
 
 
 def test_nothing_is_said_of_bars_that_are_not_told_again():
-    assert compared(series(BARS[:2]), series(BARS[2:])) == ((), None)
-    assert compared(NO_BARS, series(BARS)) == ((), None)
+    assert compared(series(BARS[:2]), series(BARS[2:])) == Overlap()
+    assert compared(NO_BARS, series(BARS)) == Overlap()
 
 
 @pytest.mark.parametrize("name", ["open", "high", "low", "close", "volume"])
 def test_a_bar_with_any_other_number_is_revised(name):
     revised = BARS[1]._replace(**{name: getattr(BARS[1], name) * 1.001})
-    assert compared(series(BARS), series([BARS[0], revised, *BARS[2:]])) == ((3600,), None)
+    assert compared(series(BARS), series([BARS[0], revised, *BARS[2:]])) == Overlap(revised=(3600,))
 
 
 @pytest.mark.parametrize("ratio", [4.0, 10.0, 1.5, 1.05, 0.1, 1 / 30])
 def test_prices_that_are_all_divided_by_one_number_are_a_split(ratio):
-    revised, split = compared(series(BARS), series(scaled(BARS, ratio)))
-    assert revised == ()
-    assert split == pytest.approx(ratio)
+    told = compared(series(BARS), series(scaled(BARS, ratio)))
+    assert told == Overlap(split=pytest.approx(ratio))
 
 
 def test_a_split_is_known_by_prices_that_are_rounded():
@@ -55,18 +54,23 @@ def test_a_split_is_known_by_prices_that_are_rounded():
 
 def test_one_bar_on_another_scale_among_others_is_a_revision():
     told = [*BARS[:3], *scaled(BARS[3:], 2.0)]
-    assert compared(series(BARS), series(told)) == ((10_800,), None)
+    assert compared(series(BARS), series(told)) == Overlap(revised=(10_800,))
 
 
 def test_too_few_bars_on_another_scale_make_no_split():
-    assert compared(series(BARS), series(scaled(BARS[:2], 2.0))) == ((0, 3600), None)
+    assert compared(series(BARS), series(scaled(BARS[:2], 2.0))) == Overlap(revised=(0, 3600))
 
 
 def test_a_flat_bar_that_moves_by_a_little_is_a_revision():
     flat = [RawBar(3600 * n, 5.0, 5.0, 5.0, 5.0, 0.0) for n in range(3)]
     moved = [b._replace(open=5.01, high=5.01, low=5.01, close=5.01) for b in flat]
-    assert compared(series(flat), series(moved)) == ((0, 3600, 7200), None)
+    assert compared(series(flat), series(moved)) == Overlap(revised=(0, 3600, 7200))
 
 
 def test_the_only_stored_bar_is_enough_for_a_split():
     assert compared(series(BARS[:1]), series(scaled(BARS, 2.0))).split == 2.0
+
+
+def test_a_bar_that_comes_after_later_ones_is_belated():
+    told = compared(series([BARS[0], BARS[2]]), series(BARS))
+    assert told == Overlap(belated=(3600,))

@@ -375,3 +375,29 @@ async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
         assert [line["ticker"] for line in revised] == ["ETH"]
         report = await Audit(one.store, UNIVERSE, INDICATORS).run()
     assert report.findings == []
+
+
+async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    made["ETH"].delay(OPENS, 2 * HOUR_S)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        with capture_logs() as logged:
+            for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
+                await one.run(hour)
+        assert [line["ticker"] for line in logged if line["event"] == "bar_belated"] == ["ETH"]
+        assert await one.closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
+
+
+async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    double.venue("binance").delists("BTC/USDT:USDT")
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        await one.run(NEXT)
+        assert one.runs.late == ()
+        assert await one.store.funding("BTC") == []
