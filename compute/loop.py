@@ -13,6 +13,7 @@ import structlog
 from compute.bars import DAY_S
 from compute.runs import Runs
 from compute.schedule import market_ms
+from compute.sources.source import NotReadyError
 from schemas.vocabulary import instant
 from store.protocol import LockTakenError, MarketStore
 
@@ -57,6 +58,9 @@ class Loop:
                 await self._sleep(STEP_S)
             except LockTakenError as error:
                 self._stand_by(error)
+                await self._sleep(RETRY_S)
+            except NotReadyError as error:
+                log.warning("source_not_ready", reason=str(error))
                 await self._sleep(RETRY_S)
             except Exception as error:
                 self._is_prepared = self._has_resumed = False

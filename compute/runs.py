@@ -162,7 +162,7 @@ class Runs:
 
         The passes lie on a fixed grid, so that a run killed between two of them and started again
         writes what an uninterrupted one would have written. It ends where the source ends. One
-        pass is committed while the next one steps. SourceError where the source is not ready.
+        pass is committed while the next one steps. NotReadyError where the source is not.
         """
         await self._source.ready()
         end = until if self._source.ends_at is None else min(until, self._source.ends_at)

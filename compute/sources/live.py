@@ -17,7 +17,7 @@ import structlog
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
 from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.overlap import MOST_COMPARED, Overlap, compared
-from compute.sources.source import Fetched, SourceError
+from compute.sources.source import Fetched, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe
 from schemas.vocabulary import SourceKind, Timeframe, instant
@@ -106,11 +106,15 @@ class LiveSource:
         return last_close(self._assets[ticker].session, at)
 
     async def ready(self) -> None:
-        """Raise SourceError where the machine's clock is not that of the venues."""
+        """Raise NotReadyError where no venue answers, or where this machine's clock is wrong."""
         asked = await asyncio.gather(*map(self._skew_ms, self._venues.values()))
-        skews = [skew for skew in asked if skew is not None]
-        if skews and abs(skew := median(skews)) > MOST_SKEW_MS:
-            raise SourceError(
+        skews = [skew for skew in asked if not isinstance(skew, VenueError)]
+        if not skews:
+            raise NotReadyError(
+                f"no venue answers ({asked[0]}, and so on): is this machine online?"
+            )
+        if abs(skew := median(skews)) > MOST_SKEW_MS:
+            raise NotReadyError(
                 f"the clock of this machine is {abs(skew) / 1000:.0f} s "
                 f"{'ahead of' if skew > 0 else 'behind'} that of the venues: set it right (NTP); "
                 "nothing is computed until then"
@@ -234,13 +238,13 @@ class LiveSource:
             log.warning("venue_not_asked", venue=venue.name, reason=error.reason)
             return () if error.is_permanent else _Everything()
 
-    async def _skew_ms(self, venue: Venue) -> float | None:
-        """Return how far the machine's clock is ahead of a venue's, None where it is not told."""
+    async def _skew_ms(self, venue: Venue) -> float | VenueError:
+        """Return how far the machine's clock is ahead of a venue's, or why that is not known."""
         before = self._clock()
         try:
             told = await venue.clock()
-        except VenueError:
-            return None
+        except VenueError as error:
+            return error
         return (before + self._clock()) / 2 - told
 
 

@@ -12,6 +12,10 @@ class SourceError(OperatorError):
     """A source that cannot be read, told in one line that names the place."""
 
 
+class NotReadyError(SourceError):
+    """A source of which nothing may be computed at the moment; what was computed stands."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What a source adds for one asset: accepted bars, settlements, and its watermark.
@@ -57,7 +61,7 @@ class Source(Protocol):
         """Return when the last bar expected by an instant closes, -1 where none is expected."""
 
     async def ready(self) -> None:
-        """Raise SourceError where nothing may be computed at the moment."""
+        """Raise NotReadyError where nothing may be computed at the moment."""
 
     async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
         """Return the bars that close, and the rates that settle, in (after, until]."""

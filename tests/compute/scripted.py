@@ -18,7 +18,7 @@ from compute.indicators.contract import Bar, Carry, Readings, Values
 from compute.loop import Loop
 from compute.runs import Runs
 from compute.sessions import complete_until, hours, last_close, next_close
-from compute.sources.source import Fetched, Source, SourceError
+from compute.sources.source import Fetched, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
 from store.rows import ChangeRow, PassRow
@@ -137,7 +137,7 @@ class ScriptedSource:
 
     async def ready(self) -> None:
         if self.refusal is not None:
-            raise SourceError(self.refusal)
+            raise NotReadyError(self.refusal)
 
     def next_close(self, ticker: str, after: int) -> int | None:
         close = next_close(self._sessions[ticker], max(after, self.begins_at))

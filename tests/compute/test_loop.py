@@ -505,6 +505,39 @@ class Failing(SqliteMarketStore):
 
 
 @pytest.mark.parametrize("fails_before", [True, False])
+async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
+    tmp_path: Path, logs: Logs
+):
+    clock = Clock(at("10:30"))
+    source = script(clock)
+    path = tmp_path / "m.db"
+    await live(path, source, clock, at("11:30"))
+    source.refusal = "the clock of this machine is 45 s ahead"
+    await live(path, source, clock, at("13:30"))
+    refused = [line for line in logs if line["event"] == "source_not_ready"]
+    assert {line["reason"] for line in refused} == {source.refusal}
+    assert stepped(await history(path), "BTC")[-1] == at("11:00")
+    source.refusal = None
+    await live(path, source, clock, at("14:30"))
+    await check(path, source, at("14:00"))
+
+
+async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not_late(
+    tmp_path: Path,
+):
+    clock, seen = Clock(at("10:30")), Seen()
+    source = script(clock)
+    source.venue_delays["ETH"] = 900
+    for hour in range(11, 14):
+        source.delays["ETH", at(f"{hour}:00")] = 900
+    path = tmp_path / "m.db"
+    await live(path, source, clock, at("13:40"), seen=seen)
+    rows = await check(path, source, at("13:00"))
+    written = [r.created_at // 1000 for r in rows if r.ticker == "ETH" and r.timeframe == "1h"]
+    assert written[-3:] == [at("11:18:00"), at("12:18:00"), at("13:18:00")]
+    assert {late for _, late in seen.late} == {()}
+
+
 async def test_a_store_that_fails_is_read_again_and_written_once(
     tmp_path: Path, logs: Logs, fails_before: bool, monkeypatch: pytest.MonkeyPatch
 ):

@@ -14,7 +14,7 @@ from compute.indicators.registry import INDICATORS
 from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.files import FilesSource
-from compute.sources.source import SourceError
+from compute.sources.source import NotReadyError
 from mcp_server.context import computed_board
 from mcp_server.freshness import freshness
 from schemas.vocabulary import midnight_s
@@ -340,7 +340,7 @@ async def test_a_wrong_clock_stops_computing_and_says_so(
         for name in ("binance", "okx"):
             double.venue(name).skew_ms = skew_ms
         direction = "behind" if skew_ms > 0 else "ahead of"
-        with pytest.raises(SourceError, match=f"45 s {direction} that of the venues"):
+        with pytest.raises(NotReadyError, match=f"45 s {direction} that of the venues"):
             await one.run(NEXT)
         assert await one.closes("ETH") == []
 
@@ -401,3 +401,18 @@ async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
         await one.run(NEXT)
         assert one.runs.late == ()
         assert await one.store.funding("BTC") == []
+
+
+async def test_nothing_is_computed_while_no_venue_answers(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        for name in ("binance", "okx", "alpaca"):
+            double.venue(name).misbehaves("unavailable", times=None)
+        with pytest.raises(NotReadyError, match=r"no venue answers .* online"):
+            await one.run(NEXT)
+        double.behaves()
+        await one.run(NEXT)
+        assert await one.closes("ETH") == [NEXT]
