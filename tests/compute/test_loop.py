@@ -504,7 +504,6 @@ class Failing(SqliteMarketStore):
             raise StoreError("no answer")
 
 
-@pytest.mark.parametrize("fails_before", [True, False])
 async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs
 ):
@@ -538,6 +537,7 @@ async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not
     assert {late for _, late in seen.late} == {()}
 
 
+@pytest.mark.parametrize("fails_before", [True, False])
 async def test_a_store_that_fails_is_read_again_and_written_once(
     tmp_path: Path, logs: Logs, fails_before: bool, monkeypatch: pytest.MonkeyPatch
 ):
