@@ -39,6 +39,11 @@ class _Last(NamedTuple):
     refuses_us: bool
 
 
+_SAID: Final = {
+    ccxt.BadResponse: "answered what is no JSON",
+    ccxt.ExchangeNotAvailable: "cannot be reached",
+    ccxt.RequestTimeout: "did not answer in time",
+}
 _NO_ANSWER: Final = _Last(0, None, False)
 
 
@@ -186,9 +191,12 @@ class CcxtVenue:
     def _failure(self, error: ccxt.BaseError) -> VenueError:
         """Say what became of a request, by the answer where there was one."""
         last, self._last = self._last, _NO_ANSWER
-        what = f"status {last.status}" if last.status >= 400 else type(error).__name__
+        if last.status >= 400:
+            what = f"answered HTTP {last.status}"
+        else:
+            what = _SAID.get(type(error), f"failed ({type(error).__name__})")
         return VenueError(
-            f"{self.name} refused or failed: {what}",
+            f"{self.name} {what}",
             retry_after_s=last.retry_after_s,
             is_permanent=last.refuses_us,
         )
