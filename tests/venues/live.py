@@ -113,6 +113,7 @@ async def live(
     universe: Universe = UNIVERSE,
     patience: Patience = PATIENCE,
     history_s: int = HISTORY_S,
+    timeout_s: float = 5.0,
 ) -> AsyncIterator[Live]:
     """Open it as the service does, but for its pauses; nothing is computed yet."""
     waits: list[float] = []
@@ -125,7 +126,7 @@ async def live(
     async with AsyncExitStack() as opened:
         venues: dict[str, Venue] = {}
         for name, wanted in symbols(universe).items():
-            venue = _client(double, clock, folder, name, wanted)
+            venue = _client(double, clock, folder, name, wanted, timeout_s)
             opened.push_async_callback(venue.close)
             venues[name] = SteadyVenue(venue, clock, sleep, lambda: 1.0, patience)
         store = await SqliteMarketStore.open(folder / "market.db")
@@ -137,10 +138,19 @@ async def live(
         yield Live(source, runs, store, clock, waits)
 
 
-def _client(double: VenuesDouble, clock: Clock, folder: Path, name: str, wanted: set[str]) -> Venue:
+def _client(
+    double: VenuesDouble,
+    clock: Clock,
+    folder: Path,
+    name: str,
+    wanted: set[str],
+    timeout_s: float,
+) -> Venue:
     if name != "alpaca":
         kept = folder / f"{name}.json"
-        return CcxtVenue(name, wanted, kept, clock, double.base_url, timeout_s=0.3, is_paced=False)
+        return CcxtVenue(
+            name, wanted, kept, clock, double.base_url, timeout_s=timeout_s, is_paced=False
+        )
     data, trading = (
         moved(f"https://{host}.alpaca.markets", double.base_url) for host in ("data", "paper-api")
     )
@@ -149,6 +159,6 @@ def _client(double: VenuesDouble, clock: Clock, folder: Path, name: str, wanted:
         API_SECRET_KEY,
         data_address=data,
         trading_address=trading,
-        timeout_s=0.3,
+        timeout_s=timeout_s,
         spacing_s=0,
     )

@@ -156,7 +156,6 @@ HARMLESS = {
     "a 500": binance("unavailable", status=500),
     "truncated JSON": binance("truncated"),
     "a connection that is cut": binance("dropped"),
-    "a request that hangs": binance("hanging"),
 }
 
 
@@ -179,7 +178,6 @@ LASTING = {
     "a wait of ten minutes": binance("rate_limited", retry_after_s=600),
     "503 without end": binance("unavailable", times=None),
     "truncated JSON without end": binance("truncated", times=None),
-    "requests that all hang": binance("hanging", times=None),
     "a delisted symbol": lambda double, made: double.venue("binance").misbehaves(
         "unavailable", symbol="ETH/USDT", path="klines", times=None, status=400
     ),
@@ -206,6 +204,23 @@ async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar
         await one.again(700)
         assert one.runs.late == ()
         assert one.source.reasons == {}
+        assert await one.closes("ETH") == [NEXT]
+
+
+async def test_requests_that_hang_are_given_up_and_lose_no_bar(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S, timeout_s=0.5) as one:
+        binance("hanging", times=None)(double, made)
+        await one.run(NEXT)
+        assert one.runs.late == ("ETH",)
+        assert one.source.reasons == {"ETH": "binance did not answer in time"}
+        double.behaves()
+        await one.again(700)
+        assert one.runs.late == ()
         assert await one.closes("ETH") == [NEXT]
 
 
