@@ -57,6 +57,7 @@ class LiveSource:
         self._stored: Final = stored
         self._listings: Final[dict[str, Listing]] = {}
         self._left: Final[dict[str, Listing]] = {}
+        self._rates_held: Final[dict[str, tuple[int, Funding]]] = {}
         self._refused: Final = defaultdict[str, set[int]](set)
         self.reasons: Final[dict[str, str]] = {}
 
@@ -205,12 +206,24 @@ class LiveSource:
         return bars.where(np.isin(bars.close_time, due))
 
     async def _rates(self, ticker: str, after: int, until: int) -> Funding:
-        """Return the settlements of the matching perpetual, none where there is none any more."""
+        """Return the settlements of the matching perpetual, none where there is none any more.
+
+        All up to now are asked for at once, for venues allow few such requests; a history that is
+        read in parts has them from the first.
+        """
         perpetual = self._listings[ticker].perpetual
         if perpetual is None or after >= until:
             return NO_FUNDING
+        held = self._rates_held.get(ticker)
+        if held is None or held[0] < until:
+            now = self._clock() // 1000
+            told = await self._settled(self._venue(ticker), perpetual, after, now)
+            held = self._rates_held[ticker] = now, told
+        return held[1].between(after, until)
+
+    async def _settled(self, venue: Venue, perpetual: str, after: int, until: int) -> Funding:
         try:
-            told = await self._venue(ticker).funding(perpetual, after, until)
+            told = await venue.funding(perpetual, after, until)
         except UnknownSymbolError:
             return NO_FUNDING
         return Funding.of(sorted({at: rate for at, rate in told if isfinite(rate)}.items()))

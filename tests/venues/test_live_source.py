@@ -132,6 +132,19 @@ async def replay(
         await store.close()
 
 
+async def test_the_funding_of_a_history_is_asked_for_once(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START)
+        assert double.venue("binance").count("klines", symbol="BTC/USDT") > 1
+        assert double.venue("binance").count("fundingRate") == 1
+        stored = [(row.settled_at, row.funding_rate) for row in await one.store.funding("BTC")]
+    begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S - DAY_S
+    assert stored == [row for row in made["BTC"].settlements if begin < row[0] <= START]
+
+
 Trouble = Callable[[VenuesDouble, dict[str, Market]], None]
 NEXT = START + HOUR_S
 OPENS = START
