@@ -26,8 +26,10 @@ _GIVEN: Final[dict[str, dict[str, Any]]] = {
         "rateLimit": 250,
     },
 }
-# Where more is asked for than a venue gives, the oldest are lost.
-_MOST: Final = {("okx", "fetchOHLCV"): 100}
+# Rows a request: of OKX's bars because more lose the oldest, of settlements because ccxt has none.
+_BARS: Final = {"okx": 100}
+_SETTLEMENTS: Final = {"binance": 1000, "bybit": 200, "gate": 1000, "hyperliquid": 500, "okx": 400}
+_LEAST: Final = 100
 FORBIDDEN, LEGAL_REASONS = 403, 451
 
 
@@ -87,7 +89,8 @@ class CcxtVenue:
     async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], page by page."""
         await self._check_listed(symbol)
-        most = self._most("fetchOHLCV", symbol)
+        told = self._exchange.feature_value(symbol, "fetchOHLCV", "limit")
+        most = _BARS.get(self.name, told or _LEAST)
         found: list[RawBar] = []
         begin = after // HOUR_S * HOUR_S
         while begin < until:
@@ -104,7 +107,7 @@ class CcxtVenue:
     async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until], page by page."""
         await self._check_listed(symbol)
-        most = self._most("fetchFundingRateHistory", symbol)
+        most = _SETTLEMENTS.get(self.name, _LEAST)
         window = (most - 1) * FUNDING_EVERY_S
         found: list[tuple[int, float]] = []
         for begin in range(after + 1, until + 1, window):
@@ -172,11 +175,6 @@ class CcxtVenue:
     def _adopt(self, markets: dict[str, Any], listed_at: int | None = None) -> None:
         self._exchange.set_markets(markets)
         self._listed_at = self._clock() if listed_at is None else listed_at
-
-    def _most(self, method: str, symbol: str) -> int:
-        """Return how many rows a request of ccxt's method may bring."""
-        most = self._exchange.feature_value(symbol, method, "limit") or 100
-        return _MOST.get((self.name, method), int(most))
 
     async def _told(self, asking: Awaitable[Any]) -> Any:
         """Return an answer; whatever fails in ccxt is VenueError."""
