@@ -11,10 +11,10 @@ from typing import Final
 
 from compute.alerts.desk import LAYOUT, Alert, AlertDesk
 from compute.audit_rows import Epochs, RowAudit, by_tier, cell_of
-from compute.bars import HOUR_S
+from compute.bars import HOUR_S, NO_BARS, Series
 from compute.engine import layout
 from compute.indicators.contract import NO_READING, Indicator
-from compute.restore import funding_of, published_hour, series_of
+from compute.restore import Desk, funding_of, published_hour, series_of
 from compute.schedule import last_run
 from compute.stepper import Cell, Changes, Intake, Place, Stepper
 from compute.universe import Universe
@@ -62,8 +62,10 @@ class Audit:
         self._stepper: Final = Stepper(list(universe.by_ticker), universe, indicators)
         self._alerts: Final = AlertDesk(self._stepper.row, universe, indicators)
         self._intake: Final = Intake({}, universe.ends)
+        self._desk: Final = Desk(self._stepper, self._alerts, self._intake)
         self._report: Final = Report()
         self._stepped_to: Final[dict[tuple[str, Timeframe], int]] = {}
+        self._settled_to: Final[dict[str, int]] = {}
         self._shown: Final[dict[Cell, int]] = {}
         self._published: Final[dict[Cell, dict[Action, int]]] = {}
 
@@ -128,6 +130,7 @@ class Audit:
             held = await self._store.pass_content(row.number)
             self._check_chain(previous, row, held)
             before, run = run, last_run(row.market_time)
+            await self._take_in(held)
             rows.compare(row, *self._recompute(held, before, run), own)
             changes, alerts = by_tier(own)
             self._report.checked.update(changes=len(changes), alerts=len(alerts))
@@ -150,13 +153,6 @@ class Audit:
 
     def _recompute(self, held: PassContent, before: int, run: int) -> tuple[Changes, list[Alert]]:
         """Step a pass's bars; return the changes and alerts that follow, in their order."""
-        own: dict[str, tuple[list[BarBlock], list[FundingRow]]] = {}
-        for block in held.bars:
-            own.setdefault(block.ticker, ([], []))[0].append(block)
-        for settlement in held.funding:
-            own.setdefault(settlement.ticker, ([], []))[1].append(settlement)
-        for ticker, (its_bars, its_funding) in own.items():
-            self._take_in(ticker, its_bars, its_funding)
         start = run if run == before else before + HOUR_S
         behind = {row.ticker: row.watermark for row in held.watermarks}
         due = self._intake.take(self._stepper.row, start, run, behind)
@@ -188,15 +184,42 @@ class Audit:
             if rows.is_foreign(row):
                 self._report.not_verifiable[f"alerts of {row.indicator}: another version's"] += 1
 
-    def _take_in(self, ticker: str, bars: list[BarBlock], funding: list[FundingRow]) -> None:
-        if ticker not in self._stepper.tickers:
-            self._report.not_verifiable[f"{ticker}: not in the universe"] += sum(map(len, bars))
-            return
+    async def _take_in(self, held: PassContent) -> None:
+        own: dict[str, tuple[list[BarBlock], list[FundingRow]]] = {}
+        for block in held.bars:
+            own.setdefault(block.ticker, ([], []))[0].append(block)
+        for settlement in held.funding:
+            own.setdefault(settlement.ticker, ([], []))[1].append(settlement)
+        for ticker, (bars, funding) in own.items():
+            if ticker in self._stepper.tickers:
+                await self._take_in_asset(ticker, bars, funding)
+            else:
+                self._report.not_verifiable[f"{ticker}: not in the universe"] += sum(map(len, bars))
+
+    async def _take_in_asset(
+        self, ticker: str, bars: list[BarBlock], funding: list[FundingRow]
+    ) -> None:
         if bars:
             self._intake.native[ticker] = bars[0].timeframe
-        if ticker in self._intake.native:
-            series = series_of(bars, self._intake.native[ticker])
-            self._intake.add(ticker, series, funding_of(funding))
+        if ticker not in self._intake.native:
+            return
+        series, settled = series_of(bars, self._intake.native[ticker]), funding_of(funding)
+        if bars and bars[0].generation != self._desk.generation(ticker):
+            self._desk.generations[ticker] = bars[0].generation
+            await self._renew(ticker, series)
+            series = NO_BARS
+        self._intake.add(ticker, series, settled)
+        if funding:
+            self._settled_to[ticker] = funding[-1].settled_at
+
+    async def _renew(self, ticker: str, series: Series) -> None:
+        """Begin anew with the bars of another generation, as the run did that took them in."""
+        funding = funding_of(await self._store.funding(ticker))
+        earlier = funding.between(-1, self._settled_to.get(ticker, -1))
+        for timeframe in self._intake.timeframes(ticker):
+            place = ticker, timeframe
+            to = self._stepped_to.get(place, -1)
+            self._desk.renew(place, to, series, earlier, self._published)
 
     def _keep_foreign(self, stored: Sequence[ChangeRow]) -> None:
         """Leave on the board what another version read: the next change starts from there."""
@@ -267,6 +290,10 @@ class Audit:
             self._report.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
         elif (stored.close_time, stored.data) != (close, data):
             self._find(f"carries: {where} does not follow from the bars")
+        if stored is not None:
+            told, own = self._epochs.generation(cell), self._desk.generation(cell.ticker)
+            if told != own:
+                self._find(f"epochs: {where} is of generation {told} where its bars are of {own}")
 
 
 async def _in_one_sequence(store: MarketStore) -> AsyncIterator[FeedRow]:

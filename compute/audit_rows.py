@@ -49,6 +49,11 @@ class Epochs:
         epoch = self._at(cell, close_time)
         return 0 if epoch is None else epoch.epoch
 
+    def generation(self, cell: Cell) -> int | None:
+        """Return of which generation of bars a cell's newest epoch is, None where it has none."""
+        rows = self._rows.get(cell)
+        return rows[-1].generation if rows else None
+
     def version(self, cell: Cell, close_time: int) -> int | None:
         """Return the version of a bar's epoch, None before the first one."""
         epoch = self._at(cell, close_time)

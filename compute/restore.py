@@ -1,5 +1,6 @@
 """Takes up where a store left off: board, carries, waiting bars; rebuilds what the code outgrew."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +23,8 @@ from store.rows import AlertRow, BarBlock, CarryRow, EpochRow, FundingRow
 class Desk:
     """Everything a run works on, as it stands after the last committed pass.
 
-    `unsaved` are rebuilt carries and `epochs` their epochs, both for the next pass.
+    `unsaved` are rebuilt carries and `epochs` their epochs, both for the next pass. `generations`
+    are those of the assets whose history was told anew.
     """
 
     stepper: Stepper
@@ -31,6 +33,7 @@ class Desk:
     carries: dict[Cell, CarryRow] = field(default_factory=dict)
     unsaved: set[Cell] = field(default_factory=set)
     epochs: list[EpochRow] = field(default_factory=list)
+    generations: dict[str, int] = field(default_factory=dict)
 
     def carried(self, rows: Times) -> dict[Cell, bytes]:
         """Return what indicators and engines remember of some rows of the stepper, to be stored."""
@@ -51,6 +54,36 @@ class Desk:
         engines = self.alerts.versions if self.alerts.follows(place) else {}
         return [(Cell(*place, key), version) for key, version in (own | engines).items()]
 
+    def generation(self, ticker: str) -> int:
+        """Return of which generation an asset's bars are."""
+        return self.generations.get(ticker, 0)
+
+    def resume(self, place: Place, stepped_to: int, bars: Series, funding: Funding) -> Series:
+        """Put back what a sequence has not stepped of its asset's bars; return what it has."""
+        ticker, timeframe = place
+        self.intake.resume(ticker, timeframe, bars.where(bars.close_time > stepped_to), funding)
+        own = self.intake.native[ticker] == timeframe
+        series = bars if own else built(bars, PERIOD_S[timeframe])
+        return series.where(series.close_time <= stepped_to)
+
+    def renew(
+        self,
+        place: Place,
+        stepped_to: int,
+        bars: Series,
+        funding: Funding,
+        published: Mapping[Cell, dict[Action, int]],
+    ) -> None:
+        """Step a sequence's bars, told anew, in silence as far as it was stepped before."""
+        past = self.resume(place, stepped_to, bars, funding)
+        for column, indicator in enumerate(self.stepper.indicators):
+            data, readings = rebuilt(indicator, past, funding)
+            self.stepper.engine.restore(column, self.stepper.row[place], data)
+            if self.alerts.follows(place):
+                cell = Cell(*place, ENGINE_KEYS[indicator.id])
+                self.alerts.rebuild(cell, past, readings)
+                self.alerts.restart(cell, published.get(cell, {}))
+
 
 class Restorer:
     """Loads a desk from a store, for the assets whose native timeframe is given."""
@@ -70,6 +103,7 @@ class Restorer:
         alerts = AlertDesk(stepper.row, self._universe, self._indicators)
         desk = Desk(stepper, alerts, Intake(native, self._universe.ends))
         self._published = await published_at(self._store)
+        desk.generations.update(await self._store.generations())
         for carry in await self._store.carries():
             if carry.ticker in native:
                 desk.carries[Cell(carry.ticker, carry.timeframe, carry.indicator)] = carry
@@ -88,14 +122,32 @@ class Restorer:
         layout = self._layouts.get(cell.key, LAYOUT)
         return CarryRow(*cell, version, layout, epoch, close_time, data)
 
-    async def _restore_asset(self, desk: Desk, ticker: str) -> None:
-        stepped_to = {
+    async def renew(self, desk: Desk, ticker: str, bars: Series, why: str) -> None:
+        """Rebuild what is remembered of an asset from all its bars, told anew, for the next pass.
+
+        They begin a generation, and each carry an epoch. Every pass so far must be in the store.
+        """
+        published = await published_at(self._store)
+        funding = funding_of(await self._store.funding(ticker))
+        desk.generations[ticker] = desk.generation(ticker) + 1
+        for timeframe, to in self._stepped_to(desk, ticker).items():
+            place = ticker, timeframe
+            await asyncio.to_thread(desk.renew, place, to, bars, funding, published)
+            for cell, version in desk.cells(place) if to >= 0 else ():
+                self._begin_epoch(desk, cell, version, to, why)
+
+    def _stepped_to(self, desk: Desk, ticker: str) -> dict[Timeframe, int]:
+        """Return the close of each timeframe's last stepped bar, -1 where there is none."""
+        return {
             timeframe: max(
                 (desk.carries[cell].close_time for cell in self._known(desk, (ticker, timeframe))),
                 default=-1,
             )
             for timeframe in desk.intake.timeframes(ticker)
         }
+
+    async def _restore_asset(self, desk: Desk, ticker: str) -> None:
+        stepped_to = self._stepped_to(desk, ticker)
         whole = any(
             to >= 0 and not self._is_current(desk.carries.get(cell), cell, version, to)
             for timeframe, to in stepped_to.items()
@@ -106,12 +158,8 @@ class Restorer:
         bars = series_of(stored, desk.intake.native[ticker])
         funding = funding_of(await self._store.funding(ticker, since - DAY_S))
         for timeframe, to in stepped_to.items():
-            waiting = bars.where(bars.close_time > to)
-            desk.intake.resume(ticker, timeframe, waiting, funding)
+            past = desk.resume((ticker, timeframe), to, bars, funding)
             if to >= 0:
-                own = desk.intake.native[ticker] == timeframe
-                series = bars if own else built(bars, PERIOD_S[timeframe])
-                past = series.where(series.close_time <= to)
                 self._restore_carries(desk, (ticker, timeframe), to, past, funding)
 
     def _known(self, desk: Desk, place: Place) -> list[Cell]:
@@ -151,15 +199,17 @@ class Restorer:
         desk.alerts.restart(cell, self._published.get(cell, {}))
         self._begin_epoch(desk, cell, version, stepped_to)
 
-    def _begin_epoch(self, desk: Desk, cell: Cell, version: int, stepped_to: int) -> None:
+    def _begin_epoch(
+        self, desk: Desk, cell: Cell, version: int, stepped_to: int, why: str = ""
+    ) -> None:
         """Note a rebuilt carry and the epoch that begins with it, for the next pass."""
         old = desk.carries.get(cell)
         epoch = 0 if old is None else old.epoch + 1
         data = desk.carried(np.array([desk.stepper.row[cell[:2]]]))[cell]
         desk.carries[cell] = self.carry_row(cell, version, epoch, stepped_to, data)
         desk.unsaved.add(cell)
-        reason = _why(old, version)
-        desk.epochs.append(EpochRow(*cell, epoch, version, 0, stepped_to + 1, reason))
+        where = desk.generation(cell.ticker), stepped_to + 1
+        desk.epochs.append(EpochRow(*cell, epoch, version, *where, why or _why(old, version)))
 
     def _is_current(
         self, carry: CarryRow | None, cell: Cell, version: int, stepped_to: int

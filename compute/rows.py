@@ -11,16 +11,17 @@ from compute.indicators.registry import UNIVERSE_LOGGED
 from compute.restore import Desk, Restorer
 from compute.schedule import market_ms
 from compute.stepper import Cell, Changes, Due
-from schemas.vocabulary import INDICATOR_OF, Timeframe
+from schemas.vocabulary import INDICATOR_OF
 from store.rows import AlertRow, BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
 
 NEVER = np.iinfo(np.int64).max
 
 
-def bar_block(ticker: str, native: Timeframe, series: Series) -> BarBlock:
+def bar_block(desk: Desk, ticker: str, series: Series) -> BarBlock:
     """Return one asset's bars as a block to store."""
     columns = (series.open, series.high, series.low, series.close, series.volume)
-    return BarBlock(ticker, native, series.open_time, np.column_stack(columns))
+    own = desk.intake.native[ticker], series.open_time, np.column_stack(columns)
+    return BarBlock(ticker, *own, desk.generation(ticker))
 
 
 def funding_rows(ticker: str, funding: Funding) -> list[FundingRow]:
@@ -135,7 +136,9 @@ def carry_rows(
         for cell, version in desk.cells(desk.stepper.places[row]):
             known = desk.carries.get(cell)
             if known is None:
-                epochs.append(EpochRow(*cell, 0, version, 0, first, "first bar"))
+                epochs.append(
+                    EpochRow(*cell, 0, version, desk.generation(cell.ticker), first, "first bar")
+                )
             epoch = 0 if known is None else known.epoch
             rows[cell] = restorer.carry_row(cell, version, epoch, last, carried[cell])
     desk.carries.update(rows)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from compute.alerts.desk import Alert
-from compute.bars import DAY_S, HOUR_S, Funding, Series, closing_time
+from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, closing_time
 from compute.coverage import coverage, with_dropped
 from compute.indicators.contract import Indicator
 from compute.restore import Restorer
@@ -57,6 +57,7 @@ class Runs:
         self._indicators: Final = tuple(indicators)
         self._restorer: Final = Restorer(store, universe, self._indicators)
         self._wall_clock: Final = clock
+        self._committing: asyncio.Future[None] | None = None
 
     @property
     def done(self) -> int:
@@ -212,15 +213,18 @@ class Runs:
         """Commit a pass while the next one steps; both have ended when either fails."""
         if work is None:
             return await stepping
-        committing = asyncio.ensure_future(self._store.commit(work))
+        self._committing = asyncio.ensure_future(self._store.commit(work))
         try:
             return await stepping
         finally:
-            await committing
+            await self._committing
 
     async def _stepped(self, start: int, until: int, tickers: Sequence[str]) -> Pass:
         """Fetch from some assets and step all that is due from `start` to `until`."""
         fetched = await self._fetched(tickers, until)
+        anew = {ticker: new for ticker, new in fetched.items() if new.is_anew}
+        if anew:
+            await self._renew(anew)
         work = await asyncio.to_thread(self._work, start, until, fetched)
         self._done = until
         return work
@@ -238,6 +242,17 @@ class Runs:
                 fetch.cancel()
             await asyncio.gather(*fetching, return_exceptions=True)
             raise
+
+    async def _renew(self, fetched: Mapping[str, Fetched]) -> None:
+        """Rebuild what is remembered of assets whose history is told anew, for the pass to come.
+
+        All that was settled and published before is in the store by then.
+        """
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+        for ticker, new in fetched.items():
+            series, _ = self._until_removed(ticker, new)
+            await self._restorer.renew(self._desk, ticker, series, new.why)
 
     def _work(self, start: int, until: int, fetched: Mapping[str, Fetched]) -> Pass:
         """Take in what was fetched and step what is due from `start` to `until`."""
@@ -273,10 +288,10 @@ class Runs:
         publish_from: dict[str, int] = {}
         for ticker, new in fetched.items():
             self._seen[ticker] = new.watermark
-            series, settled = self._until_removed(ticker, new.bars, new.funding)
-            self._desk.intake.add(ticker, series, settled)
+            series, settled = self._until_removed(ticker, new)
+            self._desk.intake.add(ticker, NO_BARS if new.is_anew else series, settled)
             if len(series):
-                bars.append(bar_block(ticker, self._desk.intake.native[ticker], series))
+                bars.append(bar_block(self._desk, ticker, series))
             funding += funding_rows(ticker, settled)
             if ticker not in self._publish_from and (len(series) or len(settled.rate)):
                 backlog = len(series) and series.close_time[0] < start and start > 0
@@ -296,14 +311,12 @@ class Runs:
         due = now_s - self._source.delay_s(ticker)
         return self._seen[ticker] < self._source.last_close(ticker, due)
 
-    def _until_removed(
-        self, ticker: str, series: Series, funding: Funding
-    ) -> tuple[Series, Funding]:
-        removed_on = self._universe.by_ticker[ticker].removed_on
+    def _until_removed(self, ticker: str, new: Fetched) -> tuple[Series, Funding]:
+        series, removed_on = new.told, self._universe.by_ticker[ticker].removed_on
         if removed_on is None:
-            return series, funding
+            return series, new.funding
         end = midnight_s(removed_on) - 1
-        return series.where(series.close_time <= end), funding.between(-1, end)
+        return series.where(series.close_time <= end), new.funding.between(-1, end)
 
     def _rows(
         self, changes: Changes, alerts: Sequence[Alert]

@@ -31,7 +31,8 @@ def bars_digest(
 ) -> bytes:
     """Return the SHA-256 of what a pass took in, in whatever order it is given.
 
-    A bar counts as `b`, ticker, timeframe, open_time (int64) and its five values (float64).
+    A bar counts as `b`, ticker, timeframe, open_time (int64) and its five values (float64); one of
+    a later generation as `g`, generation in decimal digits, ticker and so on.
     """
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
@@ -71,7 +72,8 @@ def chain_digest(
 
 
 def _block_bytes(block: BarBlock) -> bytes:
-    head = np.frombuffer(f"b{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
+    kind = f"g{block.generation}\0" if block.generation else "b"
+    head = np.frombuffer(f"{kind}{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
     layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
     rows = np.empty(len(block), dtype=layout)
     rows["head"] = head

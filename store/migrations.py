@@ -13,7 +13,13 @@ from pathlib import Path
 from store.copies import copy, readable
 from store.protocol import StoreError
 
-MARKET_MIGRATIONS = ("market_0001", "market_0002", "market_0003", "market_0004")
+MARKET_MIGRATIONS = (
+    "market_0001",
+    "market_0002",
+    "market_0003",
+    "market_0004",
+    "market_0005",
+)
 ACCESS_MIGRATIONS = ("access_0001", "access_0002")
 
 

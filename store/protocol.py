@@ -72,8 +72,16 @@ class MarketStore(Protocol):
     async def commit(self, work: Pass) -> None:
         """Write a pass in one transaction, with its link in the digest chain."""
 
-    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarBlock]:
-        """Return stored bars that open after a time: a block per ticker and timeframe, sorted."""
+    async def bars(
+        self, ticker: str | None = None, after: int = -1, generation: int | None = None
+    ) -> list[BarBlock]:
+        """Return stored bars that open after a time: a block per ticker and timeframe, sorted.
+
+        They are of each asset's newest generation unless one is asked for.
+        """
+
+    async def generations(self) -> dict[str, int]:
+        """Return the newest generation of bars of every ticker that has more than the first."""
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return stored settlements after a time, by ticker and time."""

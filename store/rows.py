@@ -35,13 +35,15 @@ class BarRow(NamedTuple):
 class BarBlock:
     """Stepped bars of one asset and native timeframe, oldest first, at least one.
 
-    `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume.
+    `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume. A history
+    that is told anew is of the asset's next generation, the first one being 0.
     """
 
     ticker: str
     timeframe: Timeframe
     open_time: "NDArray[np.int64]"
     values: "NDArray[np.float64]"
+    generation: int = 0
 
     def __len__(self) -> int:
         return len(self.open_time)
@@ -182,7 +184,8 @@ class PassRow:
 class Pass:
     """Everything one transaction writes: all of it or nothing.
 
-    `bars` holds at most one block per asset and timeframe, later than all that is stored of them.
+    `bars` holds at most one block per asset and timeframe, later than all that is stored of them in
+    its generation, which is the asset's newest or the next.
     `publish_from` names every ticker new to the store and the market time (ms) from which its
     changes are published; `watermarks` every asset that the pass could not wait for.
     """

@@ -102,9 +102,18 @@ class SqliteMarketStore:
         """Return how far the store has come."""
         return await self._read(sqlite_reads.progress)
 
-    async def bars(self, ticker: str | None = None, after: int = -1) -> list[BarBlock]:
-        """Return stored bars that open after a time: a block per ticker and timeframe, sorted."""
-        return await self._read(sqlite_reads.bars, ticker, after)
+    async def bars(
+        self, ticker: str | None = None, after: int = -1, generation: int | None = None
+    ) -> list[BarBlock]:
+        """Return stored bars that open after a time: a block per ticker and timeframe, sorted.
+
+        They are of each asset's newest generation unless one is asked for.
+        """
+        return await self._read(sqlite_reads.bars, ticker, after, generation)
+
+    async def generations(self) -> dict[str, int]:
+        """Return the newest generation of bars of every ticker that has more than the first."""
+        return await self._read(sqlite_reads.generations)
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return stored settlements after a time, by ticker and time."""

@@ -26,23 +26,26 @@ def packed(block: BarBlock) -> tuple[int, int, int, bytes]:
 
 
 def blocks(rows: Iterable[Sequence[Any]], after: int | None = None) -> list[BarBlock]:
-    """Join rows (ticker, timeframe, pass, first_open, last_open, count, data) into blocks.
+    """Join rows into blocks; bars that open up to `after` are left out.
 
-    They come by ticker, timeframe and time; bars that open up to `after` are left out.
+    A row is ticker, generation, timeframe, pass, first_open, last_open, count, data. They come in
+    the order of the first three and of time.
     """
     found = [
-        _block(ticker, code, list(own), after)
-        for (ticker, code), own in groupby(rows, key=lambda row: row[:2])
+        _block(ticker, generation, code, list(own), after)
+        for (ticker, generation, code), own in groupby(rows, key=lambda row: row[:3])
     ]
     return sorted(found, key=lambda block: (block.ticker, block.timeframe))
 
 
-def _block(ticker: str, code: int, rows: list[Sequence[Any]], after: int | None) -> BarBlock:
+def _block(
+    ticker: str, generation: int, code: int, rows: list[Sequence[Any]], after: int | None
+) -> BarBlock:
     if code not in range(len(TIMEFRAMES)):
-        raise DamagedError(f"pass {rows[0][2]} holds bars of {ticker} of an unknown timeframe")
+        raise DamagedError(f"pass {rows[0][3]} holds bars of {ticker} of an unknown timeframe")
     bars = np.concatenate([_unpacked(ticker, row) for row in rows])
     if not _is_sound(bars):
-        raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1][2]} or before")
+        raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1][3]} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]
     opens, values = bars["open_time"], bars["values"]
@@ -51,12 +54,13 @@ def _block(ticker: str, code: int, rows: list[Sequence[Any]], after: int | None)
         TIMEFRAMES[code],
         np.ascontiguousarray(opens, dtype=np.int64),
         np.ascontiguousarray(values, dtype=np.float64),
+        generation,
     )
 
 
 def _unpacked(ticker: str, row: Sequence[Any]) -> NDArray[np.void]:
     """Read the bytes of one row; DamagedError where they are not what its columns say."""
-    number, first_open, last_open, count, data = row[2:]
+    number, first_open, last_open, count, data = row[3:]
     if count >= 1 and len(data) == count * _STORED.itemsize:
         bars = np.frombuffer(data, dtype=_STORED)
         ends = (int(bars["open_time"][0]), int(bars["open_time"][-1]))

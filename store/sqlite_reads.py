@@ -24,7 +24,10 @@ from store.sqlite_rows import all_rows, one_value
 
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
-_BARS = "SELECT a.ticker, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data "
+_BARS = """
+SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
+"""
+_GENERATION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
 _FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
 _PASS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
@@ -67,14 +70,26 @@ async def last_created_at(db: Connection) -> int:
     return newest
 
 
-async def bars(db: Connection, ticker: str | None, after: int) -> list[BarBlock]:
-    """Return bars that open after a time, a block per ticker and timeframe."""
+async def bars(
+    db: Connection, ticker: str | None, after: int, generation: int | None
+) -> list[BarBlock]:
+    """Return bars of a generation, or each asset's newest, that open after a time.
+
+    A block per ticker and timeframe.
+    """
     sql = _BARS + (
-        "FROM assets a CROSS JOIN bars b ON b.asset_id = a.id "
+        "FROM assets a CROSS JOIN bars b "
+        f"ON b.asset_id = a.id AND b.generation = coalesce(?3, {_GENERATION}) "
         "WHERE (?1 IS NULL OR a.ticker = ?1) AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2 "
         "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
-    return blocks(await all_rows(db, sql, ticker, after), after)
+    return blocks(await all_rows(db, sql, ticker, after, generation), after)
+
+
+async def generations(db: Connection) -> dict[str, int]:
+    """Return the generation of the bars of every asset of which bars were told anew."""
+    found = await all_rows(db, f"SELECT a.ticker, {_GENERATION} FROM assets a ORDER BY a.ticker")
+    return {ticker: generation for ticker, generation in found if generation}
 
 
 async def funding(db: Connection, ticker: str | None, after: int) -> list[FundingRow]:
@@ -150,7 +165,7 @@ async def bars_of_pass(db: Connection, number: int) -> list[BarBlock]:
     """Return the bars that a pass took in."""
     sql = _BARS + (
         "FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ? "
-        "ORDER BY a.ticker, b.timeframe, b.last_open"
+        "ORDER BY a.ticker, b.generation, b.timeframe, b.last_open"
     )
     return blocks(await all_rows(db, sql, number))
 

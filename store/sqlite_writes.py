@@ -153,10 +153,13 @@ async def _write_assets(db: Connection, work: Pass) -> dict[str, int]:
 async def _write_bars(db: Connection, work: Pass, assets: dict[str, int], number: int) -> None:
     await _insert(
         db,
-        "INSERT INTO bars (asset_id, timeframe, pass, first_open, last_open, count, data) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO bars (asset_id, generation, timeframe, pass, first_open, last_open, count, "
+        "data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (assets[block.ticker], TIMEFRAME_CODES[block.timeframe], number, *packed(block))
+            (
+                *(assets[block.ticker], block.generation, TIMEFRAME_CODES[block.timeframe]),
+                *(number, *packed(block)),
+            )
             for block in work.bars
         ],
     )

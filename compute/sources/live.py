@@ -245,11 +245,15 @@ class LiveSource:
 
     async def _listed(self, venue: Venue) -> Container[str]:
         """Return what a venue lists: nothing if it refuses us, all if it does not answer now."""
+        listed: Container[str] = _Everything()
         try:
-            return await venue.listed()
+            listed = await venue.listed()
+            await venue.clock()  # for a kept list does not tell whether it refuses by now
         except VenueError as error:
             log.warning("venue_not_asked", venue=venue.name, reason=error.reason)
-            return () if error.is_permanent else _Everything()
+            if error.is_permanent:
+                listed = ()
+        return listed
 
     async def _skew_ms(self, venue: Venue) -> float | VenueError:
         """Return how far the machine's clock is ahead of a venue's, or why that is not known."""

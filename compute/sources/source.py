@@ -21,7 +21,9 @@ class Fetched:
     """What a source adds for one asset: accepted bars, settlements, and its watermark.
 
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
-    `history`, where there is one, replaces all earlier bars, and `why` says in a line what for.
+    A `history` that holds bars tells anew all up to where was asked from, after a split or from
+    another venue: it supersedes what was told before, `bars` follow it, and `why` says why in a
+    line. Settlements are not told anew.
     """
 
     bars: Series
@@ -29,6 +31,16 @@ class Fetched:
     watermark: int
     history: Series | None = None
     why: str = ""
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether what was told before is superseded."""
+        return self.history is not None and len(self.history) > 0
+
+    @property
+    def told(self) -> Series:
+        """All bars that are told, with the history before them."""
+        return self.bars if self.history is None else self.history.then(self.bars)
 
 
 class Source(Protocol):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, date, datetime
 from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,8 @@ class ScriptedSource:
     """A bar at every close of an asset's session, there at once unless `delays` says otherwise.
 
     A bar that never comes is known to be none an hour after its close. `before_fetch` is awaited
-    first in every fetch: it may fail, or take its time.
+    first in every fetch: it may fail, or take its time. `splits` say by how much the prices of an
+    asset are divided from which close on: once that is told, the history is told anew.
     """
 
     shown_history_s = 30 * DAY_S
@@ -123,6 +125,7 @@ class ScriptedSource:
         self.begins_at = begins_at
         self.venue_delays: dict[str, int] = {}
         self.refusal: str | None = None
+        self.splits: dict[str, list[tuple[int, int]]] = {}
         self._clock = clock
         self._sessions = dict(sessions)
 
@@ -154,10 +157,19 @@ class ScriptedSource:
         pending = [close for close in closes if close + self._known_after(ticker, close) > now]
         known = complete_until(session, pending[0] - 1 if pending else now)
         watermark = max(after, min(until, known))
-        there = [
-            c for c in closes if c <= watermark and self.delays.get((ticker, c), 0) is not None
-        ]
-        return Fetched(_bars(there), NO_FUNDING, watermark)
+        bars = self.bars(ticker, after, watermark, watermark)
+        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if after < when <= watermark]
+        if not ratios:
+            return Fetched(bars, NO_FUNDING, watermark)
+        why = ", ".join(f"split {ratio}:1" for ratio in ratios)
+        return Fetched(bars, NO_FUNDING, watermark, self.bars(ticker, -1, after, watermark), why)
+
+    def bars(self, ticker: str, after: int, until: int, told_at: int) -> Series:
+        """Return the bars in (after, until] on the scale of a time."""
+        closes = self.closes(ticker, after, until)
+        there = [c for c in closes if self.delays.get((ticker, c), 0) is not None]
+        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= told_at]
+        return _bars(there, prod(ratios))
 
     def closes(self, ticker: str, after: int, until: int) -> list[int]:
         """Return the closes of an asset's session in (after, until]."""
@@ -171,9 +183,9 @@ class ScriptedSource:
         return HOUR_S if delay is None else delay
 
 
-def _bars(closes: list[int]) -> Series:
+def _bars(closes: list[int], ratio: int) -> Series:
     close_time = np.array(closes, dtype=np.int64)
-    price = 100.0 + close_time // HOUR_S * 7919 % 100
+    price = (100.0 + close_time // HOUR_S * 7919 % 100) / ratio
     return Series(close_time - HOUR_S, close_time, price, price, price, price, np.ones(len(closes)))
 
 

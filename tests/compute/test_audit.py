@@ -120,7 +120,7 @@ ADDED = (
 )
 
 EXTRA = (
-    f"INSERT INTO bars VALUES ({BTC}, 0, {{at}}, {{at}}, 1, {{number}}, "
+    f"INSERT INTO bars VALUES ({BTC}, 0, 0, {{at}}, {{at}}, 1, {{number}}, "
     f"patched(x'{struct.pack('<q5d', 0, 1, 1, 1, 1, 0).hex()}', 0, int64({{at}}), 8))"
 )
 

@@ -48,7 +48,7 @@ def bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") ->
     return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 
 
-def blocks(*rows: BarRow) -> list[BarBlock]:
+def blocks(*rows: BarRow, generation: int = 0) -> list[BarBlock]:
     """The rows in the order given, a block where ticker and timeframe stay the same."""
     return [
         BarBlock(
@@ -56,6 +56,7 @@ def blocks(*rows: BarRow) -> list[BarBlock]:
             timeframe,
             np.array([row.open_time for row in own], dtype=np.int64),
             np.array([row[3:] for row in own], dtype=np.float64),
+            generation,
         )
         for (ticker, timeframe), group in groupby(rows, key=lambda row: row[:2])
         for own in [list(group)]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.clause("store")
 
 EXTREMES = (0.0, -0.0, 5e-324, -2.2e-308, 1.7976931348623157e308, 0.1 + 0.2, 1 / 3)
 HOURS = [bar("BTC", 3600 * hour) for hour in range(6)]
-INSERT = "INSERT OR REPLACE INTO bars VALUES (1, 0, {last}, {first}, 1, 9, zeroblob(48))"
+INSERT = "INSERT OR REPLACE INTO bars VALUES (1, 0, 0, {last}, {first}, 1, 9, zeroblob(48))"
 PRAGMAS = {"recursive_triggers": "OFF", "ignore_check_constraints": "ON", "foreign_keys": "OFF"}
 
 
@@ -62,6 +62,43 @@ async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
     expected = [row for row in HOURS if row.open_time > after]
     assert rows_of(await market.bars("BTC", after)) == expected
     assert len(await market.bars(after=after)) == (1 if expected else 0)
+
+
+@pytest.mark.clause("live")
+async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
+    market: SqliteMarketStore,
+) -> None:
+    await market.commit(work(bars=blocks(*HOURS[:3], bar("ETH"))))
+    assert await market.generations() == {}
+    anew = [row._replace(open=9.0) for row in HOURS[:4]]
+    await market.commit(work(bars=blocks(*anew, generation=1)))
+    await market.commit(work(bars=blocks(HOURS[4], generation=1)))
+    assert await market.generations() == {"BTC": 1}
+    assert rows_of(await market.bars("BTC")) == [*anew, HOURS[4]]
+    assert rows_of(await market.bars()) == [*anew, HOURS[4], bar("ETH")]
+    assert rows_of(await market.bars("BTC", 3600)) == [*anew[2:], HOURS[4]]
+    assert rows_of(await market.bars("BTC", generation=0)) == HOURS[:3]
+    assert await market.bars("BTC", generation=2) == []
+    (held,) = (await market.pass_content(2)).bars
+    assert (held.generation, list(held.rows())) == (1, anew)
+
+
+@pytest.mark.clause("live")
+@pytest.mark.parametrize("generation", [0, 3, -1])
+async def test_the_database_refuses_bars_of_a_superseded_generation_and_of_none(
+    market: SqliteMarketStore, path: Path, generation: int
+) -> None:
+    await market.commit(work(bars=blocks(*HOURS[:3])))
+    await market.commit(work(bars=blocks(*HOURS[:3], generation=1)))
+    before = content(path)
+    late = f"VALUES (1, {generation}, 0, 90000, 90000, 1, 9, zeroblob(48))"
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        plainly(path, f"INSERT INTO bars {late}")
+    for row in ("generation = 0", "generation = 1"):
+        for attack in ("DELETE FROM bars", "UPDATE bars SET generation = 2"):
+            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                plainly(path, f"{attack} WHERE {row}")
+    assert content(path) == before
 
 
 async def test_the_rows_of_a_block_are_plain_numbers() -> None:
@@ -111,12 +148,12 @@ async def test_the_database_refuses_a_block_of_the_wrong_form(
 ) -> None:
     await market.commit(work(bars=blocks(bar())))
     with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
-        plainly(path, f"INSERT INTO bars VALUES (1, {values})")
+        plainly(path, f"INSERT INTO bars VALUES (1, 0, {values})")
 
 
 async def test_damaged_bytes_are_told_in_one_line(market: SqliteMarketStore, path: Path) -> None:
     await market.commit(work(bars=blocks(*HOURS)))
-    plainly(path, "INSERT INTO bars VALUES (1, 0, 90000, 90000, 1, 1, zeroblob(48))")
+    plainly(path, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, zeroblob(48))")
     for reading in (market.bars("BTC"), market.pass_content(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
@@ -128,7 +165,9 @@ async def test_an_asset_is_read_by_its_key_and_a_pass_by_its_index(
     market: SqliteMarketStore, path: Path
 ) -> None:
     plans = {
-        "asset_id = 1 AND timeframe = 0 AND last_open > 0 ORDER BY last_open": "PRIMARY KEY",
+        "asset_id = 1 AND generation = 0 AND timeframe = 0 AND last_open > 0 ORDER BY last_open": (
+            "PRIMARY KEY"
+        ),
         "pass = 1": "INDEX bars_of_pass",
     }
     for condition, index in plans.items():

@@ -25,6 +25,11 @@ def test_bars_come_before_funding_in_the_bars_digest() -> None:
     assert found == sha256(BAR_BYTES + FUNDING_BYTES).digest()
 
 
+def test_bars_that_were_told_anew_name_their_generation() -> None:
+    found = digest.bars_digest(blocks(bar("BTC", 3600), generation=12), [])
+    assert found == sha256(b"g12\0" + BAR_BYTES.removeprefix(b"b")).digest()
+
+
 def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
     late, lagging = WatermarkRow("ETH", 7, is_late=True), WatermarkRow("BTC", -1, is_late=False)
     expected = BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False)

@@ -89,7 +89,7 @@ async def test_rows_of_no_pass_are_counted(
 ) -> None:
     await market.commit(work(NOW, bars=blocks(bar())))
     assert await market.orphans() == 0
-    plainly(path, "INSERT INTO bars VALUES (1, 1, 3, 0, 2, ?, zeroblob(96))", [wrong + 1])
+    plainly(path, "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, zeroblob(96))", [wrong + 1])
     plainly(path, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", [wrong + 1])
     assert await market.orphans() == 3
 

@@ -19,7 +19,8 @@ from store.digest import chain_digest
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
-from tests.store.rows import NOW, alert, change, content, full, plainly, query, work
+from store.sqlite_bars import packed
+from tests.store.rows import NOW, alert, bar, blocks, change, content, full, plainly, query, work
 
 pytestmark = pytest.mark.clause("store")
 
@@ -156,6 +157,27 @@ async def test_a_database_with_the_former_indexes_of_the_feed_shows_the_same_fee
     assert set(plainly(path, INDEXES)) == {
         (name,) for name in ("feed_all", "feed_kind", "cell", "alerts_kind", "alerts_cell")
     }
+
+
+@pytest.mark.clause("live")
+async def test_the_bars_of_a_database_from_before_are_of_generation_0(
+    open_market: OpenMarket, path: Path
+) -> None:
+    migrations.migrate(path, migrations.MARKET_MIGRATIONS[:4])
+    (given,) = blocks(bar(), bar(open_time=3600))
+    plainly(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
+    first, last, count, data = packed(given)
+    row = [last, first, count, 7, data]
+    plainly(path, "INSERT INTO bars VALUES (1, 0, ?, ?, ?, ?, ?)", row)
+    store = await open_market(path)
+    (held,) = await store.bars()
+    assert (held.generation, list(held.rows())) == (0, list(given.rows()))
+    assert await store.generations() == {}
+    assert plainly(path, "SELECT * FROM bars") == [(1, 0, 0, *row)]
+    with pytest.raises(sqlite3.IntegrityError):
+        plainly(path, "UPDATE bars SET pass = 8")
+    await store.commit(work(bars=blocks(bar(open_time=7200))))
+    assert len(await store.bars()) == 1
 
 
 def test_a_new_database_takes_all_migrations_without_a_copy(

@@ -444,3 +444,61 @@ async def test_nothing_is_computed_while_no_venue_answers(
         double.behaves()
         await one.run(NEXT)
         assert await one.closes("ETH") == [NEXT]
+
+
+async def test_a_split_replaces_the_history_and_touches_no_published_row(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    first = START + 3 * HOUR_S
+    async with live(double, clock, tmp_path) as one:
+        await one.runs.catch_up(START)
+        await one.run(first, after_s=905)
+        before = await one.changes()
+        made["NVDA"].split(4.0, at=first + 1800)
+        with capture_logs() as logged:
+            for hour in range(1, 5):
+                await one.run(first + hour * HOUR_S, after_s=905)
+        [replaced] = [line for line in logged if line["event"] == "history_replaced"]
+        assert (replaced["ticker"], replaced["why"]) == ("NVDA", "split 4:1")
+        assert (await one.changes())[: len(before)] == before
+        old = await one.store.bars("NVDA", generation=0)
+        new = await one.store.bars("NVDA")
+        count = len(old[0])
+        assert np.allclose(old[0].values[:, :4], 4 * new[0].values[:count, :4])
+        assert one.runs.late == ()
+        reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
+        assert "split 4:1" in reasons
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+
+
+async def test_a_venue_that_begins_to_refuse_is_left_for_the_next_with_a_history_of_its_own(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    bars = [bar._replace(volume=2 * bar.volume) for bar in made["BTC"].bars()]
+    double.venue("okx").lists("BTC/USDT", Market(bars, made["BTC"].settlements))
+    async with live(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        assert one.source.listing("BTC") == "binance BTC/USDT"
+    double.venue("binance").misbehaves("restricted", times=None)
+    async with live(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.run(NEXT)
+        [block] = await one.store.bars("BTC")
+        doubled = {bar.open_time: 2 * bar.volume for bar in made["BTC"].bars()}
+        assert block.values[:, 4].tolist() == [doubled[at] for at in block.open_time.tolist()]
+        assert block.open_time[-1] == OPENS
+        assert set(one.source.reasons) == {"ETH", "XAU"}
+        epochs = [row for row in await one.store.epochs() if row.ticker == "BTC"]
+        assert {row.reason for row in epochs if row.generation} == {
+            "bars of okx BTC/USDT instead of binance BTC/USDT"
+        }
+        await one.run(NEXT + HOUR_S)
+        assert (await one.store.generations())["BTC"] == 1
+    async with live(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        assert one.source.listing("BTC") == "okx BTC/USDT"
+        await one.run(NEXT + 2 * HOUR_S)
+        assert (await one.store.generations())["BTC"] == 1
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
