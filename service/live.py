@@ -29,7 +29,7 @@ async def opened_venues(
             venue = _venue(settings, name, wanted, clock)
             if venue is not None:
                 opened.push_async_callback(venue.close)
-                venues[name] = SteadyVenue(venue, clock, sleep, spread, _patience(name))
+                venues[name] = SteadyVenue(venue, clock, sleep, spread, patience_with(name))
         yield venues
 
 
@@ -42,9 +42,9 @@ def symbols(universe: Universe) -> dict[str, set[str]]:
     return dict(named)
 
 
-def _patience(name: str) -> Patience:
+def patience_with(name: str, usual: Patience = PATIENT) -> Patience:
     """Return how a venue is asked: all that Alpaca is asked at once goes out as one request."""
-    return PATIENT._replace(calls_at_once=1000) if name == ALPACA else PATIENT
+    return usual._replace(calls_at_once=1000) if name == ALPACA else usual
 
 
 def _venue(

@@ -84,6 +84,8 @@ class SteadyVenue:
             for number in range(1, self._patience.tries):
                 try:
                     return await self._asked(ask)
+                except UnknownSymbolError:
+                    raise
                 except VenueError as error:
                     if error.is_permanent or not self._may_wait():
                         raise
@@ -92,10 +94,10 @@ class SteadyVenue:
 
     async def _asked(self, ask: Callable[[], Awaitable[Answered]]) -> Answered:
         """Ask once, when the venue may be asked, and remember how it went."""
+        while self._may_wait() and (wait_s := self._left_s(self._wait_until)) > 0:
+            await self._sleep(wait_s)
         if not self._may_wait():
             raise self._why
-        if (wait_s := self._left_s(self._wait_until)) > 0:
-            await self._sleep(wait_s)
         try:
             answered = await ask()
         except UnknownSymbolError:
@@ -108,15 +110,19 @@ class SteadyVenue:
         return answered
 
     def _remember(self, error: VenueError) -> None:
-        """Note how long the venue is not to be asked, which holds for all calls."""
+        """Note how long the venue is not to be asked, which holds for all calls.
+
+        One answer to many calls, as of a request that they share, is one failure.
+        """
+        if error is self._why:
+            return
         self._failures += 1
+        self._why = error
         if error.retry_after_s is not None:
-            self._why = error
             self._wait_until = max(self._wait_until, self._in(error.retry_after_s))
         if error.is_permanent or self._failures >= self._patience.most_failures:
             if self._left_s(self._leave_until) == 0:
                 log.warning("venue_left_alone", venue=self.name, reason=error.reason)
-            self._why = error
             self._leave_until = self._in(self._patience.pause_s)
 
     def _may_wait(self) -> bool:

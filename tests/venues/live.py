@@ -1,7 +1,7 @@
 """A small live service on the double: five assets of three venues, and what it has told of them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -17,7 +17,7 @@ from compute.sources.live import LiveSource
 from compute.sources.steady import PATIENT, Patience, SteadyVenue
 from compute.sources.venue import Venue
 from compute.universe import Asset, Listing, Universe
-from service.live import symbols
+from service.live import patience_with, symbols
 from service.sources import stored_bars, stored_listings
 from store.rows import ChangeRow
 from store.sqlite import SqliteMarketStore
@@ -61,13 +61,17 @@ UNIVERSE = Universe(
 
 @dataclass
 class Live:
-    """A store that a live source feeds; `waits` are the pauses that calls made, in seconds."""
+    """A store that a live source feeds; `waits` are the pauses that calls made, in seconds.
+
+    `clients` are what talks to the venues, by name.
+    """
 
     source: LiveSource
     runs: Runs
     store: SqliteMarketStore
     clock: Clock
     waits: list[float]
+    clients: dict[str, Venue]
 
     async def run(self, hour: int, after_s: int = 5) -> None:
         """Run an hour, some seconds after its time."""
@@ -95,14 +99,19 @@ async def markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market
     made = await made_up_markets(
         UNIVERSE, tickers, START - 2 * HISTORY_S, START + days_after * DAY_S
     )
+    put(double, UNIVERSE, made)
+    return {t: double.venue(a.venue).market(a.symbol) for t, a in UNIVERSE.by_ticker.items()}
+
+
+def put(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
+    """List hourly markets wherever the universe says, at Alpaca in halves."""
     for ticker, market in made.items():
-        for listing in UNIVERSE.by_ticker[ticker].listings:
+        for listing in universe.by_ticker[ticker].listings:
             is_stock = listing.venue == "alpaca"
             venue = double.venue(listing.venue)
             venue.lists(listing.symbol, halved(market) if is_stock else market)
             if listing.perpetual is not None:
                 venue.lists(listing.perpetual, market)
-    return {t: double.venue(a.venue).market(a.symbol) for t, a in UNIVERSE.by_ticker.items()}
 
 
 @asynccontextmanager
@@ -124,18 +133,21 @@ async def live(
         await asyncio.sleep(0)
 
     async with AsyncExitStack() as opened:
+        clients: dict[str, Venue] = {}
         venues: dict[str, Venue] = {}
         for name, wanted in symbols(universe).items():
-            venue = _client(double, clock, folder, name, wanted, timeout_s)
-            opened.push_async_callback(venue.close)
-            venues[name] = SteadyVenue(venue, clock, sleep, lambda: 1.0, patience)
+            clients[name] = _client(double, clock, folder, name, wanted, timeout_s)
+            opened.push_async_callback(clients[name].close)
+            venues[name] = SteadyVenue(
+                clients[name], clock, sleep, lambda: 1.0, patience_with(name, patience)
+            )
         store = await SqliteMarketStore.open(folder / "market.db")
         opened.push_async_callback(store.close)
         source = LiveSource(universe, venues, clock, stored_bars(store), history_s)
         await source.open(await stored_listings(store))
         runs = Runs(store, source, universe, INDICATORS, clock)
         await runs.prepare()
-        yield Live(source, runs, store, clock, waits)
+        yield Live(source, runs, store, clock, waits, clients)
 
 
 def _client(

@@ -1,6 +1,5 @@
 """The live source on venues that behave and on ones that do not: what feed and `meta` show."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,19 +10,17 @@ from structlog.testing import capture_logs
 from compute.audit import Audit
 from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
-from compute.sources.files import FilesSource
 from compute.sources.source import NotReadyError
 from mcp_server.context import computed_board
 from mcp_server.freshness import freshness
 from schemas.vocabulary import midnight_s
 from store.rows import ChangeRow
-from store.sqlite import SqliteMarketStore
 from tests.serving import Clock
 from tests.venues.double import VenuesDouble
 from tests.venues.live import HISTORY_S, START, UNIVERSE, live, markets
 from tests.venues.market import Market
+from tests.venues.recording import replay, written
 
 pytestmark = pytest.mark.clause("live")
 
@@ -93,43 +90,11 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
     assert report.findings == []
     begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
     recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
-    folder = written(tmp_path / "bars", recorded, begin, end)
-    replayed, rows = await replay(folder, tmp_path / "replayed.db", end)
+    folder = written(tmp_path / "bars", recorded, ["BTC"], begin, end)
+    replayed = await replay(folder, tmp_path / "replayed.db", UNIVERSE, end)
     for ticker in recorded:
-        assert served.readings[ticker] == replayed[ticker], ticker
-    assert [row for row in told(changes) if row[0] in recorded] == told(rows)
-
-
-def written(folder: Path, made: dict[str, Market], begin: int, end: int) -> Path:
-    """Write bars and settlements that a live source was told as a folder of recorded bars."""
-    folder.mkdir()
-    for ticker, market in made.items():
-        bars = [b for b in market.bars() if begin < b.open_time + HOUR_S <= end]
-        with (folder / f"{ticker}_1h.csv").open("w", newline="") as file:
-            lines = csv.writer(file)
-            lines.writerow(["ts", "open", "high", "low", "close", "volume"])
-            lines.writerows(bars)
-        if ticker == "BTC":
-            with (folder / f"{ticker}_funding.csv").open("w", newline="") as file:
-                lines = csv.writer(file)
-                lines.writerow(["ts", "funding_rate"])
-                lines.writerows(r for r in market.settlements if begin - DAY_S < r[0] <= end)
-    return folder
-
-
-async def replay(
-    folder: Path, path: Path, end: int
-) -> tuple[dict[str, dict[str, dict[str, int]]], list[ChangeRow]]:
-    store = await SqliteMarketStore.open(path)
-    try:
-        source = FilesSource(folder, UNIVERSE)
-        runs = Runs(store, source, UNIVERSE, INDICATORS, lambda: market_ms(end))
-        await runs.prepare()
-        await runs.catch_up(end)
-        readings = (await store.snapshot()).readings
-        return readings, [row async for row in store.changes()]
-    finally:
-        await store.close()
+        assert served.readings[ticker] == replayed.snapshot.readings[ticker], ticker
+    assert [row for row in told(changes) if row[0] in recorded] == told(replayed.changes)
 
 
 async def test_the_funding_of_a_history_is_asked_for_once(

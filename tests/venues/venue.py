@@ -120,7 +120,10 @@ class Dialect(Protocol):
 
 
 class Venue:
-    """Markets under one name. `skew_ms` is what its clock is ahead of the double's."""
+    """Markets under one name. `skew_ms` is what its clock is ahead of the double's.
+
+    `failed` counts the calls that `fails` has chosen.
+    """
 
     def __init__(self, dialect: Dialect, clock: Callable[[], int]) -> None:
         self.dialect = dialect
@@ -129,6 +132,7 @@ class Venue:
         self._clock = clock
         self._listings: dict[str, Listing] = {}
         self._troubles: list[Trouble] = []
+        self.failed = 0
         self._failing = 0.0, 0
         self._nth = Counter[str]()
 
@@ -233,6 +237,7 @@ class Venue:
         digest = hashlib.sha256(f"{what} {self._nth[what]}".encode()).digest()
         if int.from_bytes(digest[:4], "big") >= share * 2**32:
             return None
+        self.failed += 1
         return Trouble(AT_RANDOM[digest[4] % len(AT_RANDOM)], None, None, 1, None, {})
 
     def _matching(self, path: str, symbol: str | None) -> list[Asked]:

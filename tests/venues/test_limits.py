@@ -1,0 +1,87 @@
+"""What an hour of the whole universe asks of the venues, against what they and ccxt allow."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from compute.bars import HOUR_S
+from compute.schedule import market_ms
+from compute.sources.alpaca import SPACING_S
+from tests.serving import Clock
+from tests.venues.double import VenuesDouble
+from tests.venues.live import START, live
+from tests.venues.whole import FEW, listed, played
+
+pytestmark = pytest.mark.clause("live")
+
+HOUR = START + 4 * HOUR_S  # by which all sessions have had a bar
+MOST_S = 120
+
+
+class Limit(NamedTuple):
+    """What docs/sources.md says may be asked of a venue's path, in requests or in weight."""
+
+    said: str
+    venue: str
+    path: str
+    most: int
+    is_weight: bool = False
+
+
+LIMITS = (
+    Limit("weight 6,000 a minute", "binance", "api/v3/", 6000, is_weight=True),
+    Limit("weight 2,400 a minute", "binance", "fapi/v1/", 2400, is_weight=True),
+    Limit("funding 500 requests in 5 minutes", "binance", "fundingRate", 500),
+    Limit("600 requests in 5 seconds", "bybit", "", 600),
+    Limit("`candles` 40,", "okx", "market/candles", 40),
+    Limit("funding 10 requests in 2 seconds", "okx", "funding-rate-history", 10),
+    Limit("weight 1,200 a minute", "hyperliquid", "", 1200, is_weight=True),
+    Limit("200 requests a minute", "alpaca", "", 200),
+)
+
+
+class Toll:
+    """In place of ccxt's own throttler: lets every call pass and adds up what each costs there."""
+
+    def __init__(self) -> None:
+        self.paid = 0.0
+        self.loop: Any = None
+
+    async def __call__(self, cost: float) -> None:
+        self.paid += cost
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(market_ms(HOUR) + 1000 * 1000)
+
+
+def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
+    page = Path("docs/sources.md").read_text(encoding="utf-8")
+    assert [limit for limit in LIMITS if limit.said not in page] == []
+
+
+@pytest.mark.parametrize(
+    "tickers", [FEW, pytest.param(None, marks=pytest.mark.prove)], ids=["few", "whole universe"]
+)
+async def test_an_hour_is_within_every_limit_and_two_minutes(
+    double: VenuesDouble, clock: Clock, tmp_path: Path, tickers: tuple[str, ...] | None
+) -> None:
+    universe = played(tickers)
+    await listed(double, universe, days=1)
+    tolls: dict[str, Toll] = {}
+    async with live(double, clock, tmp_path, universe, history_s=0, timeout_s=60) as one:
+        exchanges = {n: each._exchange for n, each in one.clients.items() if n != "alpaca"}
+        for name, exchange in exchanges.items():
+            exchange.throttler = tolls[name] = Toll()
+            exchange.enableRateLimit = True
+        await one.runs.catch_up(HOUR)
+        assert one.runs.late == ()
+        taken_s = {n: tolls[n].paid * each.rateLimit / 1000 for n, each in exchanges.items()}
+    taken_s["alpaca"] = double.venue("alpaca").count() * SPACING_S
+    assert 0 < min(taken_s.values()) <= max(taken_s.values()) < MOST_S
+    for limit in LIMITS:
+        venue = double.venue(limit.venue)
+        asked = (venue.weight if limit.is_weight else venue.count)(limit.path)
+        assert 0 < asked <= limit.most, limit
