@@ -295,7 +295,8 @@ class Runs:
             funding += funding_rows(ticker, settled)
             if ticker not in self._publish_from and (len(series) or len(settled.rate)):
                 backlog = len(series) and series.close_time[0] < start and start > 0
-                publish_from[ticker] = market_ms(start) + 1 if backlog else self._first_feed
+                begun = market_ms(start) + 1 if backlog else 0
+                publish_from[ticker] = max(begun, self._first_feed)
         return bars, funding, publish_from
 
     def _lagging(self, until: int) -> list[WatermarkRow]:

@@ -58,6 +58,18 @@ async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_fr
     assert min(row.created_at for row in shown) >= market_ms(START + HOUR_S)
 
 
+async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    async with live(double, clock, tmp_path) as one:
+        binance("unavailable", times=3)(double, {})
+        await one.runs.catch_up(START)
+        assert set((await one.store.snapshot()).readings) == set(ALWAYS)
+        assert set((await one.store.publish_from()).values()) == {clock.now}
+        assert [row for row in await one.changes() if row.published] == []
+
+
 async def test_nothing_is_served_before_history_is_whole(
     double: VenuesDouble, clock: Clock, tmp_path: Path
 ) -> None:
