@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from compute.alerts.desk import Alert
-from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, closing_time
+from compute.bars import DAY_S, HOUR_S, NO_BARS, closing_time
 from compute.coverage import coverage, with_dropped
+from compute.deliveries import Deliveries
 from compute.indicators.contract import Indicator
 from compute.restore import Restorer
 from compute.rows import (
@@ -28,9 +29,9 @@ from compute.schedule import last_run, market_ms
 from compute.sources.source import Fetched, Source
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from compute.universe import Universe
-from schemas.vocabulary import PERIOD_S, Timeframe, midnight_s
+from schemas.vocabulary import PERIOD_S, Timeframe
 from store.protocol import MarketStore
-from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
+from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass
 
 PASS_S = 40 * DAY_S
 Progressed = Callable[[int, int], None]
@@ -77,7 +78,7 @@ class Runs:
     @property
     def late(self) -> tuple[str, ...]:
         """The assets whose bars were due at the last pass and had not come."""
-        return tuple(row.ticker for row in self._behind if row.is_late)
+        return self._deliveries.late
 
     @property
     def has_board(self) -> bool:
@@ -87,14 +88,12 @@ class Runs:
     @property
     def awaited(self) -> tuple[str, ...]:
         """The assets of which a bar that closed by the last run has not come, late or not yet."""
-        behind = (row.ticker for row in self._behind)
-        return tuple(t for t in behind if self._seen[t] < self._source.last_close(t, self._done))
+        return self._deliveries.awaited(self._done)
 
     @property
     def delays(self) -> tuple[int, ...]:
         """The delays (seconds) after which bars of some assets come, each once, sorted."""
-        found = {self._source.delay_s(ticker) for ticker in self._seen}
-        return tuple(sorted(found - {0}))
+        return self._deliveries.delays
 
     async def prepare(self) -> None:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
@@ -118,11 +117,12 @@ class Runs:
         done = -HOUR_S if progress.market_time is None else last_run(progress.market_time)
         self._done = done
         self._publish_from = await self._store.publish_from()
-        self._behind = await self._store.watermarks()
-        self._seen = {t: done if t in self._publish_from else -1 for t in native}
-        self._seen |= {row.ticker: row.watermark for row in self._behind if row.ticker in native}
+        behind = await self._store.watermarks()
+        seen = {t: done if t in self._publish_from else -1 for t in native}
+        seen |= {row.ticker: row.watermark for row in behind if row.ticker in native}
         for ticker in self._publish_from.keys() & native.keys() - covered_before:
-            self._seen[ticker] = await self._last_close(ticker, native[ticker])
+            seen[ticker] = await self._last_close(ticker, native[ticker])
+        self._deliveries = Deliveries(self._source, self._universe, seen, behind)
 
     def _now(self) -> int:
         """Return the market clock (epoch ms): that of a recording ends with it."""
@@ -171,13 +171,15 @@ class Runs:
         progressed(self._begun(), end)
         while (first := self._next_hour()) is not None and first <= end:
             pass_end = min((first // PASS_S + 1) * PASS_S - HOUR_S, end)
-            stepping = self._stepped(self._done + HOUR_S, pass_end, self._live())
+            stepping = self._stepped(self._done + HOUR_S, pass_end, self._deliveries.live())
             work = await self._committed(work, stepping)
             progressed(self._done, end)
         if work is not None:
             await self._store.commit(work)
         if self._done < end:
-            empty = Pass(market_ms(end), watermarks=self._behind, written_at=self._written_at(end))
+            empty = Pass(
+                market_ms(end), watermarks=self._deliveries.behind, written_at=self._written_at(end)
+            )
             await self._store.commit(empty)
             self._done = end
 
@@ -192,20 +194,14 @@ class Runs:
         It is written when it comes, after the last hour of a backfill too.
         """
         self._backfilled = None
-        tickers = [row.ticker for row in self._behind]
+        tickers = [row.ticker for row in self._deliveries.behind]
         work = await self._stepped(self._done, self._done, tickers)
         if work.bars or work.funding or work.carries:
             await self._store.commit(work)
 
-    def _live(self) -> list[str]:
-        """Return the assets that still step, the removed ones up to their end."""
-        ends = self._universe.ends
-        return [t for t, seen in self._seen.items() if t not in ends or seen < ends[t]]
-
     def _next_hour(self) -> int | None:
         """Return the first hour not yet run at which a bar, new or waiting, or an alert is due."""
-        closes = [self._source.next_close(ticker, self._seen[ticker]) for ticker in self._live()]
-        hours = [close for close in closes if close is not None]
+        hours = self._deliveries.next_closes()
         hours += self._desk.intake.waiting_for() + self._desk.alerts.waiting_for()
         return max(min(hours), self._done + HOUR_S) if hours else None
 
@@ -221,27 +217,13 @@ class Runs:
 
     async def _stepped(self, start: int, until: int, tickers: Sequence[str]) -> Pass:
         """Fetch from some assets and step all that is due from `start` to `until`."""
-        fetched = await self._fetched(tickers, until)
+        fetched = await self._deliveries.fetch(tickers, until)
         anew = {ticker: new for ticker, new in fetched.items() if new.is_anew}
         if anew:
             await self._renew(anew)
         work = await asyncio.to_thread(self._work, start, until, fetched)
         self._done = until
         return work
-
-    async def _fetched(self, tickers: Sequence[str], until: int) -> dict[str, Fetched]:
-        """Fetch from some assets at once; all have ended when one fails."""
-        fetching = [
-            asyncio.ensure_future(self._source.fetch(ticker, self._seen[ticker], until))
-            for ticker in tickers
-        ]
-        try:
-            return dict(zip(tickers, await asyncio.gather(*fetching), strict=True))
-        except Exception:
-            for fetch in fetching:
-                fetch.cancel()
-            await asyncio.gather(*fetching, return_exceptions=True)
-            raise
 
     async def _renew(self, fetched: Mapping[str, Fetched]) -> None:
         """Rebuild what is remembered of assets whose history is told anew, for the pass to come.
@@ -251,16 +233,17 @@ class Runs:
         if self._committing is not None:
             await asyncio.wait([self._committing])
         for ticker, new in fetched.items():
-            series, _ = self._until_removed(ticker, new)
+            series, _ = self._deliveries.until_removed(ticker, new)
             await self._restorer.renew(self._desk, ticker, series, new.why)
 
     def _work(self, start: int, until: int, fetched: Mapping[str, Fetched]) -> Pass:
         """Take in what was fetched and step what is due from `start` to `until`."""
         bars, funding, publish_from = self._take_in(start, fetched)
         self._publish_from.update(publish_from)
-        self._behind = self._lagging(until)
+        now_s = (self._written_at(until) or market_ms(until)) // 1000
+        self._deliveries.lag(until, now_s, self._publish_from)
         stepper = self._desk.stepper
-        behind = {row.ticker: row.watermark for row in self._behind}
+        behind = {row.ticker: row.watermark for row in self._deliveries.behind}
         due = self._desk.intake.take(stepper.row, start, until, behind)
         stepped, readings = stepper.run(due)
         alerts = self._desk.alerts.run(due, readings, until)
@@ -274,7 +257,7 @@ class Runs:
             carries=carries,
             epochs=epochs,
             publish_from=publish_from,
-            watermarks=self._behind,
+            watermarks=self._deliveries.behind,
             written_at=self._written_at(until),
             alerts=published,
         )
@@ -287,8 +270,8 @@ class Runs:
         funding: list[FundingRow] = []
         publish_from: dict[str, int] = {}
         for ticker, new in fetched.items():
-            self._seen[ticker] = new.watermark
-            series, settled = self._until_removed(ticker, new)
+            self._deliveries.seen[ticker] = new.watermark
+            series, settled = self._deliveries.until_removed(ticker, new)
             self._desk.intake.add(ticker, NO_BARS if new.is_anew else series, settled)
             if len(series):
                 bars.append(bar_block(self._desk, ticker, series))
@@ -298,26 +281,6 @@ class Runs:
                 begun = market_ms(start) + 1 if backlog else 0
                 publish_from[ticker] = max(begun, self._first_feed)
         return bars, funding, publish_from
-
-    def _lagging(self, until: int) -> list[WatermarkRow]:
-        """Return the assets known to the store whose watermark has not reached an hour."""
-        now_s = (self._written_at(until) or market_ms(until)) // 1000
-        return [
-            WatermarkRow(ticker, self._seen[ticker], self._is_late(ticker, now_s))
-            for ticker in sorted(self._live())
-            if self._seen[ticker] < until and ticker in self._publish_from
-        ]
-
-    def _is_late(self, ticker: str, now_s: int) -> bool:
-        due = now_s - self._source.delay_s(ticker)
-        return self._seen[ticker] < self._source.last_close(ticker, due)
-
-    def _until_removed(self, ticker: str, new: Fetched) -> tuple[Series, Funding]:
-        series, removed_on = new.told, self._universe.by_ticker[ticker].removed_on
-        if removed_on is None:
-            return series, new.funding
-        end = midnight_s(removed_on) - 1
-        return series.where(series.close_time <= end), new.funding.between(-1, end)
 
     def _rows(
         self, changes: Changes, alerts: Sequence[Alert]
