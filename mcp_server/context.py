@@ -82,6 +82,18 @@ def computed_board(snapshot: Snapshot, is_past: bool = False) -> Board | None:
     return Board(snapshot, snapshot.coverage, snapshot.market_time, assets, names, is_past)
 
 
+def _awaited(snapshot: Snapshot) -> str:
+    served_from = None if snapshot.coverage is None else snapshot.coverage.served_from
+    if served_from is None:
+        return "Nothing has been computed yet: the compute job has not finished its first run."
+    built = snapshot.market_time
+    until = "nothing of it yet" if built is None else f"up to {instant(built)}"
+    return (
+        "History is being fetched, and nothing is served before it is whole: built is "
+        f"{until}, it goes to {instant(served_from)}."
+    )
+
+
 class Boards:
     """A store behind one cached snapshot, read anew only where the store's version has moved."""
 
@@ -97,6 +109,10 @@ class Boards:
     async def coverage(self) -> Coverage | None:
         """Return what the compute job last published of itself, None where it never has."""
         return (self._known() or await self._latest())[0].coverage
+
+    async def awaited(self) -> str:
+        """Say what the first board waits for."""
+        return _awaited((self._known() or await self._latest())[0])
 
     async def board(self) -> Board | None:
         """Return the latest board, None where nothing has been computed yet."""
@@ -181,8 +197,7 @@ class Context:
         board = await self.boards.board()
         if board is None:
             raise unavailable(
-                "Nothing has been computed yet: the compute job has not finished its first run. "
-                f"Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
+                f"{await self.boards.awaited()} Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
                 retry_after_s=FIRST_COMPUTE_RETRY_S,
             )
         return board

@@ -58,7 +58,9 @@ async def computing(
             tell(SIMULATED_NOTE)
         runs = Runs(market, source, universe, indicators, clock)
         is_prepared = await _is_prepared(runs)
-        catch_up = CatchUp(runs, market, is_long=source.kind == "live") if is_prepared else None
+        catch_up = None
+        if is_prepared:
+            catch_up = CatchUp(runs, market, clock, is_long=source.kind == "live")
         async with beside(_run(catch_up, runs, market, clock)) as running:
             if catch_up is not None:
                 await catch_up.waited_for()
@@ -94,14 +96,21 @@ async def _run(
 class CatchUp:
     """Brings the store up to now; what follows may wait for it, or begin beside it."""
 
-    def __init__(self, runs: Runs, market: SqliteMarketStore, *, is_long: bool) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        market: SqliteMarketStore,
+        clock: Callable[[], int],
+        *,
+        is_long: bool,
+    ) -> None:
         """Of one that `is_long` no more is waited for than of one beside a board."""
         self._runs: Final = runs
         self._market: Final = market
         self._has_board: Final = runs.has_board
         self._is_long: Final = is_long
         self._what: Final = "catching up" if self._has_board else "building history"
-        self._told: Progressed = Lines(self._what)
+        self._told: Progressed = Lines(self._what, clock)
         self._over: Final = asyncio.Event()
         self._is_waited_for = True
 

@@ -3,15 +3,18 @@
 It changes nothing: a file that is missing stays missing, one that is behind is not migrated.
 """
 
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+
+import structlog
 
 from access.billing.provider import BillingSetupError, Provider
+from compute.sources.live import LiveSource
 from compute.sources.source import SourceError
 from compute.universe import UniverseError, load_universe
 from mcp_server.context import Board, computed_board
@@ -19,8 +22,10 @@ from mcp_server.freshness import is_resting, is_stale
 from rest_shim.client_address import NOTICE
 from schemas.vocabulary import DAY_MS, instant
 from service.billing import open_billing, unreachable
+from service.live_doctor import live_findings
 from service.settings import PREFIX, Settings, SettingsError
-from service.sources import opened_source
+from service.sources import check_known, opened_source
+from service.telling import Finding, named
 from store.access_protocol import AccessStore
 from store.copies import check_whole
 from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied
@@ -29,19 +34,12 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 
 LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 2**28
-SHOWN_LATE = 10
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at; `grade` says what it asks of the operator."""
-
-    grade: Literal["ok", "warn", "fix"]
-    about: str
-    text: str
 
 
 async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
     """Print a line a finding; 1 where something must be fixed. `clock` tells epoch ms."""
+    # What a source would log is among the findings.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     is_ill = False
     async for finding in _findings(settings, clock):
         print(f"{finding.grade:4} {finding.about}: {finding.text}")
@@ -58,9 +56,13 @@ async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterat
         store = await SqliteMarketStore.open(settings.market_path)
         try:
             yield _run(computed_board(await store.snapshot()), clock())
-            yield await _source(settings, store, clock)
+            async for finding in _source(settings, store, clock):
+                yield finding
         finally:
             await store.close()
+    elif settings.source == LiveSource.name:
+        async for finding in _source(settings, None, clock):
+            yield finding
     yield _disk(settings.market_path)
     access = _file(settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` makes one")
     yield access._replace(grade="warn" if not settings.access_path.exists() else access.grade)
@@ -95,19 +97,27 @@ def _run(board: Board | None, now: int) -> Finding:
     if is_stale(board, now):
         return Finding("warn", "runs", f"{last}: start `signals serve` or `signals compute`")
     if late := board.snapshot.late:
-        named = ", ".join(late[:SHOWN_LATE])
-        return Finding("warn", "runs", f"{last}; bars of {len(late)} assets are late ({named})")
+        text = f"{last}; bars of {len(late)} assets are late ({named(late)})"
+        return Finding("warn", "runs", text)
     return Finding("ok", "runs", last)
 
 
-async def _source(settings: Settings, store: MarketStore, clock: Callable[[], int]) -> Finding:
+async def _source(
+    settings: Settings, store: MarketStore | None, clock: Callable[[], int]
+) -> AsyncIterator[Finding]:
+    """Look at the source of a store's bars, at live ones also before there is a store."""
     try:
-        async with opened_source(
-            settings, load_universe(settings.universe), store, clock
-        ) as source:
-            return Finding("ok", "source", source.name)
+        universe = load_universe(settings.universe)
+        if settings.source == LiveSource.name:
+            known = None if store is None else (await store.progress()).source
+            check_known(settings, known, LiveSource.name)
+            async for finding in live_findings(settings, universe, store, clock):
+                yield finding
+        elif store is not None:
+            async with opened_source(settings, universe, store, clock) as source:
+                yield Finding("ok", "source", source.name)
     except (SettingsError, SourceError, UniverseError) as error:
-        return Finding("fix", "source", str(error))
+        yield Finding("fix", "source", str(error))
 
 
 def _disk(path: Path) -> Finding:

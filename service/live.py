@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from compute.sources.alpaca import DATA_ADDRESS, SETTINGS, TRADING_ADDRESS, AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, moved
@@ -21,12 +22,16 @@ async def opened_venues(
     clock: Callable[[], int],
     sleep: Callable[[float], Awaitable[object]],
     spread: Callable[[], float],
+    kept: Path,
 ) -> AsyncIterator[dict[str, Venue]]:
-    """Hold a client of each venue that the universe names; equities' one where it has its key."""
+    """Hold a client of each venue that the universe names; equities' one where it has its key.
+
+    What they list is `kept` in a folder, which need not be there.
+    """
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as opened:
         for name, wanted in symbols(universe).items():
-            venue = _venue(settings, name, wanted, clock)
+            venue = _venue(settings, name, wanted, clock, kept)
             if venue is not None:
                 opened.push_async_callback(venue.close)
                 venues[name] = SteadyVenue(venue, clock, sleep, spread, patience_with(name))
@@ -48,12 +53,11 @@ def patience_with(name: str, usual: Patience = PATIENT) -> Patience:
 
 
 def _venue(
-    settings: Settings, name: str, wanted: set[str], clock: Callable[[], int]
+    settings: Settings, name: str, wanted: set[str], clock: Callable[[], int], kept: Path
 ) -> Venue | None:
     if name == ALPACA:
         return _alpaca(settings)
-    kept = settings.market_path.with_name(f"{settings.market_path.name}-venues") / f"{name}.json"
-    return CcxtVenue(name, wanted, kept, clock, settings.live_api_base)
+    return CcxtVenue(name, wanted, kept / f"{name}.json", clock, settings.live_api_base)
 
 
 def _alpaca(settings: Settings) -> AlpacaVenue | None:

@@ -207,6 +207,11 @@ class Settings(BaseModel):
         return self.market_path.with_name(self.market_path.name + "-access")
 
     @property
+    def venues_folder(self) -> Path:
+        """The folder of what venues list, which live runs keep over restarts."""
+        return self.market_path.with_name(self.market_path.name + "-venues")
+
+    @property
     def bars_folder(self) -> Path | None:
         """The folder of recorded bars, None for another source."""
         kind, _, folder = self.source.partition(":")

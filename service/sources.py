@@ -2,14 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
-from compute.bars import Series
+from compute.bars import NO_BARS, Series
 from compute.restore import series_of
 from compute.sources.files import FilesSource
+from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource, first_origin, origin_of
 from compute.sources.source import Source
+from compute.sources.venue import Venue
 from compute.universe import Universe
 from service.settings import Settings, SettingsError
 from store.protocol import MarketStore
@@ -27,49 +30,29 @@ async def opened_source(
     known = (await store.progress()).source
     async with AsyncExitStack() as opened:
         source: Source
-        if settings.source == "live":
-            _check_known(settings, known, "live")
-            source = await opened.enter_async_context(_live(settings, universe, store, clock))
+        if settings.source == LiveSource.name:
+            check_known(settings, known, LiveSource.name)
+            kept = settings.venues_folder
+            venues = await opened.enter_async_context(live_venues(settings, universe, clock, kept))
+            source = live = LiveSource(universe, venues, clock, stored_bars(store))
+            await live.open(await stored_listings(store))
         elif settings.bars_folder is not None:
             source = FilesSource(settings.bars_folder, universe)
         else:
             origin = None if known is None else origin_of(known)
             source = SimulatedSource(universe, origin or first_origin(clock() // 1000), clock)
-        _check_known(settings, known, source.name)
+        check_known(settings, known, source.name)
         yield source
 
 
-def stored_bars(store: MarketStore) -> Callable[[str, int], Awaitable[Series]]:
-    """Return what returns the hourly bars of an asset in a store that open after a time."""
-
-    async def stored(ticker: str, after: int) -> Series:
-        return series_of(await store.bars(ticker, after), "1h")
-
-    return stored
-
-
-async def stored_listings(store: MarketStore) -> dict[str, str]:
-    """Return where the bars that a store holds are from, by ticker."""
-    coverage = (await store.snapshot()).coverage
-    assets = () if coverage is None else coverage.assets
-    return {asset.ticker: asset.listing for asset in assets if asset.listing is not None}
-
-
-def _check_known(settings: Settings, known: str | None, name: str) -> None:
-    if known in (None, name):
-        return
-    setting = "simulated" if origin_of(str(known)) else known
-    raise SettingsError(
-        f"{settings.market_path} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
-        f"or SIGNALS_DATABASE_URL to another file for {name}"
-    )
-
-
 @asynccontextmanager
-async def _live(
-    settings: Settings, universe: Universe, store: MarketStore, clock: Callable[[], int]
-) -> AsyncIterator[Source]:
-    """Open the live source; its libraries are loaded for it alone."""
+async def live_venues(
+    settings: Settings, universe: Universe, clock: Callable[[], int], kept: Path
+) -> AsyncIterator[Mapping[str, Venue]]:
+    """Hold the venues' clients, whose libraries are loaded for them alone.
+
+    What venues list is `kept` in a folder.
+    """
     try:
         from service.live import opened_venues
     except ImportError as error:
@@ -77,9 +60,34 @@ async def _live(
             f"SIGNALS_SOURCE=live needs more libraries ({error.name} is missing): "
             "pip install 'signals[live]'"
         ) from None
-    from compute.sources.live import LiveSource
+    async with opened_venues(
+        settings, universe, clock, asyncio.sleep, random.random, kept
+    ) as venues:
+        yield venues
 
-    async with opened_venues(settings, universe, clock, asyncio.sleep, random.random) as venues:
-        source = LiveSource(universe, venues, clock, stored_bars(store))
-        await source.open(await stored_listings(store))
-        yield source
+
+def stored_bars(store: MarketStore | None) -> Callable[[str, int], Awaitable[Series]]:
+    """Return what returns the hourly bars of an asset in a store that open after a time."""
+
+    async def stored(ticker: str, after: int) -> Series:
+        return NO_BARS if store is None else series_of(await store.bars(ticker, after), "1h")
+
+    return stored
+
+
+async def stored_listings(store: MarketStore | None) -> dict[str, str]:
+    """Return where the bars that a store holds are from, by ticker."""
+    coverage = None if store is None else (await store.snapshot()).coverage
+    assets = () if coverage is None else coverage.assets
+    return {asset.ticker: asset.listing for asset in assets if asset.listing is not None}
+
+
+def check_known(settings: Settings, known: str | None, name: str) -> None:
+    """Raise SettingsError where a store remembers another source."""
+    if known in (None, name):
+        return
+    setting = "simulated" if origin_of(str(known)) else known
+    raise SettingsError(
+        f"{settings.market_path} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
+        f"or SIGNALS_DATABASE_URL to another file for {name}"
+    )

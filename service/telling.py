@@ -3,8 +3,11 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal, NamedTuple
 
 SHOWN_FINDINGS = 100
+SHOWN_NAMES = 10
+MINUTE_MS = 60_000
 
 Progressed = Callable[[int, int], None]
 
@@ -47,16 +50,39 @@ def from_first(progressed: Progressed) -> Progressed:
 class Lines:
     """Progress for logs, where no bar can be drawn: a line at every tenth of the way."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, clock: Callable[[], int]) -> None:
+        """Begin; `clock` tells epoch ms, and so how long what is left may take."""
         self._what = what
+        self._clock = clock
+        self._began_at = clock()
         self._told = 0
 
     def __call__(self, done: int, total: int) -> None:
         """Tell the share done, if the way is longer than one pass."""
         tenths = 10 * done // total
         if tenths > self._told:
-            tell(f"{self._what}: {tenths}0%")
+            tell(f"{self._what}: {tenths}0%{self._left(done, total)}")
             self._told = tenths
+
+    def _left(self, done: int, total: int) -> str:
+        """Say how long the rest takes at this pace, if that is worth a word."""
+        left_ms = (self._clock() - self._began_at) * (total - done) // done
+        minutes = round(left_ms / MINUTE_MS)
+        return f", about {minutes} min left" if minutes else ""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `grade` says what it asks of the operator."""
+
+    grade: Literal["ok", "warn", "fix"]
+    about: str
+    text: str
+
+
+def named(names: Sequence[str]) -> str:
+    """Return some names, and how many more there are."""
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def print_findings(

@@ -106,15 +106,18 @@ class LiveSource:
         """Return the last close of the asset's session by an instant."""
         return last_close(self._assets[ticker].session, at)
 
+    async def skew_ms(self) -> float | None:
+        """Return how far the machine's clock is ahead of the venues', None where none is told."""
+        asked = await asyncio.gather(*map(self._skew_ms, self._venues.values()))
+        skews = [skew for skew in asked if skew is not None]
+        return median(skews) if skews else None
+
     async def ready(self) -> None:
         """Raise NotReadyError where no venue answers, or where this machine's clock is wrong."""
-        asked = await asyncio.gather(*map(self._skew_ms, self._venues.values()))
-        skews = [skew for skew in asked if not isinstance(skew, VenueError)]
-        if not skews:
-            raise NotReadyError(
-                f"no venue answers ({asked[0]}, and so on): is this machine online?"
-            )
-        if abs(skew := median(skews)) > MOST_SKEW_MS:
+        skew = await self.skew_ms()
+        if skew is None:
+            raise NotReadyError("no venue answers: is this machine online?")
+        if abs(skew) > MOST_SKEW_MS:
             raise NotReadyError(
                 f"the clock of this machine is {abs(skew) / 1000:.0f} s "
                 f"{'ahead of' if skew > 0 else 'behind'} that of the venues: set it right (NTP); "
@@ -255,13 +258,13 @@ class LiveSource:
                 listed = ()
         return listed
 
-    async def _skew_ms(self, venue: Venue) -> float | VenueError:
-        """Return how far the machine's clock is ahead of a venue's, or why that is not known."""
+    async def _skew_ms(self, venue: Venue) -> float | None:
+        """Return how far the machine's clock is ahead of a venue's, None where it is not told."""
         before = self._clock()
         try:
             told = await venue.clock()
-        except VenueError as error:
-            return error
+        except VenueError:
+            return None
         return (before + self._clock()) / 2 - told
 
 

@@ -9,6 +9,7 @@ import pytest
 from compute.indicators.registry import INDICATORS
 from service import computing
 from service.computing import compute
+from service.telling import Lines
 from tests.service.commands import signals
 from tests.service.test_serve import HOUR_MS, MovedClock, served_here, settings_of, stored
 
@@ -93,3 +94,17 @@ async def test_one_that_fails_while_it_is_waited_for_ends_the_command(market):
     clock.told = told
     with pytest.raises(OSError, match="the disk is gone"):
         await compute(settings_of(market), INDICATORS, clock)
+
+
+def test_progress_in_lines_says_how_long_the_rest_may_take(capsys):
+    clock = MovedClock(0)
+    lines = Lines("building history", clock)
+    for done, minutes in ((1, 2), (2, 4), (8, 16), (9, 18)):
+        clock.now_ms = minutes * 60_000
+        lines(done, 9)
+    assert capsys.readouterr().err.splitlines() == [
+        "building history: 10%, about 16 min left",
+        "building history: 20%, about 14 min left",
+        "building history: 80%, about 2 min left",
+        "building history: 100%",
+    ]

@@ -95,12 +95,16 @@ class Live:
 
 async def markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
     """List the markets of every asset on its venues, with bars until some days after START."""
-    tickers = list(UNIVERSE.by_ticker)
-    made = await made_up_markets(
-        UNIVERSE, tickers, START - 2 * HISTORY_S, START + days_after * DAY_S
-    )
-    put(double, UNIVERSE, made)
-    return {t: double.venue(a.venue).market(a.symbol) for t, a in UNIVERSE.by_ticker.items()}
+    return await listed(double, UNIVERSE, START - 2 * HISTORY_S, START + days_after * DAY_S)
+
+
+async def listed(
+    double: VenuesDouble, universe: Universe, first: int, until: int
+) -> dict[str, Market]:
+    """List the markets of every asset on its venues; return those of the first choices."""
+    made = await made_up_markets(universe, list(universe.by_ticker), first, until)
+    put(double, universe, made)
+    return {t: double.venue(a.venue).market(a.symbol) for t, a in universe.by_ticker.items()}
 
 
 def put(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
