@@ -9,7 +9,7 @@ from tests.venues.exchanges import EXCHANGES, PERPETUALS, SYMBOLS, exchange_on
 from tests.venues.made import recorded_market
 from tests.venues.round_numbers import FUNDED_EVERY_S, HOUR, NOW, bar, market
 
-pytestmark = pytest.mark.clause("live")
+pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
 every = pytest.mark.parametrize("name", EXCHANGES)
 LOADING = {"binance": 3, "bybit": 11, "okx": 5, "kraken": 2, "hyperliquid": 5}

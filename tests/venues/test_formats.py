@@ -11,7 +11,7 @@ from tests.venues.double import VenuesDouble
 from tests.venues.exchanges import SYMBOLS
 from tests.venues.round_numbers import HOUR, NOW, market
 
-pytestmark = pytest.mark.clause("live")
+pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
 HOUR_MS = HOUR * 1000
 

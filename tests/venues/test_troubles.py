@@ -12,7 +12,7 @@ from tests.venues.exchanges import EXCHANGES, SYMBOLS, exchange_on
 from tests.venues.round_numbers import HOUR, NOW, bar, market
 from tests.venues.venue import Asked, Kind
 
-pytestmark = pytest.mark.clause("live")
+pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
 every = pytest.mark.parametrize("name", EXCHANGES)
 BUSY = {
