@@ -1,6 +1,7 @@
 """Fixtures that more than one package's tests use."""
 
 import asyncio
+import gc
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,3 +44,9 @@ async def served_empty(tmp_path: Path) -> AsyncIterator[Served]:
     """The service on a store in which nothing has been computed."""
     async with serving(tmp_path) as running:
         yield running
+
+
+def pytest_collection_finish() -> None:
+    """Spare all that was imported from the garbage collector, which looks through it else."""
+    gc.collect()
+    gc.freeze()

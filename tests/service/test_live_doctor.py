@@ -125,6 +125,7 @@ async def test_half_a_key_is_one_line(examined):
     assert "venue" not in told
 
 
+@pytest.mark.prove
 async def test_what_a_venue_does_not_list_is_named_with_its_symbol(examined, double):
     double.venue("okx").delists("OKB/USDT")
     double.venue("okx").delists("BTC/USDT:USDT")
@@ -163,6 +164,7 @@ async def test_a_venue_that_does_not_answer_is_not_asked_for_bars(examined, doub
     assert double.venue("okx").count("candles") == 0
 
 
+@pytest.mark.prove
 async def test_a_history_too_short_for_daily_readings_is_told(examined, double):
     market = double.venue("binance").market("XAU/USDT:USDT")
     market.withhold(0, START - 100 * DAY_S)
@@ -173,6 +175,7 @@ async def test_a_history_too_short_for_daily_readings_is_told(examined, double):
     )
 
 
+@pytest.mark.prove
 async def test_a_wrong_clock_is_to_be_fixed(examined, double):
     for name in ("binance", "okx"):
         double.venue(name).skew_ms = -45_000
@@ -182,6 +185,7 @@ async def test_a_wrong_clock_is_to_be_fixed(examined, double):
     assert "45.0 s ahead of" in text
 
 
+@pytest.mark.prove
 async def test_many_assets_stay_a_few_lines_that_count_all(examined):
     assets = tuple(
         asset.model_copy(update={"ticker": f"{asset.ticker}{n}", "symbol": f"{n}{asset.symbol}"})

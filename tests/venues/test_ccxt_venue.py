@@ -18,7 +18,14 @@ from tests.venues.round_numbers import HOUR, bar, market
 pytestmark = pytest.mark.clause("live")
 
 Open = Callable[[str], CcxtVenue]
-every = pytest.mark.parametrize("name", EXCHANGES)
+DEFAULT = ("binance", "okx")
+every = pytest.mark.parametrize(
+    "name",
+    [
+        name if name in DEFAULT else pytest.param(name, marks=pytest.mark.prove)
+        for name in EXCHANGES
+    ],
+)
 
 
 @pytest.fixture
