@@ -15,7 +15,7 @@ serve: $(INSTALLED)
 	$(BIN)/signals serve
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not prove"
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
 
 prove: $(INSTALLED)
 	$(BIN)/python -m pytest -rP --junitxml=.interop/results.xml; status=$$?; \

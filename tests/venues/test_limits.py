@@ -62,9 +62,8 @@ def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
     assert [limit for limit in LIMITS if limit.said not in page] == []
 
 
-@pytest.mark.parametrize(
-    "tickers", [FEW, pytest.param(None, marks=pytest.mark.prove)], ids=["few", "whole universe"]
-)
+@pytest.mark.parametrize("tickers", [FEW, None], ids=["few", "whole universe"])
+@pytest.mark.prove
 async def test_an_hour_is_within_every_limit_and_two_minutes(
     double: VenuesDouble, clock: Clock, tmp_path: Path, tickers: tuple[str, ...] | None
 ) -> None:

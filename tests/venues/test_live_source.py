@@ -89,6 +89,7 @@ async def test_nothing_is_served_before_history_is_whole(
     assert min(one.seconds("startTime", 0) for one in asked) >= START - 13 * DAY_S
 
 
+@pytest.mark.prove
 async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
     double: VenuesDouble, clock: Clock, tmp_path: Path
 ) -> None:
