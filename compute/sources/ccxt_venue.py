@@ -96,12 +96,13 @@ class CcxtVenue:
         while begin < until:
             count = min(most, -(-(until - begin) // HOUR_S))
             end = begin + count * HOUR_S
-            page = await self._told(
+            rows = await self._told(
                 self._exchange.fetch_ohlcv(symbol, "1h", 1000 * begin, count, _before(end))
             )
-            found += map(_bar, page)
-            newest = max((bar.open_time for bar in found[-len(page) :]), default=-1)
-            begin = newest + HOUR_S if page and newest >= begin else end
+            page = [_bar(row) for row in rows]
+            found += page
+            newest = max((bar.open_time for bar in page), default=-1)
+            begin = newest + HOUR_S if newest >= begin else end
         return found
 
     async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
@@ -164,8 +165,9 @@ class CcxtVenue:
                 return
             self._adopt({symbol: markets[symbol] for symbol in self._wanted & markets.keys()})
             kept = {"listed_at": self._listed_at, "markets": self._exchange.markets}
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            self._kept.write_text(json.dumps(kept))
+            with suppress(OSError):  # what is not kept is asked for again
+                self._kept.parent.mkdir(parents=True, exist_ok=True)
+                self._kept.write_text(json.dumps(kept))
 
     def _recall(self) -> None:
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -57,7 +57,7 @@ class LiveSource:
         self._stored: Final = stored
         self._listings: Final[dict[str, Listing]] = {}
         self._left: Final[dict[str, Listing]] = {}
-        self._rates_held: Final[dict[str, tuple[int, Funding]]] = {}
+        self._rates_held: Final[dict[str, tuple[int, int, Funding]]] = {}
         self._refused: Final = defaultdict[str, set[int]](set)
         self.reasons: Final[dict[str, str]] = {}
 
@@ -161,9 +161,11 @@ class LiveSource:
     async def _look_whether_replaced(self, ticker: str) -> None:
         """Find out whether the stored bars of an asset are those of its new venue already."""
         stored = await self._stored(ticker, -1)
+        if not len(stored):
+            del self._left[ticker]
+            return
         newest = stored.where(np.arange(len(stored)) >= len(stored) - MOST_COMPARED)
-        ends = (newest.open_time[:1], newest.close_time[-1:])
-        begin, end = (int(times.max(initial=-1)) for times in ends)
+        begin, end = int(newest.open_time[0]), int(newest.close_time[-1])
         with suppress(VenueError):
             self._why_anew(ticker, newest, await self._asked(ticker, begin, end))
 
@@ -218,11 +220,11 @@ class LiveSource:
         if perpetual is None or after >= until:
             return NO_FUNDING
         held = self._rates_held.get(ticker)
-        if held is None or held[0] < until:
+        if held is None or not held[0] <= after < until <= held[1]:
             now = self._clock() // 1000
             told = await self._settled(self._venue(ticker), perpetual, after, now)
-            held = self._rates_held[ticker] = now, told
-        return held[1].between(after, until)
+            held = self._rates_held[ticker] = after, now, told
+        return held[2].between(after, until)
 
     async def _settled(self, venue: Venue, perpetual: str, after: int, until: int) -> Funding:
         try:
@@ -242,6 +244,8 @@ class LiveSource:
         return max(newest, complete_until(session, until))
 
     def _is_late_because(self, ticker: str, reason: str) -> None:
+        """Note why; by when the bars come, newer rates may have come too."""
+        self._rates_held.pop(ticker, None)
         if self.reasons.get(ticker) != reason:
             self.reasons[ticker] = reason
             log.warning("bars_missing", ticker=ticker, at=self.listing(ticker), reason=reason)

@@ -418,6 +418,20 @@ async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
         assert await one.store.funding("BTC") == []
 
 
+async def test_rates_are_asked_for_anew_with_bars_that_were_late(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    made = await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        made["BTC"].delay(OPENS, 200)
+        await one.run(NEXT)
+        asked = double.venue("binance").count("fundingRate")
+        await one.again(700)
+        assert double.venue("binance").count("fundingRate") == asked + 1
+        assert await one.closes("BTC") == [NEXT]
+
+
 async def test_nothing_is_computed_while_no_venue_answers(
     double: VenuesDouble, clock: Clock, tmp_path: Path
 ) -> None:
