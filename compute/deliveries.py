@@ -1,7 +1,7 @@
 """What has come from a source: up to when of each asset, what is awaited, and what is late."""
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from compute.bars import Funding, Series
@@ -42,7 +42,7 @@ class Deliveries:
     def awaited(self, until: int) -> tuple[str, ...]:
         """Return the assets of which a bar that closed by an hour has not come, late or not yet."""
         behind = (row.ticker for row in self.behind)
-        return tuple(t for t in behind if self.seen[t] < self._source.last_close(t, until))
+        return tuple(t for t in behind if self.seen[t] < self._expected(t, until))
 
     def live(self) -> list[str]:
         """Return the assets that still step, the removed ones up to their end."""
@@ -76,14 +76,18 @@ class Deliveries:
         end = midnight_s(removed_on) - 1
         return series.where(series.close_time <= end), new.funding.between(-1, end)
 
-    def lag(self, until: int, now_s: int, known: Container[str]) -> None:
-        """Note which of the known assets have not come up to an hour, and are late by now."""
+    def lag(self, until: int, now_s: int) -> None:
+        """Note which assets have not come up to an hour, and are late by now."""
         self.behind = [
             WatermarkRow(ticker, self.seen[ticker], self._is_late(ticker, now_s))
             for ticker in sorted(self.live())
-            if self.seen[ticker] < until and ticker in known
+            if self.seen[ticker] < until
         ]
 
     def _is_late(self, ticker: str, now_s: int) -> bool:
-        due = now_s - self._source.delay_s(ticker)
-        return self.seen[ticker] < self._source.last_close(ticker, due)
+        return self.seen[ticker] < self._expected(ticker, now_s - self._source.delay_s(ticker))
+
+    def _expected(self, ticker: str, at: int) -> int:
+        """Return when the last bar expected by a time closes, -1 for what is removed by then."""
+        end = self._universe.ends.get(ticker)
+        return -1 if end is not None and at >= end else self._source.last_close(ticker, at)

@@ -31,7 +31,7 @@ from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from compute.universe import Universe
 from schemas.vocabulary import PERIOD_S, Timeframe
 from store.protocol import MarketStore
-from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass
+from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
 
 PASS_S = 40 * DAY_S
 Progressed = Callable[[int, int], None]
@@ -178,7 +178,7 @@ class Runs:
             await self._store.commit(work)
         if self._done < end:
             empty = Pass(
-                market_ms(end), watermarks=self._deliveries.behind, written_at=self._written_at(end)
+                market_ms(end), watermarks=self._watermarks(), written_at=self._written_at(end)
             )
             await self._store.commit(empty)
             self._done = end
@@ -241,7 +241,7 @@ class Runs:
         bars, funding, publish_from = self._take_in(start, fetched)
         self._publish_from.update(publish_from)
         now_s = (self._written_at(until) or market_ms(until)) // 1000
-        self._deliveries.lag(until, now_s, self._publish_from)
+        self._deliveries.lag(until, now_s)
         stepper = self._desk.stepper
         behind = {row.ticker: row.watermark for row in self._deliveries.behind}
         due = self._desk.intake.take(stepper.row, start, until, behind)
@@ -257,10 +257,14 @@ class Runs:
             carries=carries,
             epochs=epochs,
             publish_from=publish_from,
-            watermarks=self._deliveries.behind,
+            watermarks=self._watermarks(),
             written_at=self._written_at(until),
             alerts=published,
         )
+
+    def _watermarks(self) -> list[WatermarkRow]:
+        """Return what is behind as far as the store knows it: who has no bars yet is not in it."""
+        return [row for row in self._deliveries.behind if row.ticker in self._publish_from]
 
     def _take_in(
         self, start: int, fetched: Mapping[str, Fetched]

@@ -9,7 +9,9 @@ import resource
 from asyncio import Transport
 from collections.abc import Sequence
 from contextlib import suppress
+from multiprocessing.reduction import DupFd
 from operator import attrgetter
+from socket import socket
 from typing import Any
 
 import uvicorn
@@ -21,12 +23,33 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from mcp_server.transport import CLOSE, EXCHANGE, HeaderList
 
+# Who connects while the service starts, or is busy, waits in it.
+QUEUE = 1024
 EXCHANGE_S = 60.0
 # Descriptors that stores, sources and the payment processor need.
 RESERVED = 128
 MOST_CONNECTIONS = 10_000
 MOST_HEAD_BYTES = 64 * 1024
 UNANSWERED_S = 3
+
+
+class Listener(socket):
+    """A socket whose queue stays as long whoever listens to it anew, in any process.
+
+    asyncio takes as many connections a turn as it would make the queue long.
+    """
+
+    def listen(self, backlog: int = QUEUE, /) -> None:
+        """Listen with a queue of a length of its own."""
+        super().listen(QUEUE)
+
+    def __reduce__(self) -> Any:
+        """Return what makes it again in a process that is being started."""
+        return _listener, (self.family, self.type, self.proto, DupFd(self.fileno()))
+
+
+def _listener(family: int, kind: int, protocol: int, duplicate: Any) -> Listener:
+    return Listener(family, kind, protocol, duplicate.detach())
 
 
 def most_connections() -> int:

@@ -20,13 +20,15 @@ async def opened_venues(
     settings: Settings,
     universe: Universe,
     clock: Callable[[], int],
+    elapsed: Callable[[], int],
     sleep: Callable[[float], Awaitable[object]],
     spread: Callable[[], float],
     kept: Path,
 ) -> AsyncIterator[dict[str, Venue]]:
     """Hold a client of each venue that the universe names; equities' one where it has its key.
 
-    What they list is `kept` in a folder, which need not be there.
+    `clock` tells epoch ms; pauses are counted by `elapsed`, ms by a clock that nobody sets. What
+    they list is `kept` in a folder, which need not be there.
     """
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as opened:
@@ -34,7 +36,7 @@ async def opened_venues(
             venue = _venue(settings, name, wanted, clock, kept)
             if venue is not None:
                 opened.push_async_callback(venue.close)
-                venues[name] = SteadyVenue(venue, clock, sleep, spread, patience_with(name))
+                venues[name] = SteadyVenue(venue, elapsed, sleep, spread, patience_with(name))
         yield venues
 
 

@@ -20,16 +20,13 @@ from compute.indicators.contract import Indicator
 from rest_shim.manifest import manifest
 from service.billing import billing_note, unreachable
 from service.computing import computing
-from service.connections import server_config
+from service.connections import Listener, server_config
 from service.heap import one_heap
 from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
 from service.settings import Settings, SettingsError, is_loopback
 from service.telling import tell
 from store.sqlite_access import SqliteAccessStore
-
-# Who connects while the service starts, or is busy, waits in it.
-QUEUE = 1024
 
 log = structlog.get_logger("service")
 
@@ -62,17 +59,17 @@ async def serve(
     return 0
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> Listener:
     """Take the port before any work, so that an occupied one is told at once."""
-    listener: socket.socket | None = None
+    listener: Listener | None = None
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
         family, _, _, _, address = min(found, key=lambda place: place[0] != socket.AF_INET)
         # asyncio disables Nagle's delay only on sockets that name their protocol.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(QUEUE)
+        listener.listen()
     except OSError as error:
         if listener is not None:
             listener.close()

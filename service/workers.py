@@ -17,14 +17,15 @@ from service.computer import Computer, deaf_to_terminals
 from service.connections import server_config
 from service.lifetime import stoppable
 from service.parts import opened_parts
-from service.serve import QUEUE, check_billing, listen, welcome
+from service.serve import check_billing, listen, welcome
 from service.settings import Settings
 from service.telling import tell
 from service.worker import Worker
 
 # What starts up on a busy machine is not hung.
 ANSWERS_WITHIN_S = 30
-# asyncio takes as many connections a turn as their queue is long: one worker would take them all.
+# asyncio takes as many connections a turn as it would make their queue long: one worker would take
+# them all.
 TAKEN_A_TURN = 1
 
 log = structlog.get_logger("service")
@@ -89,9 +90,6 @@ class Supervisor(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         """Begin anew what has died; raise what the computing one failed with."""
         self._computer.watch()
-        for listener in self.sockets:
-            # A worker that starts makes the queue as short as what it takes a turn.
-            listener.listen(QUEUE)
         before = tuple(self.processes)
         for process in before:
             # With this copy open, one killed amid an answer would be waited for as if hung.

@@ -233,8 +233,9 @@ class Snapshot:
     """One version of everything latest, read in one transaction; never changed afterwards.
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1;
-    `late` are the tickers whose bars were due at the last pass and had not come; `past_from` is the
-    earliest time (epoch ms) of which the store can tell what was latest then, None without a pass.
+    `late` are the tickers whose bars were due at the last pass and had not come, or never have;
+    `past_from` is the earliest time (epoch ms) of which the store can tell what was latest then,
+    None without a pass.
     """
 
     coverage: Coverage | None

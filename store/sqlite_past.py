@@ -8,7 +8,7 @@ from typing import Any
 from aiosqlite import Connection
 
 from schemas.vocabulary import HOUR_MS, TIMEFRAMES, run_at_or_before
-from store.rows import ReadingRow, Snapshot
+from store.rows import ReadingRow, Snapshot, WatermarkRow
 from store.sqlite_codes import INDICATORS
 from store.sqlite_reads import board, coverage, late, past_from, watermarks
 from store.sqlite_rows import all_rows, one_value
@@ -38,9 +38,9 @@ async def snapshot_at(db: Connection, at: int) -> Snapshot:
     number, market_time = await _written(db, at)
     run = run_at_or_before(at)
     if await one_value(db, IS_NOMINAL, number + 1) and run > market_time:
-        return await _snapshot(db, run, run + HOUR_MS - 1, ())
+        return await _snapshot(db, run, run + HOUR_MS - 1, [])
     last = await one_value(db, LAST_CREATED, number) or 0
-    return await _snapshot(db, market_time, last, late(await watermarks(db, number)))
+    return await _snapshot(db, market_time, last, await watermarks(db, number))
 
 
 async def _written(db: Connection, at: int) -> tuple[int, int]:
@@ -51,11 +51,12 @@ async def _written(db: Connection, at: int) -> tuple[int, int]:
 
 
 async def _snapshot(
-    db: Connection, market_time: int, last_created_at: int, late_then: tuple[str, ...]
+    db: Connection, market_time: int, last_created_at: int, behind: list[WatermarkRow]
 ) -> Snapshot:
     rows = await all_rows(db, READINGS, last_created_at)
+    covered = await coverage(db)
     return Snapshot(
-        coverage=await coverage(db),
+        coverage=covered,
         market_time=market_time,
         last_created_at=last_created_at,
         readings=board(
@@ -63,6 +64,6 @@ async def _snapshot(
             for ticker, timeframe, indicator, reading in rows
             if reading is not None
         ),
-        late=late_then,
+        late=await late(db, behind, covered),
         past_from=await past_from(db),
     )

@@ -208,12 +208,13 @@ async def orphans(db: Connection) -> int:
 
 async def snapshot(db: Connection) -> Snapshot:
     """Return the latest state."""
+    covered = await coverage(db)
     return Snapshot(
-        coverage=await coverage(db),
+        coverage=covered,
         market_time=await market_time(db),
         last_created_at=await last_created_at(db),
         readings=board(await readings(db)),
-        late=late(await last_watermarks(db)),
+        late=await late(db, await last_watermarks(db), covered),
         past_from=await past_from(db),
     )
 
@@ -245,6 +246,15 @@ def board(rows: Iterable[ReadingRow]) -> Readings:
     return by_ticker
 
 
-def late(rows: Iterable[WatermarkRow]) -> tuple[str, ...]:
-    """Return the tickers of which more was due."""
-    return tuple(row.ticker for row in rows if row.is_late)
+async def late(
+    db: Connection, rows: Iterable[WatermarkRow], covered: Coverage | None
+) -> tuple[str, ...]:
+    """Return the tickers of which more was due, sorted.
+
+    Of a source that grows, those too of which nothing has come yet.
+    """
+    tickers = {row.ticker for row in rows if row.is_late}
+    if covered is not None and covered.recorded_until is None:
+        known = await publish_from(db)
+        tickers |= {a.ticker for a in covered.tracked if a.timeframes and a.ticker not in known}
+    return tuple(sorted(tickers))

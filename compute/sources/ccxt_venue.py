@@ -21,13 +21,15 @@ RELIST_MS: Final = 1000 * HOUR_S
 _GIVEN: Final[dict[str, dict[str, Any]]] = {
     "binance": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
     "bybit": {"options": {"fetchMarkets": {"types": ["spot", "linear"]}}},
+    "gate": {"options": {"fetchMarkets": {"types": ["spot", "swap"]}}},
     "hyperliquid": {
         "options": {"fetchMarkets": {"hip3": {"dexes": ["xyz"]}}},
         "rateLimit": 250,
     },
+    "kucoin": {"options": {"fetchMarkets": {"fetchTickersFees": False}}},
 }
-# Rows a request: of OKX's bars because more lose the oldest, of settlements because ccxt has none.
-_BARS: Final = {"okx": 100}
+# Rows a request: of bars where more may lose the oldest, of settlements because ccxt has none.
+_BARS: Final = {"kucoin": 1000, "okx": 100}
 _SETTLEMENTS: Final = {"binance": 1000, "bybit": 200, "gate": 1000, "hyperliquid": 500, "okx": 400}
 _LEAST: Final = 100
 FORBIDDEN, LEGAL_REASONS = 403, 451
@@ -52,7 +54,8 @@ _NO_ANSWER: Final = _Last(0, None, False)
 class CcxtVenue:
     """A Venue over ccxt's exchange of that name, as far as the wanted symbols go.
 
-    What it lists is asked once a day and kept in a file over restarts. `api_base` stands in for
+    What it lists is asked once a day, every hour where bars are asked for of what it lacks, and
+    kept in a file over restarts with the symbols that were wanted. `api_base` stands in for
     the venue's own address, whose host goes into the path. `clock` tells epoch ms. Requests are
     paced by ccxt, by the venue's published limits, unless `is_paced` is False.
     """
@@ -82,13 +85,16 @@ class CcxtVenue:
 
     async def listed(self) -> frozenset[str]:
         """Return the wanted symbols that the venue lists and trades."""
-        await self._list()
+        await self._list(DAY_MS)
+        return self._active()
+
+    def _active(self) -> frozenset[str]:
         markets = self._exchange.markets
         return frozenset(symbol for symbol in markets if markets[symbol]["active"] is not False)
 
     async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], page by page."""
-        await self._check_listed(symbol)
+        await self._check_listed(symbol, DAY_MS, RELIST_MS)
         told = self._exchange.feature_value(symbol, "fetchOHLCV", "limit")
         most = _BARS.get(self.name, told or _LEAST)
         found: list[RawBar] = []
@@ -97,7 +103,7 @@ class CcxtVenue:
             count = min(most, -(-(until - begin) // HOUR_S))
             end = begin + count * HOUR_S
             rows = await self._told(
-                self._exchange.fetch_ohlcv(symbol, "1h", 1000 * begin, count, _before(end))
+                self._exchange.fetch_ohlcv(symbol, "1h", 1000 * begin, count, _before(end)), symbol
             )
             page = [_bar(row) for row in rows]
             found += page
@@ -107,7 +113,7 @@ class CcxtVenue:
 
     async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until], page by page."""
-        await self._check_listed(symbol)
+        await self._check_listed(symbol, DAY_MS)
         most = _SETTLEMENTS.get(self.name, _LEAST)
         window = (most - 1) * FUNDING_EVERY_S
         found: list[tuple[int, float]] = []
@@ -133,7 +139,8 @@ class CcxtVenue:
         rows = await self._told(
             self._exchange.fetch_funding_rate_history(
                 symbol, 1000 * begin, most, _before(end) | bounds
-            )
+            ),
+            symbol,
         )
         told = [(int(row["timestamp"]) // 1000, float(row["fundingRate"])) for row in rows]
         page = [one for one in told if begin <= one[0] < end]
@@ -145,16 +152,20 @@ class CcxtVenue:
             *await self._settled(symbol, middle, end, most),
         ]
 
-    async def _check_listed(self, symbol: str) -> None:
-        if symbol not in await self.listed():
-            raise UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer")
+    async def _check_listed(self, symbol: str, *oldest_ms: int) -> None:
+        """Raise UnknownSymbolError for what is on none of lists that are no older."""
+        for oldest in oldest_ms:
+            await self._list(oldest)
+            if symbol in self._active():
+                return
+        raise self._unknown(symbol)
 
-    async def _list(self) -> None:
-        """Ask the venue for its list where ours is a day old; an older one serves if it fails."""
+    async def _list(self, oldest_ms: int) -> None:
+        """Ask the venue for its list where ours is as old; an older one serves if it fails."""
         async with self._listing:
             if self._listed_at is None:
                 self._recall()
-            if self._listed_at is not None and self._clock() - self._listed_at < DAY_MS:
+            if self._listed_at is not None and 0 <= self._clock() - self._listed_at < oldest_ms:
                 return
             try:
                 markets = await self._told(self._exchange.load_markets(reload=True))
@@ -164,7 +175,11 @@ class CcxtVenue:
                 self._listed_at = self._clock() - DAY_MS + RELIST_MS
                 return
             self._adopt({symbol: markets[symbol] for symbol in self._wanted & markets.keys()})
-            kept = {"listed_at": self._listed_at, "markets": self._exchange.markets}
+            kept = {
+                "listed_at": self._listed_at,
+                "wanted": sorted(self._wanted),
+                "markets": self._exchange.markets,
+            }
             with suppress(OSError):  # what is not kept is asked for again
                 self._kept.parent.mkdir(parents=True, exist_ok=True)
                 self._kept.write_text(json.dumps(kept))
@@ -172,25 +187,31 @@ class CcxtVenue:
     def _recall(self) -> None:
         with suppress(OSError, ValueError, KeyError, TypeError):
             kept = json.loads(self._kept.read_text())
-            self._adopt(kept["markets"], kept["listed_at"])
+            if self._wanted <= set(kept["wanted"]):
+                self._adopt(kept["markets"], kept["listed_at"])
 
     def _adopt(self, markets: dict[str, Any], listed_at: int | None = None) -> None:
         self._exchange.set_markets(markets)
         self._listed_at = self._clock() if listed_at is None else listed_at
 
-    async def _told(self, asking: Awaitable[Any]) -> Any:
-        """Return an answer; whatever fails in ccxt is VenueError."""
+    async def _told(self, asking: Awaitable[Any], symbol: str = "it") -> Any:
+        """Return an answer, about a symbol maybe; whatever fails in ccxt is VenueError."""
         try:
             return await asking
         except ccxt.BaseError as error:
-            raise self._failure(error) from None
+            raise self._failure(error, symbol) from None
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"{self.name} answered what cannot be read ({type(error).__name__})"
             raise VenueError(why) from None
 
-    def _failure(self, error: ccxt.BaseError) -> VenueError:
+    def _unknown(self, symbol: str) -> UnknownSymbolError:
+        return UnknownSymbolError(f"{self.name} does not list {symbol}, or no longer")
+
+    def _failure(self, error: ccxt.BaseError, symbol: str) -> VenueError:
         """Say what became of a request, by the answer where there was one."""
         last, self._last = self._last, _NO_ANSWER
+        if isinstance(error, ccxt.BadSymbol):
+            return self._unknown(symbol)
         if last.status >= 400:
             what = f"answered HTTP {last.status}"
         else:

@@ -35,12 +35,15 @@ PATIENT: Final = Patience()
 
 
 class SteadyVenue:
-    """A Venue over another one; `clock`: epoch ms, `sleep` waits, `spread` draws from [0, 1)."""
+    """A Venue over another one; `elapsed` counts ms, `sleep` waits, `spread` draws from [0, 1).
+
+    What is counted goes on by what is slept, so nobody who sets a clock makes a wait longer.
+    """
 
     def __init__(
         self,
         venue: Venue,
-        clock: Callable[[], int],
+        elapsed: Callable[[], int],
         sleep: Callable[[float], Awaitable[object]],
         spread: Callable[[], float],
         patience: Patience = PATIENT,
@@ -48,7 +51,7 @@ class SteadyVenue:
         self.name = venue.name
         self.delay_s = venue.delay_s
         self._venue: Final = venue
-        self._clock: Final = clock
+        self._elapsed: Final = elapsed
         self._sleep: Final = sleep
         self._spread: Final = spread
         self._patience: Final = patience
@@ -131,10 +134,10 @@ class SteadyVenue:
         return is_soon and self._left_s(self._leave_until) == 0
 
     def _in(self, seconds: float) -> int:
-        return self._clock() + int(1000 * seconds)
+        return self._elapsed() + int(1000 * seconds)
 
     def _left_s(self, until: int) -> float:
-        return max(0, until - self._clock()) / 1000
+        return max(0, until - self._elapsed()) / 1000
 
     def _grown_s(self, number: int) -> float:
         return self._patience.first_wait_s * (1 << number - 1) * (1 + self._spread()) / 2

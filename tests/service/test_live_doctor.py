@@ -160,7 +160,7 @@ async def test_a_venue_that_does_not_answer_is_not_asked_for_bars(examined, doub
     assert told["venue"][0][1].startswith("okx cannot be asked at the moment")
     assert told["clock"][0][0] == "warn"
     assert [grade for grade, _ in told["bars"]] == ["warn", "ok", "warn"]
-    assert "OKB: okx refused or failed: status 503" in told["bars"][2][1]
+    assert "OKB: okx answered HTTP 503" in told["bars"][2][1]
     assert double.venue("okx").count("candles") == 0
 
 

@@ -8,7 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -16,6 +22,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
+from service.serve import listen
 from service.settings import Settings
 from service.worker import Worker
 from service.workers import worker_config
@@ -23,7 +30,6 @@ from tests.bad_inputs import STATE
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import Connection, connected, stored
-from tests.serving import loopback_socket
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -58,6 +64,17 @@ def until(is_so: Callable[[], bool], within_s: float = WITHIN_S) -> None:
         time.sleep(0.02)
 
 
+@contextmanager
+def stopped(*processes: int) -> Iterator[None]:
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+
+
 class Service:
     """The running command, its address and its processes."""
 
@@ -78,17 +95,9 @@ class Service:
     def workers(self) -> list[int]:
         return sorted(self.children - {self.computing})
 
-    @contextmanager
-    def answered_by(self, worker: int) -> Iterator[None]:
+    def answered_by(self, worker: int) -> AbstractContextManager[None]:
         """Let one worker alone take connections: the others are stopped meanwhile."""
-        others = [pid for pid in self.workers if pid != worker]
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in others:
-                os.kill(pid, signal.SIGCONT)
+        return stopped(*{*self.workers} - {worker})
 
     def of_each_worker(self, path: str, api_key: str) -> list[httpx.Response]:
         """Ask every worker, one after the other."""
@@ -202,16 +211,22 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
 
 
 def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
+    killed, other = service.workers
+    os.kill(killed, signal.SIGKILL)
+    service.running.says("serving_again")
     with ExitStack() as opened:
-        with service.answered_by(service.computing):
-            asking = [
-                opened.enter_context(
-                    socket.create_connection(("127.0.0.1", service.port), WITHIN_S)
-                )
-                for _ in range(100)
-            ]
-            for each in asking:
-                each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        # Nobody but a worker that has only just begun has listened last.
+        with stopped(service.running.process.pid, other):
+            assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
+            with stopped(*service.workers):
+                asking = [
+                    opened.enter_context(
+                        socket.create_connection(("127.0.0.1", service.port), WITHIN_S)
+                    )
+                    for _ in range(100)
+                ]
+                for each in asking:
+                    each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert {each.recv(12) for each in asking} == {b"HTTP/1.1 200"}
 
 
@@ -225,12 +240,11 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
     config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
     turns = []
     with ExitStack() as opened:
-        bound = opened.enter_context(loopback_socket())
+        bound = opened.enter_context(listen(Settings.read({"SIGNALS_PORT": free_port()})))
         loop = asyncio.get_running_loop()
         async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
-            bound.listen(10)
             for _ in range(10):
-                opened.enter_context(socket.create_connection(bound.getsockname()))
+                opened.enter_context(socket.create_connection(bound.getsockname(), WITHIN_S))
             while len(taken) < 10:
                 before = len(taken)
                 await asyncio.sleep(0)

@@ -267,18 +267,30 @@ async def test_a_store_knows_one_source_for_good(market: SqliteMarketStore) -> N
     assert (await market.progress()).source == "files:/bars"
 
 
+def covering(recorded_until: int | None) -> Coverage:
+    return Coverage(
+        published_at=NOW,
+        source="recorded",
+        recorded_until=recorded_until,
+        assets=(CoveredAsset(ticker="BTC", name="B", asset_class="crypto", timeframes=("1h",)),),
+        indicators=(CoveredIndicator(id="enzo", name="Enzo", logged=True),),
+        renamed_on=date(2026, 7, 1),
+    )
+
+
 async def test_published_coverage_is_in_the_next_snapshot(market: SqliteMarketStore) -> None:
     assert (await market.snapshot()).coverage is None
-    enzo = CoveredIndicator(id="enzo", name="Enzo", logged=True)
-    btc = CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=("1h",))
     for recorded_until in (None, NOW):
-        coverage = Coverage(
-            published_at=NOW,
-            source="recorded",
-            recorded_until=recorded_until,
-            assets=(btc,),
-            indicators=(enzo,),
-            renamed_on=date(2026, 7, 1),
-        )
-        await market.publish_coverage(coverage)
-        assert (await market.snapshot()).coverage == coverage
+        await market.publish_coverage(covering(recorded_until))
+        assert (await market.snapshot()).coverage == covering(recorded_until)
+
+
+async def test_what_is_covered_and_never_came_is_late_where_more_may_come(
+    market: SqliteMarketStore,
+) -> None:
+    await market.publish_coverage(covering(recorded_until=NOW))
+    assert (await market.snapshot()).late == ()
+    await market.publish_coverage(covering(recorded_until=None))
+    assert (await market.snapshot()).late == ("BTC",)
+    await market.commit(work(bars=blocks(bar("BTC"))))
+    assert (await market.snapshot()).late == ()

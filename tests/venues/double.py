@@ -23,8 +23,11 @@ from tests.stripe_double.double import Dropped
 from tests.venues.alpaca import Alpaca
 from tests.venues.binance import Binance
 from tests.venues.bybit import Bybit
+from tests.venues.coinbase import Coinbase
+from tests.venues.gate import Gate
 from tests.venues.hyperliquid import Hyperliquid
 from tests.venues.kraken import Kraken
+from tests.venues.kucoin import Kucoin
 from tests.venues.okx import Okx
 from tests.venues.venue import Answer, Asked, Dialect, Kind, RefusedError, Trouble, Venue
 
@@ -32,8 +35,11 @@ DIALECTS: dict[str, Callable[[], Dialect]] = {
     "alpaca": Alpaca,
     "binance": Binance,
     "bybit": Bybit,
+    "coinbase": Coinbase,
+    "gate": Gate,
     "hyperliquid": Hyperliquid,
     "kraken": Kraken,
+    "kucoin": Kucoin,
     "okx": Okx,
 }
 _USUAL: dict[Kind, Answer] = {

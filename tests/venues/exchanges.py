@@ -19,6 +19,9 @@ SYMBOLS = {
     "okx": ("BTC/USDT", "BTC/USDT:USDT"),
     "kraken": ("BTC/USD", None),
     "hyperliquid": ("BTC/USDC:USDC", "XYZ-GOLD/USDC:USDC"),
+    "gate": ("BTC/USDT", "BTC/USDT:USDT"),
+    "kucoin": ("BTC/USDT", "BTC/USDT:USDT"),
+    "coinbase": ("BTC/USD", None),
 }
 EXCHANGES = tuple(SYMBOLS)
 PERPETUALS = {name: perpetual for name, (_, perpetual) in SYMBOLS.items() if perpetual}

@@ -17,7 +17,7 @@ from tests.venues.round_numbers import HOUR, bar, market
 
 pytestmark = pytest.mark.clause("live")
 
-Open = Callable[[str], CcxtVenue]
+Open = Callable[..., CcxtVenue]
 DEFAULT = ("binance", "okx")
 every = pytest.mark.parametrize(
     "name",
@@ -33,9 +33,9 @@ async def opened(double: VenuesDouble, clock: Clock, tmp_path: Path) -> AsyncIte
     """Open clients of the double, without ccxt's pauses between requests."""
     async with AsyncExitStack() as closing:
 
-        def open_one(name: str) -> CcxtVenue:
-            wanted = {symbol for symbol in SYMBOLS[name] if symbol}
-            kept = tmp_path / f"{name}.json"
+        def open_one(name: str, *more: str, folder: Path = tmp_path) -> CcxtVenue:
+            wanted = {*filter(None, SYMBOLS[name]), *more}
+            kept = folder / f"{name}.json"
             venue = CcxtVenue(name, wanted, kept, clock, double.base_url, is_paced=False)
             closing.push_async_callback(venue.close)
             return venue
@@ -66,7 +66,7 @@ async def test_bars_are_those_that_close_in_the_hours_asked_for(
 async def test_a_long_history_is_read_in_pages_across_its_gaps(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
-    symbol, hours = SYMBOLS[name][0], 5500 if name == "hyperliquid" else 2100
+    symbol, hours = SYMBOLS[name][0], 5500 if name in ("hyperliquid", "kucoin") else 2100
     venue = double.venue(name)
     venue.lists(symbol, market(before=hours)).withhold(HOUR - 900 * HOUR_S, HOUR - 500 * HOUR_S)
     bars = await opened(name).bars(symbol, HOUR - (hours + 50) * HOUR_S, HOUR)
@@ -139,9 +139,66 @@ async def test_a_kept_list_that_cannot_be_read_is_asked_for_again(
 ) -> None:
     double.venue("binance").lists("BTC/USDT", market())
     kept = tmp_path / "binance.json"
-    for text in ("", "[]", json.dumps({"listed_at": 1, "markets": {"X": 1}})):
+    wanted = [symbol for symbol in SYMBOLS["binance"] if symbol]
+    broken = {"listed_at": 1, "wanted": wanted, "markets": {"X": 1}}
+    for text in ("", "[]", json.dumps(broken)):
         kept.write_text(text)
         assert await opened("binance").listed() == {"BTC/USDT"}
+
+
+@pytest.mark.parametrize("folder", ["file", "file/in-it"])
+async def test_a_list_that_cannot_be_kept_stops_nothing(
+    double: VenuesDouble, opened: Open, tmp_path: Path, folder: str
+) -> None:
+    double.venue("binance").lists("BTC/USDT", market())
+    (tmp_path / "file").touch()
+    client = opened("binance", folder=tmp_path / folder)
+    assert await client.listed() == {"BTC/USDT"}
+    assert await client.bars("BTC/USDT", HOUR - HOUR_S, HOUR)
+    assert double.venue("binance").count("api/v3/exchangeInfo") == 1
+
+
+async def test_a_kept_list_serves_those_alone_who_want_no_more(
+    double: VenuesDouble, opened: Open
+) -> None:
+    for symbol in ("BTC/USDT", "DOGE/USDT"):
+        double.venue("binance").lists(symbol, market())
+    assert await opened("binance").listed() == {"BTC/USDT"}
+    assert await opened("binance", "DOGE/USDT").listed() == {"BTC/USDT", "DOGE/USDT"}
+
+
+async def test_a_list_of_a_time_to_come_is_asked_for_again(
+    double: VenuesDouble, opened: Open, clock: Clock
+) -> None:
+    double.venue("binance").lists("BTC/USDT", market())
+    clock.now += DAY_S * 1000
+    assert await opened("binance").listed() == {"BTC/USDT"}
+    clock.now -= DAY_S * 1000
+    double.venue("binance").delists("BTC/USDT")
+    assert await opened("binance").listed() == frozenset()
+
+
+async def test_bars_of_what_was_not_listed_come_within_the_hour_of_its_return(
+    double: VenuesDouble, opened: Open, clock: Clock
+) -> None:
+    client, span = opened("binance"), (HOUR - HOUR_S, HOUR)
+    await client.listed()
+    double.venue("binance").lists("BTC/USDT", market())
+    assert isinstance(await refusal(client.bars("BTC/USDT", *span)), UnknownSymbolError)
+    clock.now += HOUR_S * 1000
+    assert await client.bars("BTC/USDT", *span)
+
+
+async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
+    double: VenuesDouble, opened: Open
+) -> None:
+    double.venue("binance").lists("BTC/USDT", market())
+    client = opened("binance")
+    await client.listed()
+    double.venue("binance").delists("BTC/USDT")
+    error = await refusal(client.bars("BTC/USDT", HOUR - HOUR_S, HOUR))
+    assert isinstance(error, UnknownSymbolError)
+    assert error.reason == "binance does not list BTC/USDT, or no longer"
 
 
 @every

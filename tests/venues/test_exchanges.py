@@ -12,7 +12,16 @@ from tests.venues.round_numbers import FUNDED_EVERY_S, HOUR, NOW, bar, market
 pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
 every = pytest.mark.parametrize("name", EXCHANGES)
-LOADING = {"binance": 3, "bybit": 11, "okx": 5, "kraken": 2, "hyperliquid": 5}
+LOADING = {
+    "binance": 3,
+    "bybit": 11,
+    "okx": 5,
+    "kraken": 2,
+    "hyperliquid": 5,
+    "gate": 7,
+    "kucoin": 4,
+    "coinbase": 6,
+}
 # How many bars a page has, and which is its first, of those since 5300 hours ago.
 PAGES = {
     "binance": (1000, -5300),
@@ -20,6 +29,9 @@ PAGES = {
     "okx": (100, -5100),
     "kraken": (720, -719),
     "hyperliquid": (5000, -4999),
+    "gate": (1000, -5300),
+    "kucoin": (1500, -1499),
+    "coinbase": (300, -5300),
 }
 
 # The same of settlements, of those since 600 ago; a venue that returns the newest loses the first.
@@ -28,6 +40,8 @@ RATES = {
     "bybit": (200, 599),
     "okx": (400, 399),
     "hyperliquid": (500, 600),
+    "gate": (100, 99),
+    "kucoin": (100, 99),
 }
 
 

@@ -121,6 +121,32 @@ async def test_hyperliquid_answers_by_type_and_fails_on_an_unknown_coin(
             200,
             {"error": ["EQuery:Unknown asset pair"]},
         ),
+        (
+            "api.gateio.ws/api/v4/spot/candlesticks?currency_pair=NOPE_USDT&interval=1h",
+            400,
+            {"label": "INVALID_CURRENCY_PAIR"},
+        ),
+        (
+            "api.gateio.ws/api/v4/spot/candlesticks?currency_pair=BTC_USDT&interval=1h&from=0",
+            400,
+            {"label": "INVALID_PARAM_VALUE"},
+        ),
+        (
+            "api.kucoin.com/api/v1/market/candles?symbol=NOPE-USDT&type=1hour",
+            400,
+            {"code": "400100"},
+        ),
+        (
+            "api.coinbase.com/api/v3/brokerage/market/products/NOPE-USD/candles",
+            404,
+            {"error": "NOT_FOUND"},
+        ),
+        (
+            "api.coinbase.com/api/v3/brokerage/market/products/BTC-USD/candles"
+            f"?granularity=ONE_HOUR&start={HOUR - 350 * HOUR_S}&end={HOUR}",
+            400,
+            {"error": "INVALID_ARGUMENT"},
+        ),
     ],
 )
 async def test_refusals_are_worded_as_documented(

@@ -36,6 +36,7 @@ LIMITS = (
     Limit("600 requests in 5 seconds", "bybit", "", 600),
     Limit("`candles` 40,", "okx", "market/candles", 40),
     Limit("funding 10 requests in 2 seconds", "okx", "funding-rate-history", 10),
+    Limit("200 requests in 10 seconds", "gate", "", 200),
     Limit("weight 1,200 a minute", "hyperliquid", "", 1200, is_weight=True),
     Limit("200 requests a minute", "alpaca", "", 200),
 )

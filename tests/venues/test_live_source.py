@@ -1,6 +1,7 @@
 """The live source on venues that behave and on ones that do not: what feed and `meta` show."""
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,23 @@ from structlog.testing import capture_logs
 from compute.audit import Audit
 from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.indicators.registry import INDICATORS
+from compute.loop import LATE_PASSES_S
 from compute.schedule import market_ms
 from compute.sources.source import NotReadyError
+from compute.sources.venue import VenueError
+from compute.universe import Universe
 from mcp_server.context import computed_board
 from mcp_server.freshness import freshness
 from schemas.vocabulary import midnight_s
+from service.live import opened_venues
+from service.settings import Settings
 from store.rows import ChangeRow
 from tests.serving import Clock
 from tests.venues.double import VenuesDouble
 from tests.venues.live import HISTORY_S, START, UNIVERSE, live, markets
 from tests.venues.market import Market
 from tests.venues.recording import replay, written
+from tests.venues.scripted import Waiting
 
 pytestmark = pytest.mark.clause("live")
 
@@ -69,6 +76,39 @@ async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
         assert set((await one.store.snapshot()).readings) == set(ALWAYS)
         assert set((await one.store.publish_from()).values()) == {clock.now}
         assert [row for row in await one.changes() if row.published] == []
+
+
+async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    binance("unavailable", times=None)(double, {})
+    async with live(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        board = computed_board(await one.store.snapshot())
+        assert board is not None
+        assert "ETH" not in board.snapshot.readings
+        assert freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        assert (await one.store.snapshot_at(one.clock.now)).late == ("ETH",)
+        double.behaves()
+        await one.again(60)
+        assert one.runs.late == ()
+        assert "ETH" in (await one.store.snapshot()).readings
+        assert [row for row in await one.changes() if row.published] == []
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+
+
+async def test_what_was_removed_before_anything_came_is_neither_late_nor_awaited(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    binance("unavailable", times=None)(double, {})
+    universe = where("ETH", removed_on=date(2026, 9, 30))
+    async with live(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        assert (one.runs.late, one.runs.awaited) == ((), ())
+        assert (await one.store.snapshot()).late == ()
 
 
 async def test_nothing_is_served_before_history_is_whole(
@@ -308,6 +348,49 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
         assert one.source.reasons == {"ETH": "binance does not list ETH/USDT, or no longer"}
 
 
+@pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
+async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it_is_back(
+    double: VenuesDouble, clock: Clock, tmp_path: Path, is_corrected: bool
+) -> None:
+    venue, made = double.venue("binance"), await markets(double)
+    async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.catch_up(START)
+        venue.delists("ETH/USDT")
+        venue.lists("ETHER/USDT", made["ETH"])
+        asked = venue.count(symbol="ETH/USDT")
+        with capture_logs() as logged:
+            await one.run(NEXT)
+            for after_s in LATE_PASSES_S:
+                await one.again(after_s)
+        assert venue.count(symbol="ETH/USDT") == asked + 1 + len(LATE_PASSES_S)
+        [missing] = [line for line in logged if line["event"] == "bars_missing"]
+        assert missing["ticker"] == "ETH"
+        assert missing["reason"] == "binance does not list ETH/USDT, or no longer"
+        board = computed_board(await one.store.snapshot())
+        assert board is not None
+        assert freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        assert await one.closes("BTC") == await one.closes("XAU") == [NEXT]
+    universe = where("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
+    if not is_corrected:
+        venue.lists("ETH/USDT", made["ETH"])
+    async with live(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+        await one.run(NEXT + HOUR_S, after_s=905)
+        assert one.runs.late == ()
+        assert await one.closes("ETH") == [NEXT, NEXT + HOUR_S]
+        assert (await one.store.generations()).get("ETH", 0) == 0
+        report = await Audit(one.store, universe, INDICATORS).run()
+    assert report.findings == []
+
+
+def where(ticker: str, **fields: object) -> Universe:
+    """Return the universe with other fields of one asset."""
+    assets = [
+        asset.model_copy(update=fields) if asset.ticker == ticker else asset
+        for asset in UNIVERSE.assets
+    ]
+    return Universe(assets=tuple(assets), renamed_on=UNIVERSE.renamed_on)
+
+
 async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
     double: VenuesDouble, clock: Clock, tmp_path: Path
 ) -> None:
@@ -327,6 +410,25 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
         board = computed_board(await one.store.snapshot())
         assert board is not None
         assert freshness(board, one.clock.now)["most_delay_seconds"] == 900
+
+
+async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
+    double: VenuesDouble, clock: Clock, tmp_path: Path
+) -> None:
+    await markets(double)
+    settings, waiting = Settings(live_api_base=double.base_url), Waiting()
+    opening = opened_venues(
+        settings, UNIVERSE, clock, waiting, waiting.sleep, lambda: 1.0, tmp_path
+    )
+    async with opening as found:
+        double.venue("binance").misbehaves("rate_limited", path="time", retry_after_s=600)
+        for set_by_ms in (0, DAY_S * 1000, -2 * DAY_S * 1000):
+            clock.now += set_by_ms
+            with pytest.raises(VenueError):
+                await found["binance"].clock()
+        assert double.venue("binance").count("time") == 1
+        waiting.now += 600_000
+        assert await found["binance"].clock() == clock.now
 
 
 async def test_nothing_is_asked_while_a_session_is_closed(

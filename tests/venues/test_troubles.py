@@ -21,8 +21,15 @@ BUSY = {
     "okx": ccxt.RateLimitExceeded,
     "kraken": ccxt.DDoSProtection,
     "hyperliquid": ccxt.RateLimitExceeded,
+    "gate": ccxt.RateLimitExceeded,
+    "kucoin": ccxt.ExchangeError,
+    "coinbase": ccxt.RateLimitExceeded,
 }
-UNKNOWN = {"kraken": ccxt.ExchangeError, "hyperliquid": ccxt.ExchangeNotAvailable}
+UNKNOWN = {
+    "kraken": ccxt.ExchangeError,
+    "kucoin": ccxt.BadRequest,
+    "coinbase": ccxt.ExchangeError,
+}
 
 
 async def bars(exchange: Any, name: str) -> list[list[float]]:
