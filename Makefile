@@ -1,6 +1,8 @@
 # Every target works on a fresh machine with python3 (3.11 or newer, with venv) and make.
 PYTHON ?= python3
 BIN := .venv/bin
+# The tests start many processes: each would compile every module anew where none may be kept.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/installed
 
 .PHONY: serve test prove mutants check bench docs lock format

@@ -21,10 +21,9 @@ from types import ModuleType
 import bench
 from bench.load import has_wrk
 from bench.served import make_store
-from bench.table import Row, table
+from bench.table import Row, processor, replaced, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- generated: bench -->\n", "<!-- end -->"
 FAILED = "failed: "
 LIBRARIES = ("uvicorn", "httptools", "starlette", "mcp", "pydantic", "numpy")
 
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = f"{facts} {told(took)}\n\n{table(rows)}\n"
     print(text)
     if given.write:
-        PAGE.write_text(replaced(PAGE.read_text(), text))
+        PAGE.write_text(replaced(PAGE.read_text(), "bench", text))
     return 1 if any(row.ours.startswith(FAILED) for row in rows) else 0
 
 
@@ -95,21 +94,6 @@ def machine() -> str:
         f"{platform.system()}, Python {platform.python_version()}, {versions}; load by {by}; "
         f"load average {os.getloadavg()[0]:.1f} before."
     )
-
-
-def processor() -> str:
-    cpus = Path("/proc/cpuinfo")
-    named = cpus.read_text().partition("model name\t: ")[2] if cpus.exists() else ""
-    return named.partition("\n")[0] or platform.machine()
-
-
-def replaced(page: str, text: str) -> str:
-    """Return a page with a text in place of what lies between its markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"{PAGE.name} lacks its markers")
-    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 if __name__ == "__main__":

@@ -21,12 +21,11 @@ from statistics import median
 from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build
 from bench.table import Row, table
 from schemas.vocabulary import RETENTION_MS, Tier
-from store.migrations import MARKET_MIGRATIONS, migrate
+from store.codes import INDICATOR_CODES, TIMEFRAME_CODES
 from store.rows import FeedQuery
 from store.sqlite import SqliteMarketStore
-from store.sqlite_codes import INDICATOR_CODES, TIMEFRAME_CODES
-from store.sqlite_connections import Connections
-from store.sqlite_rows import all_rows
+from store.sqlite_engine import SqliteEngine
+from store.sqlite_migrations import MARKET_MIGRATIONS, migrate
 
 HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
 SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}
@@ -106,14 +105,14 @@ async def ours(store: SqliteMarketStore) -> Reader:
     return read
 
 
-def formerly(connections: Connections) -> Reader:
+def formerly(connections: SqliteEngine) -> Reader:
     """Read the pages of changes as before, and leave out making rows of what is found."""
 
     async def read(one: Read) -> None:
         if one.tier == "universe" and one.page != "poll":
             async with connections.querying() as db:
                 sql, values = former_statement(one.query)
-                await all_rows(db, sql, *values)
+                await db.rows(sql, *values)
 
     return read
 
@@ -168,7 +167,7 @@ async def timed(folder: Path) -> Best:
             store = await SqliteMarketStore.open(folder / name)
             stores.push_async_callback(store.close)
             readers[name] = await ours(store)
-        connections = await Connections.open(folder / "former", FORMER)
+        connections = await SqliteEngine.open(folder / "former", FORMER)
         stores.push_async_callback(connections.close)
         best: Best = {name: {} for name in (*readers, "former")}
         every = reads()

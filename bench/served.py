@@ -73,10 +73,14 @@ def until_answers(running: "subprocess.Popen[str]", url: str) -> None:
     raise SystemExit(f"nothing answers at {url}")
 
 
-def settings(store: Path) -> dict[str, str]:
+# A SQLite file, or the URL of a PostgreSQL database.
+Store = Path | str
+
+
+def settings(store: Store) -> dict[str, str]:
     """Return the environment of `signals` on a store."""
     return {
-        "SIGNALS_DATABASE_URL": f"sqlite:///{store}",
+        "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
         "SIGNALS_BILLING": "off",
         "SIGNALS_DAILY_LIMIT": "1000000000",
     }
@@ -84,7 +88,7 @@ def settings(store: Path) -> dict[str, str]:
 
 @contextmanager
 def answering(
-    command: Sequence[str], store: Path, **given: Any
+    command: Sequence[str], store: Store, **given: Any
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run what serves a store until the block ends; yield it and its address once it answers."""
     port = free_port()
@@ -95,13 +99,13 @@ def answering(
 
 
 @contextmanager
-def serving(store: Path, *arguments: str) -> Iterator[Ours]:
+def serving(store: Store, *arguments: str) -> Iterator[Ours]:
     """Serve a store by the real command; the store is changed by it."""
     with answering([SIGNALS, "serve", *arguments], store) as (running, url):
         yield Ours(url, made_key(store), time.time_ns() // 1_000_000, running.pid)
 
 
-def printed(store: Path, *arguments: str) -> str:
+def printed(store: Store, *arguments: str) -> str:
     """Run a command of `signals` on a store to its end and return what it printed."""
     environment = os.environ | {"PYTHONPATH": str(TREE)} | settings(store)
     command, nothing = [SIGNALS, *arguments], subprocess.DEVNULL
@@ -110,7 +114,7 @@ def printed(store: Path, *arguments: str) -> str:
     ).stdout
 
 
-def made_key(store: Path) -> str:
+def made_key(store: Store) -> str:
     return printed(store, "keys", "create", "--label", "bench").strip()
 
 

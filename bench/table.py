@@ -1,7 +1,11 @@
 """The one table of the bench: a line a figure, beside its peer or limit and its target."""
 
+import os
+import platform
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 TITLES = ("what", "ours", "peer or limit", "ratio", "target", "met")
 
@@ -34,3 +38,25 @@ def compared(what: str, ours: float, theirs: float, target: float | None = None)
     ratio = ours / theirs
     asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)
     return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *asked)
+
+
+def hardware() -> str:
+    """Return on what was measured, and how busy that was, in a sentence."""
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    return f"{time.strftime('%Y-%m-%d')}, {cores} cores ({processor()}), load average {load:.1f}."
+
+
+def processor() -> str:
+    cpus = Path("/proc/cpuinfo")
+    named = cpus.read_text().partition("model name\t: ")[2] if cpus.exists() else ""
+    return named.partition("\n")[0] or platform.machine()
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """Return a page with a text in place of what lies between the markers of a name."""
+    begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise SystemExit(f"the page lacks the markers of {name}")
+    return f"{before}{begin}\n{text}\n{end}{after}"

@@ -1,43 +1,41 @@
 """Recomputes everything published from the stored bars, with the step that published it.
 
 Checks the digest chain, the rows of both tiers both ways, every reading and every carry. What
-another version of an indicator read is "not verifiable", never a mismatch.
+another version of an indicator read is "not verifiable", never a mismatch. A crew steps the bars in
+blocks of assets; what is of all assets, the chain and the sequence of rows, is compared here.
 """
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from compute.alerts.desk import LAYOUT, Alert, AlertDesk
+import numpy as np
+
+from compute.alerts.desk import Alert, engine_version, followed
+from compute.audit_blocks import AuditBlock, Carried, Followed, Part, Work, merged, stepped
 from compute.audit_rows import Epochs, RowAudit, by_tier, cell_of
-from compute.bars import HOUR_S, NO_BARS, Series
-from compute.engine import layout
-from compute.indicators.contract import NO_READING, Indicator
-from compute.restore import Desk, funding_of, published_hour, series_of
+from compute.bars import HOUR_S
+from compute.crew import Crew, Here, each, in_blocks
+from compute.indicators.contract import Indicator
 from compute.schedule import last_run
-from compute.stepper import Cell, Changes, Intake, Place, Stepper
+from compute.stepper import Cell, Changes, keys_of, places_of
 from compute.universe import Universe
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
+    ENGINE_KEYS,
     INDICATOR_OF,
     UNIVERSE_RETENTION_MS,
-    Action,
     Timeframe,
 )
 from store.digest import GENESIS, bars_digest, chain_digest
 from store.protocol import DamagedError, MarketStore
-from store.rows import (
-    AlertRow,
-    BarBlock,
-    CarryRow,
-    ChangeRow,
-    FeedRow,
-    FundingRow,
-    PassContent,
-    PassRow,
-    Progress,
-)
+from store.rows import AlertRow, CarryRow, FeedRow, PassContent, PassRow, Progress
+
+# As many bars as a first start's passes of all assets: what is read at once, and stepped at once.
+BARS_AT_ONCE = 250_000
+ASSETS_AT_ONCE = 512
 
 Progressed = Callable[[int, int], None]
 
@@ -51,43 +49,50 @@ class Report:
     findings: list[str] = field(default_factory=list)
 
 
+class Held(NamedTuple):
+    """A pass, the stored rows of both tiers that are its own, and what each block needs of it."""
+
+    row: PassRow
+    rows: list[FeedRow]
+    parts: list[Part]
+
+
 class Audit:
     """One audit of one store; `run` once."""
 
     def __init__(
-        self, store: MarketStore, universe: Universe, indicators: Sequence[Indicator]
+        self,
+        store: MarketStore,
+        universe: Universe,
+        indicators: Sequence[Indicator],
+        crew: Crew | None = None,
     ) -> None:
+        """Without a crew this process does all."""
         self._store: Final = store
+        self._universe: Final = universe
         self._indicators: Final = tuple(indicators)
-        self._stepper: Final = Stepper(list(universe.by_ticker), universe, indicators)
-        self._alerts: Final = AlertDesk(self._stepper.row, universe, indicators)
-        self._intake: Final = Intake({}, universe.ends)
-        self._desk: Final = Desk(self._stepper, self._alerts, self._intake)
+        self._crew: Final = Here() if crew is None else crew
         self._report: Final = Report()
-        self._stepped_to: Final[dict[tuple[str, Timeframe], int]] = {}
-        self._settled_to: Final[dict[str, int]] = {}
-        self._shown: Final[dict[Cell, int]] = {}
-        self._published: Final[dict[Cell, dict[Action, int]]] = {}
+        self._generations: Final[dict[str, int]] = {}
+        self._damage: DamagedError | None = None
 
     async def run(self, progressed: Progressed = lambda done, end: None) -> Report:
         """Audit the whole store; the report has no findings where all is well."""
         coverage = (await self._store.snapshot()).coverage
-        for asset in () if coverage is None else coverage.assets:
-            if asset.timeframes:
-                self._intake.native[asset.ticker] = asset.timeframes[0]
-        versions = {i.id: i.version for i in self._indicators} | self._alerts.versions
-        self._epochs = Epochs(await self._store.epochs(), versions)
-        self._starts = {c: at for c, at in self._epochs.starts().items() if c.key in INDICATOR_OF}
+        assets = () if coverage is None else coverage.assets
+        self._epochs = Epochs(await self._store.epochs(), self._versions())
+        self._split({asset.ticker: asset.timeframes[0] for asset in assets if asset.timeframes})
         progress = await self._store.progress()
         rows = RowAudit(
-            self._stepper.cells,
-            self._alerts.cells,
+            self._cells,
+            tuple(self._engines),
             self._epochs,
             await self._store.publish_from(),
             progress,
             is_nominal=coverage is not None and coverage.source == "recorded",
         )
-        self._check_clock(progress, await self._store.passes())
+        self._passes = await self._store.passes()
+        self._check_clock(progress)
         try:
             await self._walk(rows, progressed)
         except DamagedError as error:
@@ -101,12 +106,32 @@ class Audit:
             self._find(f"bars: {orphans} bars or settlements belong to no pass")
         return self._report
 
+    def _versions(self) -> dict[str, int]:
+        engines = {ENGINE_KEYS[i.id]: engine_version(i) for i in self._indicators}
+        return {i.id: i.version for i in self._indicators} | engines
+
+    def _split(self, native: dict[str, Timeframe]) -> None:
+        """Split the assets into blocks, and number the cells of all in the order of rows."""
+        tickers = sorted(self._universe.by_ticker)
+        parted = in_blocks(tickers, ASSETS_AT_ONCE, self._crew.hands)
+        given = self._universe, self._indicators, native, self._epochs
+        self._blocks = [AuditBlock(*given, own) for own in parted]
+        self._block_of = {ticker: at for at, own in enumerate(parted) for ticker in own}
+        places = places_of(tickers)
+        self._cells = [Cell(*place, key) for place in places for key in keys_of(self._indicators)]
+        number = {cell: at for at, cell in enumerate(self._cells)}
+        self._numbers = [np.array([number[cell] for cell in b.cells]) for b in self._blocks]
+        acting = followed(places, self._universe)
+        self._acting = frozenset(acting)
+        engines = (Cell(*place, ENGINE_KEYS[i.id]) for place in acting for i in self._indicators)
+        self._engines = {cell: at for at, cell in enumerate(engines)}
+
     def _find(self, finding: str) -> None:
         self._report.findings.append(finding)
 
-    def _check_clock(self, progress: Progress, passes: Sequence[PassRow]) -> None:
+    def _check_clock(self, progress: Progress) -> None:
         """Hold the clock, by which rows age, against the passes; and pruning against the clock."""
-        last = passes[-1].market_time if passes else None
+        last = self._passes[-1].market_time if self._passes else None
         if progress.market_time != last:
             self._find(f"clock: is {progress.market_time} where the last pass is at {last}")
         for before, retention in (
@@ -117,29 +142,51 @@ class Audit:
                 self._find(f"clock: pruned before {before}, within the retention")
 
     async def _walk(self, rows: RowAudit, progressed: Progressed) -> None:
-        """Go through the passes in order, with the stored rows of both tiers beside them."""
+        """Go through the passes in order, with the stored rows of both tiers beside them.
+
+        While some passes are compared, the next ones are stepped.
+        """
         stored = _in_one_sequence(self._store)
-        waiting = await anext(stored, None)
-        passes = await self._store.passes()
-        previous, run = GENESIS, -HOUR_S
-        for row in passes:
-            own: list[FeedRow] = []
-            while waiting is not None and waiting.created_at <= (row.last_created_at or -1):
-                own.append(waiting)
-                waiting = await anext(stored, None)
-            held = await self._store.pass_content(row.number)
-            self._check_chain(previous, row, held)
-            before, run = run, last_run(row.market_time)
-            await self._take_in(held)
-            rows.compare(row, *self._recompute(held, before, run), own)
-            changes, alerts = by_tier(own)
-            self._report.checked.update(changes=len(changes), alerts=len(alerts))
-            self._keep_foreign(changes)
-            self._note(alerts, rows)
-            previous = row.digest
-            progressed(row.number, len(passes))
-        ownerless = [] if waiting is None else [waiting]
+        passes: list[Held] = []
+        follows: list[list[Followed]] = []
+        async for read in self._read(stored):
+            comparing = asyncio.to_thread(self._compare, rows, passes, follows, progressed)
+            follows, _ = await asyncio.gather(self._stepped(read), comparing)
+            passes = read
+        self._compare(rows, passes, follows, progressed)
+        if self._damage is not None:
+            raise self._damage
+        ownerless = [] if self._waiting is None else [self._waiting]
         rows.finish([*ownerless, *[row async for row in stored]])
+
+    async def _read(self, stored: AsyncIterator[FeedRow]) -> AsyncIterator[list[Held]]:
+        """Yield the passes up to the first that is damaged, some at a time, held to the chain."""
+        read: list[Held] = []
+        previous, before, bars = GENESIS, -HOUR_S, 0
+        try:
+            self._waiting = await anext(stored, None)
+            for row in self._passes:
+                own = await self._rows_of(row, stored)
+                content = await self._store.pass_content(row.number)
+                self._check_chain(previous, row, content)
+                parts = await self._parts(before, last_run(row.market_time), content, own)
+                read.append(Held(row, own, parts))
+                previous, before = row.digest, last_run(row.market_time)
+                bars += 1 + sum(map(len, content.bars))
+                if bars >= BARS_AT_ONCE:
+                    yield read
+                    read, bars = [], 0
+        except DamagedError as error:
+            self._damage = error
+        yield read
+
+    async def _rows_of(self, row: PassRow, stored: AsyncIterator[FeedRow]) -> list[FeedRow]:
+        """Return the stored rows that a pass wrote, as its times say."""
+        own: list[FeedRow] = []
+        while self._waiting is not None and self._waiting.created_at <= (row.last_created_at or -1):
+            own.append(self._waiting)
+            self._waiting = await anext(stored, None)
+        return own
 
     def _check_chain(self, previous: bytes, row: PassRow, held: PassContent) -> None:
         bars = sum(map(len, held.bars))
@@ -151,149 +198,127 @@ class Audit:
         if link != row.digest:
             self._find(f"chain: pass {row.number} does not follow from its predecessor")
 
-    def _recompute(self, held: PassContent, before: int, run: int) -> tuple[Changes, list[Alert]]:
-        """Step a pass's bars; return the changes and alerts that follow, in their order."""
-        start = run if run == before else before + HOUR_S
-        behind = {row.ticker: row.watermark for row in held.watermarks}
-        due = self._intake.take(self._stepper.row, start, run, behind)
-        self._report.checked["readings"] += len(due.run) * len(self._indicators)
-        closes = due.close_time[due.last].tolist()
-        self._stepped_to.update(
-            zip((self._stepper.places[row] for row in due.row.tolist()), closes, strict=True)
-        )
-        changes, readings = self._stepper.run(due)
-        self._restart_engines()
-        return changes, self._alerts.run(due, readings, run)
-
-    def _restart_engines(self) -> None:
-        """Begin publishers anew where their epochs do, as a start of the service does."""
-        for cell, starts in self._starts.items():
-            while starts and starts[0] <= self._stepped_to.get(cell[:2], -1):
-                self._restart(cell)
-                starts.pop(0)
-
-    def _restart(self, cell: Cell) -> None:
-        if self._alerts.follows(cell[:2]):
-            self._alerts.restart(cell, self._published.get(cell, {}))
-
-    def _note(self, alerts: Sequence[AlertRow], rows: RowAudit) -> None:
-        """Keep when alerts went out: a rebuilt engine's cooldown goes on from there."""
-        for row in alerts:
-            cell = cell_of(row)
-            self._published.setdefault(cell, {})[row.action] = published_hour(row)
-            if rows.is_foreign(row):
-                self._report.not_verifiable[f"alerts of {row.indicator}: another version's"] += 1
-
-    async def _take_in(self, held: PassContent) -> None:
-        own: dict[str, tuple[list[BarBlock], list[FundingRow]]] = {}
-        for block in held.bars:
-            own.setdefault(block.ticker, ([], []))[0].append(block)
-        for settlement in held.funding:
-            own.setdefault(settlement.ticker, ([], []))[1].append(settlement)
-        for ticker, (bars, funding) in own.items():
-            if ticker in self._stepper.tickers:
-                await self._take_in_asset(ticker, bars, funding)
+    async def _parts(
+        self, before: int, run: int, content: PassContent, rows: Sequence[FeedRow]
+    ) -> list[Part]:
+        """Return what each block needs of a pass."""
+        parts = [Part(before, run) for _ in self._blocks]
+        part_of = {ticker: parts[at] for ticker, at in self._block_of.items()}
+        for bars in content.bars:
+            if bars.ticker in part_of:
+                part_of[bars.ticker].bars.setdefault(bars.ticker, []).append(bars)
             else:
-                self._report.not_verifiable[f"{ticker}: not in the universe"] += sum(map(len, bars))
+                self._report.not_verifiable[f"{bars.ticker}: not in the universe"] += len(bars)
+        for settlement in content.funding:
+            if settlement.ticker in part_of:
+                own = part_of[settlement.ticker].funding
+                own.setdefault(settlement.ticker, []).append(settlement)
+        for watermark in content.watermarks:
+            if watermark.ticker in part_of:
+                part_of[watermark.ticker].behind[watermark.ticker] = watermark.watermark
+        for row in rows:
+            if row.ticker in part_of:
+                self._hand_out(row, part_of[row.ticker])
+        for part in parts:
+            await self._add_settled(part)
+        return parts
 
-    async def _take_in_asset(
-        self, ticker: str, bars: list[BarBlock], funding: list[FundingRow]
+    def _hand_out(self, row: FeedRow, part: Part) -> None:
+        """Add a stored row to a part where what follows depends on it."""
+        if isinstance(row, AlertRow):
+            part.alerts.append(row)
+        elif self._epochs.is_mixed(cell_of(row)):
+            part.changes.append(row)
+
+    async def _add_settled(self, part: Part) -> None:
+        """Add all settlements of assets whose bars are told anew."""
+        for ticker, (bars, *_) in part.bars.items():
+            if bars.generation != self._generations.get(ticker, 0):
+                self._generations[ticker] = bars.generation
+                part.settled[ticker] = await self._store.funding(ticker)
+
+    async def _stepped(self, read: Sequence[Held]) -> list[list[Followed]]:
+        """Have the passes stepped; return what follows from each, block by block."""
+        works = [
+            Work(block, [held.parts[at] for held in read]) for at, block in enumerate(self._blocks)
+        ]
+        for held in read:
+            held.parts.clear()
+        done = [one async for one in self._crew.map(stepped, each(works))]
+        self._blocks = [one.block for one in done]
+        return [list(parts) for parts in zip(*(one.followed for one in done), strict=True)]
+
+    def _compare(
+        self,
+        rows: RowAudit,
+        passes: Sequence[Held],
+        follows: Sequence[Sequence[Followed]],
+        progressed: Progressed,
     ) -> None:
-        if bars:
-            self._intake.native[ticker] = bars[0].timeframe
-        if ticker not in self._intake.native:
-            return
-        series, settled = series_of(bars, self._intake.native[ticker]), funding_of(funding)
-        if bars and bars[0].generation != self._desk.generation(ticker):
-            self._desk.generations[ticker] = bars[0].generation
-            await self._renew(ticker, series)
-            series = NO_BARS
-        self._intake.add(ticker, series, settled)
-        if funding:
-            self._settled_to[ticker] = funding[-1].settled_at
+        for held, parts in zip(passes, follows, strict=True):
+            rows.compare(held.row, *self._in_order(parts), held.rows)
+            self._count(held.rows, rows)
+            progressed(held.row.number, len(self._passes))
 
-    async def _renew(self, ticker: str, series: Series) -> None:
-        """Begin anew with the bars of another generation, as the run did that took them in."""
-        funding = funding_of(await self._store.funding(ticker))
-        earlier = funding.between(-1, self._settled_to.get(ticker, -1))
-        for timeframe in self._intake.timeframes(ticker):
-            place = ticker, timeframe
-            to = self._stepped_to.get(place, -1)
-            self._desk.renew(place, to, series, earlier, self._published)
+    def _in_order(self, parts: Sequence[Followed]) -> tuple[Changes, list[Alert]]:
+        """Return what follows of all blocks, in the order that one step gives it."""
+        self._report.checked["readings"] += sum(part.readings for part in parts)
+        changes = merged([part.changes for part in parts], self._numbers)
+        alerts = [alert for part in parts for alert in part.alerts]
+        alerts.sort(key=lambda alert: (alert.hour, alert.close_time, self._engines[alert.cell]))
+        return changes, alerts
 
-    def _keep_foreign(self, stored: Sequence[ChangeRow]) -> None:
-        """Leave on the board what another version read: the next change starts from there."""
-        for row in stored:
-            cell = Cell(row.ticker, row.timeframe, row.indicator)
-            self._shown[cell] = row.after
-            version = self._epochs.foreign_version(cell, row.close_time)
+    def _count(self, stored: Sequence[FeedRow], rows: RowAudit) -> None:
+        """Count a pass's rows, and those that another version's bars gave."""
+        changes, alerts = by_tier(stored)
+        self._report.checked.update(changes=len(changes), alerts=len(alerts))
+        for change in changes:
+            version = self._epochs.foreign_version(cell_of(change), change.close_time)
             if version is not None:
-                self._report.not_verifiable[f"{row.indicator}: version {version}"] += 1
-        for cell, after in self._shown.items():
-            closed = self._stepped_to.get(cell[:2], 0)
-            if self._epochs.foreign_version(cell, closed) is not None:
-                self._stepper.place(cell, after)
+                self._report.not_verifiable[f"{change.indicator}: version {version}"] += 1
+        for alert in alerts:
+            if rows.is_foreign(alert):
+                self._report.not_verifiable[f"alerts of {alert.indicator}: another version's"] += 1
 
     async def _compare_readings(self) -> None:
         stored = {
             Cell(row.ticker, row.timeframe, row.indicator): row.reading
             for row in await self._store.readings()
         }
-        computed = {
-            cell: reading
-            for cell, reading in zip(
-                self._stepper.cells, self._stepper.board.ravel().tolist(), strict=True
-            )
-            if reading != NO_READING
-        }
+        computed = {c: reading for block in self._blocks for c, reading in block.readings().items()}
         for cell in sorted(stored.keys() | computed.keys()):
             given, wanted = stored.get(cell), computed.get(cell)
-            if given != wanted and cell.ticker in self._stepper.tickers:
+            if given != wanted and cell.ticker in self._block_of:
                 where = ".".join(cell)
                 self._find(f"readings: {where} is {given} where the bars give {wanted}")
 
     async def _compare_carries(self) -> None:
-        for cell in [cell for cell, starts in self._starts.items() if starts]:
-            self._restart(cell)
         stored = {
             Cell(row.ticker, row.timeframe, row.indicator): row
             for row in await self._store.carries()
         }
         self._report.checked["carries"] += len(stored)
-        for place, close in self._stepped_to.items():
-            for cell, version, shape, data in self._carries(place):
-                self._compare_carry(stored.pop(cell, None), cell, version, shape, close, data)
+        computed = {cell: one for block in self._blocks for cell, one in block.carries().items()}
+        for cell in sorted(computed):
+            self._compare_carry(stored.pop(cell, None), cell, computed[cell])
         for cell in stored:
-            if cell.key in INDICATOR_OF and not self._alerts.follows(cell[:2]):
+            if cell.key in INDICATOR_OF and cell[:2] not in self._acting:
                 self._report.not_verifiable[f"carry of {cell.key}: not followed"] += 1
-            elif cell.ticker in self._stepper.tickers:
+            elif cell.ticker in self._block_of:
                 self._find(f"carries: {'.'.join(cell)} belongs to no bar")
 
-    def _carries(self, place: Place) -> Iterator[tuple[Cell, int, str, bytes]]:
-        """Yield cell, version, layout and data of all that remembers something of a sequence."""
-        row = self._stepper.row[place]
-        for column, indicator in enumerate(self._indicators):
-            data = self._stepper.engine.carry(column, row)
-            yield Cell(*place, indicator.id), indicator.version, layout(indicator), data
-        for key, version in self._alerts.versions.items():
-            cell = Cell(*place, key)
-            if self._alerts.follows(place) and self._epochs.knows(cell):
-                yield cell, version, LAYOUT, self._alerts.carry(cell)
-
-    def _compare_carry(
-        self, stored: CarryRow | None, cell: Cell, version: int, shape: str, close: int, data: bytes
-    ) -> None:
+    def _compare_carry(self, stored: CarryRow | None, cell: Cell, carried: Carried) -> None:
         where = ".".join(cell)
         if stored is None:
             self._find(f"carries: {where} is missing")
-        elif (stored.version, stored.layout) != (version, shape):
+            return
+        if (stored.version, stored.layout) != (carried.version, carried.layout):
             self._report.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
-        elif (stored.close_time, stored.data) != (close, data):
+        elif (stored.close_time, stored.data) != (carried.close_time, carried.data):
             self._find(f"carries: {where} does not follow from the bars")
-        if stored is not None:
-            told, own = self._epochs.generation(cell), self._desk.generation(cell.ticker)
-            if told != own:
-                self._find(f"epochs: {where} is of generation {told} where its bars are of {own}")
+        told, own = self._epochs.generation(cell), self._generations.get(cell.ticker, 0)
+        if told != own:
+            self._find(f"epochs: {where} is of generation {told} where its bars are of {own}")
 
 
 async def _in_one_sequence(store: MarketStore) -> AsyncIterator[FeedRow]:

@@ -1,6 +1,6 @@
 """Compares the stored rows of both tiers with those that follow from the bars, both ways. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -30,15 +30,25 @@ class Epochs:
         self._rows: Final[dict[Cell, list[EpochRow]]] = {}
         for row in rows:
             self._rows.setdefault(Cell(row.ticker, row.timeframe, row.indicator), []).append(row)
+        self._mixed: Final = {
+            cell
+            for cell, own in self._rows.items()
+            if any(row.version != versions.get(cell.key) for row in own)
+        }
+
+    def of(self, tickers: Collection[str]) -> "Epochs":
+        """Return those of some assets."""
+        rows = (row for own in self._rows.values() for row in own if row.ticker in tickers)
+        return Epochs(rows, self._versions)
 
     @property
     def has_foreign(self) -> bool:
         """Say whether any row may come from another version of its indicator."""
-        return any(
-            row.version != self._versions[cell.key]
-            for cell, rows in self._rows.items()
-            for row in rows
-        )
+        return bool(self._mixed)
+
+    def is_mixed(self, cell: Cell) -> bool:
+        """Say whether any row of a cell may come from another version."""
+        return _computed(cell) in self._mixed
 
     def knows(self, cell: Cell) -> bool:
         """Say whether a cell has begun in this store."""
@@ -61,8 +71,10 @@ class Epochs:
 
     def foreign_version(self, cell: Cell, close_time: int) -> int | None:
         """Return the version a bar was read with, None where it is the code's own."""
+        if not self.is_mixed(cell):
+            return None
         version = self.version(cell, close_time)
-        return None if version == self._versions[_computed(cell).key] else version
+        return None if version == self._versions.get(_computed(cell).key) else version
 
     def starts(self) -> dict[Cell, list[int]]:
         """Return the bars from which on each cell's epochs count, oldest first."""

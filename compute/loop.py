@@ -35,30 +35,27 @@ class Loop:
         sleep: Callable[[float], Awaitable[object]],
         *,
         is_prepared: bool,
-        stands_by: bool = False,
     ) -> None:
-        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
-
-        Of one that already `stands_by` it has been said.
-        """
+        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds."""
         self._runs: Final = runs
         self._store: Final = store
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._is_prepared = is_prepared
-        self._stands_by = stands_by
         self._has_resumed = False
         self._pruned_day = -1
 
     async def run(self) -> None:
-        """Run until cancelled, or until a recording has been played to its end."""
+        """Run until cancelled, or until a recording has been played to its end.
+
+        LockTakenError where another process computes, or may by now.
+        """
         while not (self._is_prepared and self._runs.is_over):
             try:
                 await self._turn()
                 await self._sleep(STEP_S)
-            except LockTakenError as error:
-                self._stand_by(error)
-                await self._sleep(RETRY_S)
+            except LockTakenError:
+                raise
             except NotReadyError as error:
                 log.warning("source_not_ready", reason=str(error))
                 await self._sleep(RETRY_S)
@@ -66,7 +63,7 @@ class Loop:
                 self._is_prepared = self._has_resumed = False
                 log_failure(error)
                 await self._sleep(RETRY_S)
-        self._store.unlock()
+        await self._store.unlock()
 
     async def _turn(self) -> None:
         if not self._is_prepared:
@@ -104,11 +101,6 @@ class Loop:
         while market_ms(due) <= self._clock() < at:
             await self._sleep(STEP_S)
         return self._clock() >= at and self._runs.due == due
-
-    def _stand_by(self, error: LockTakenError) -> None:
-        if not self._stands_by:
-            self._stands_by = True
-            log.warning("standing_by", reason=str(error))
 
 
 def passes_s(delays: Iterable[int]) -> list[int]:

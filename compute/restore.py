@@ -1,22 +1,25 @@
 """Takes up where a store left off: board, carries, waiting bars; rebuilds what the code outgrew."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
-from compute.alerts.desk import LAYOUT, AlertDesk, engine_version
+from compute.alerts.desk import LAYOUT, AlertDesk
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series, Times, built
-from compute.engine import Engine, layout
-from compute.indicators.contract import Bar, Indicator, Readings
+from compute.crew import Crews, here, in_blocks
+from compute.engine import layout
+from compute.indicators.contract import Indicator
+from compute.rebuilding import Past, Pasts, rebuilt
 from compute.schedule import last_run
 from compute.stepper import Cell, Intake, Place, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, PERIOD_S, Action, Timeframe
 from store.protocol import MarketStore
 from store.rows import AlertRow, BarBlock, CarryRow, EpochRow, FundingRow
+
+REBUILT_AT_ONCE = 128
+Published = Mapping[Cell, Mapping[Action, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +69,63 @@ class Desk:
         series = bars if own else built(bars, PERIOD_S[timeframe])
         return series.where(series.close_time <= stepped_to)
 
+    def carry(self, cell: Cell) -> bytes:
+        """Return what one indicator or engine remembers, to be stored."""
+        if cell.key in self.alerts.versions:
+            return self.alerts.carry(cell)
+        return self.stepper.engine.carry(self._column(cell), self.stepper.row[cell[:2]])
+
+    def restore(self, cell: Cell, data: bytes) -> None:
+        """Put back what `carry` returned."""
+        if cell.key in self.alerts.versions:
+            self.alerts.restore(cell, data)
+        else:
+            self._restore_indicator(cell, data)
+
+    def put(self, carries: Mapping[Cell, bytes], published: Published) -> None:
+        """Put rebuilt carries in place; what is rebuilt of alerts publishes from the next bar on.
+
+        `published` says of each engine at which hour it last published each action.
+        """
+        for cell, data in carries.items():
+            if cell.key in self.alerts.versions:
+                self.alerts.renew(cell, data, published.get(cell, {}))
+            else:
+                self._restore_indicator(cell, data)
+
     def renew(
-        self,
-        place: Place,
-        stepped_to: int,
-        bars: Series,
-        funding: Funding,
-        published: Mapping[Cell, dict[Action, int]],
+        self, place: Place, stepped_to: int, bars: Series, funding: Funding, published: Published
     ) -> None:
         """Step a sequence's bars, told anew, in silence as far as it was stepped before."""
         past = self.resume(place, stepped_to, bars, funding)
-        for column, indicator in enumerate(self.stepper.indicators):
-            data, readings = rebuilt(indicator, past, funding)
-            self.stepper.engine.restore(column, self.stepper.row[place], data)
-            if self.alerts.follows(place):
-                cell = Cell(*place, ENGINE_KEYS[indicator.id])
-                self.alerts.rebuild(cell, past, readings)
-                self.alerts.restart(cell, published.get(cell, {}))
+        keys = [cell.key for cell, _ in self.cells(place)]
+        sequences = [Past(place, past, funding, keys)]
+        self.put(rebuilt(Pasts(self.stepper.indicators, sequences)), published)
+
+    def _restore_indicator(self, cell: Cell, data: bytes) -> None:
+        self.stepper.engine.restore(self._column(cell), self.stepper.row[cell[:2]], data)
+
+    def _column(self, cell: Cell) -> int:
+        return self.stepper.keys.index(cell.key)
 
 
 class Restorer:
     """Loads a desk from a store, for the assets whose native timeframe is given."""
 
     def __init__(
-        self, store: MarketStore, universe: Universe, indicators: Sequence[Indicator]
+        self,
+        store: MarketStore,
+        universe: Universe,
+        indicators: Sequence[Indicator],
+        crews: Crews = here,
     ) -> None:
+        """What the code outgrew is rebuilt by one of `crews`."""
+        self._crews: Final = crews
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
         self._layouts: Final = {i.id: layout(i) for i in indicators}
-        self._published: dict[Cell, dict[Action, int]] = {}
+        self._published: Published = {}
 
     async def desk(self, native: Mapping[str, Timeframe]) -> Desk:
         """Return the desk of a store, new or not."""
@@ -111,8 +141,14 @@ class Restorer:
             if reading.ticker in native:
                 cell = Cell(reading.ticker, reading.timeframe, reading.indicator)
                 desk.stepper.place(cell, reading.reading)
+        outgrown = []
         for ticker in sorted((await self._store.publish_from()).keys() & native.keys()):
-            await self._restore_asset(desk, ticker)
+            if self._is_outgrown(desk, ticker):
+                outgrown.append(ticker)
+            else:
+                await self._restore_asset(desk, ticker)
+        if outgrown:
+            await self._rebuild(desk, outgrown)
         return desk
 
     def carry_row(
@@ -147,57 +183,77 @@ class Restorer:
         }
 
     async def _restore_asset(self, desk: Desk, ticker: str) -> None:
+        """Put back what an asset's indicators and engines remember, all of this code."""
         stepped_to = self._stepped_to(desk, ticker)
-        whole = any(
-            to >= 0 and not self._is_current(desk.carries.get(cell), cell, version, to)
-            for timeframe, to in stepped_to.items()
-            for cell, version in desk.cells((ticker, timeframe))
-        )
-        since = -1 if whole else min(stepped_to.values())
-        stored = await self._store.bars(ticker, since - 2 * HOUR_S)
-        bars = series_of(stored, desk.intake.native[ticker])
-        funding = funding_of(await self._store.funding(ticker, since - DAY_S))
+        bars, funding = await self._stored(desk, ticker, min(stepped_to.values()))
         for timeframe, to in stepped_to.items():
-            past = desk.resume((ticker, timeframe), to, bars, funding)
-            if to >= 0:
-                self._restore_carries(desk, (ticker, timeframe), to, past, funding)
+            place = ticker, timeframe
+            desk.resume(place, to, bars, funding)
+            for cell, _ in desk.cells(place) if to >= 0 else ():
+                desk.restore(cell, desk.carries[cell].data)
+
+    async def _rebuild(self, desk: Desk, tickers: Sequence[str]) -> None:
+        """Rebuild what the code outgrew of some assets, block by block."""
+        async with self._crews() as crew:
+            blocks = in_blocks(tickers, REBUILT_AT_ONCE, crew.hands)
+            waiting = iter(blocks)
+            async for carries in crew.map(rebuilt, self._pasts(desk, blocks)):
+                desk.put(carries, self._published)
+                self._begin_epochs(desk, next(waiting), carries)
+
+    async def _pasts(self, desk: Desk, blocks: Iterable[Sequence[str]]) -> AsyncIterator[Pasts]:
+        """Yield what each block of assets has stepped; put back what is current of it."""
+        for block in blocks:
+            found = [past for ticker in block for past in await self._pasts_of(desk, ticker)]
+            yield Pasts(self._indicators, found)
+
+    async def _pasts_of(self, desk: Desk, ticker: str) -> list[Past]:
+        bars, funding = await self._stored(desk, ticker, -1)
+        pasts = []
+        for timeframe, to in self._stepped_to(desk, ticker).items():
+            place = ticker, timeframe
+            past = desk.resume(place, to, bars, funding)
+            outgrown = [cell.key for cell, _ in self._outgrown(desk, place, to)]
+            for cell, _ in desk.cells(place) if to >= 0 else ():
+                if cell.key not in outgrown:
+                    desk.restore(cell, desk.carries[cell].data)
+            pasts.append(Past(place, past, funding, outgrown))
+        return pasts
+
+    async def _stored(self, desk: Desk, ticker: str, since: int) -> tuple[Series, Funding]:
+        """Return an asset's stored bars, and the settlements they need, as far as is not stepped.
+
+        All are since -1.
+        """
+        stored = await self._store.bars(ticker, since - 2 * HOUR_S)
+        settled = await self._store.funding(ticker, since - DAY_S)
+        return series_of(stored, desk.intake.native[ticker]), funding_of(settled)
+
+    def _outgrown(self, desk: Desk, place: Place, stepped_to: int) -> list[tuple[Cell, int]]:
+        """Return the cells of a sequence whose carries are not of this code, and its versions."""
+        return [
+            (cell, version)
+            for cell, version in (desk.cells(place) if stepped_to >= 0 else ())
+            if not self._is_current(desk.carries.get(cell), cell, version, stepped_to)
+        ]
+
+    def _is_outgrown(self, desk: Desk, ticker: str) -> bool:
+        return any(
+            self._outgrown(desk, (ticker, timeframe), to)
+            for timeframe, to in self._stepped_to(desk, ticker).items()
+        )
 
     def _known(self, desk: Desk, place: Place) -> list[Cell]:
         """Return the indicators' cells of a sequence that have a carry."""
         return [cell for i in self._indicators if (cell := Cell(*place, i.id)) in desk.carries]
 
-    def _restore_carries(
-        self, desk: Desk, place: Place, stepped_to: int, past: Series, funding: Funding
-    ) -> None:
-        """Put back what is current and rebuild the rest from the bars of the past."""
-        engine, row = desk.stepper.engine, desk.stepper.row[place]
-        for column, indicator in enumerate(self._indicators):
-            cell = Cell(*place, indicator.id)
-            if self._is_current(desk.carries.get(cell), cell, indicator.version, stepped_to):
-                engine.restore(column, row, desk.carries[cell].data)
-            else:
-                engine.restore(column, row, rebuilt(indicator, past, funding)[0])
-                self._begin_epoch(desk, cell, indicator.version, stepped_to)
-            if desk.alerts.follows(place):
-                self._restore_engine(desk, place, indicator, stepped_to, past, funding)
-
-    def _restore_engine(
-        self,
-        desk: Desk,
-        place: Place,
-        indicator: Indicator,
-        stepped_to: int,
-        past: Series,
-        funding: Funding,
-    ) -> None:
-        """Put an alert engine back; one that is rebuilt publishes from the next bar on."""
-        cell, version = Cell(*place, ENGINE_KEYS[indicator.id]), engine_version(indicator)
-        if self._is_current(desk.carries.get(cell), cell, version, stepped_to):
-            desk.alerts.restore(cell, desk.carries[cell].data)
-            return
-        desk.alerts.rebuild(cell, past, rebuilt(indicator, past, funding)[1])
-        desk.alerts.restart(cell, self._published.get(cell, {}))
-        self._begin_epoch(desk, cell, version, stepped_to)
+    def _begin_epochs(self, desk: Desk, tickers: Sequence[str], rebuilt: Container[Cell]) -> None:
+        """Note what was rebuilt of some assets, in the order of their cells."""
+        for ticker in tickers:
+            for timeframe, to in self._stepped_to(desk, ticker).items():
+                for cell, version in desk.cells((ticker, timeframe)):
+                    if cell in rebuilt:
+                        self._begin_epoch(desk, cell, version, to)
 
     def _begin_epoch(
         self, desk: Desk, cell: Cell, version: int, stepped_to: int, why: str = ""
@@ -205,8 +261,7 @@ class Restorer:
         """Note a rebuilt carry and the epoch that begins with it, for the next pass."""
         old = desk.carries.get(cell)
         epoch = 0 if old is None else old.epoch + 1
-        data = desk.carried(np.array([desk.stepper.row[cell[:2]]]))[cell]
-        desk.carries[cell] = self.carry_row(cell, version, epoch, stepped_to, data)
+        desk.carries[cell] = self.carry_row(cell, version, epoch, stepped_to, desk.carry(cell))
         desk.unsaved.add(cell)
         where = desk.generation(cell.ticker), stepped_to + 1
         desk.epochs.append(EpochRow(*cell, epoch, version, *where, why or _why(old, version)))
@@ -245,15 +300,6 @@ def published_hour(row: AlertRow) -> int:
     """
     period_s = PERIOD_S[row.timeframe]
     return last_run(row.created_at) // period_s * period_s
-
-
-def rebuilt(indicator: Indicator, bars: Series, funding: Funding) -> tuple[bytes, Readings]:
-    """Step one asset's bars of one timeframe from the first on; return carry and readings."""
-    engine: Engine[Bar] = Engine((indicator,), 1)
-    f = funding.annualised(bars.close_time)
-    bar = Bar(bars.open, bars.high, bars.low, bars.close, bars.volume, f)
-    readings = engine.step(np.array([0]), np.array([len(bars)]), bar)
-    return engine.carry(0, 0), readings[:, 0]
 
 
 def series_of(blocks: Sequence[BarBlock], native: Timeframe) -> Series:

@@ -13,6 +13,7 @@ import numpy as np
 from compute.alerts.desk import Alert
 from compute.bars import DAY_S, HOUR_S, NO_BARS, closing_time
 from compute.coverage import coverage, with_dropped
+from compute.crew import Crews, here
 from compute.deliveries import Deliveries
 from compute.indicators.contract import Indicator
 from compute.restore import Restorer
@@ -50,13 +51,17 @@ class Runs:
         universe: Universe,
         indicators: Sequence[Indicator],
         clock: Callable[[], int],
+        crews: Crews = here,
     ) -> None:
-        """`clock` tells the wall clock (epoch ms), which the market clock of a source follows."""
+        """`clock` tells the wall clock (epoch ms), which the market clock of a source follows.
+
+        What the code outgrew is rebuilt by one of `crews`.
+        """
         self._store: Final = store
         self._source: Final = source
         self._universe: Final = universe
         self._indicators: Final = tuple(indicators)
-        self._restorer: Final = Restorer(store, universe, self._indicators)
+        self._restorer: Final = Restorer(store, universe, self._indicators, crews)
         self._wall_clock: Final = clock
         self._committing: asyncio.Future[None] | None = None
 
@@ -97,7 +102,7 @@ class Runs:
 
     async def prepare(self) -> None:
         """Take the lock, adopt the source, publish the coverage, load what the store holds."""
-        self._store.lock()
+        await self._store.lock()
         started_at = await self._store.adopt_source(self._source.name, self._now())
         is_recorded = self._source.ends_at is not None
         shown_ms = 1000 * self._source.shown_history_s

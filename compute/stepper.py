@@ -4,7 +4,7 @@ A change is the difference between an indicator's new reading and the reading on
 is the reading in the store. Order: run, bar close, timeframe, ticker, indicator.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,6 +66,16 @@ class Changes(NamedTuple):
     price: Prices
 
 
+def places_of(tickers: Iterable[str]) -> tuple[Place, ...]:
+    """Return the sequences of some assets in the order of their rows."""
+    return tuple((t, timeframe) for timeframe in TIMEFRAMES for t in sorted(tickers))
+
+
+def keys_of(indicators: Iterable[Indicator]) -> tuple[str, ...]:
+    """Return the stored keys of readings, the legacy key last."""
+    return (*(i.id for i in indicators), LEGACY_KEY)
+
+
 class Stepper:
     """The engine and the board of current readings, a row for every timeframe of every asset."""
 
@@ -73,10 +83,10 @@ class Stepper:
         self, tickers: Sequence[str], universe: Universe, indicators: Sequence[Indicator]
     ) -> None:
         self.tickers: Final = tuple(sorted(tickers))
-        places: list[Place] = [(t, timeframe) for timeframe in TIMEFRAMES for t in self.tickers]
-        self.places: Final = tuple(places)
+        self.places: Final = places_of(tickers)
+        places = self.places
         self.row: Final = {place: row for row, place in enumerate(places)}
-        self.keys: Final = (*(i.id for i in indicators), LEGACY_KEY)
+        self.keys: Final = keys_of(indicators)
         self.cells: Final = tuple(Cell(*place, key) for place in places for key in self.keys)
         self.indicators: Final = tuple(indicators)
         self.engine: Final[Engine[Bar]] = Engine(indicators, len(places))

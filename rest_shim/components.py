@@ -1,5 +1,6 @@
 """What the operations of the OpenAPI document refer to: schemas, refusals, headers, key schemes."""
 
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -92,6 +93,7 @@ def headers(names: tuple[str, ...]) -> Part:
     return {name: ref("headers", name) for name in names}
 
 
+@cache
 def _schemas() -> Part:
     _, made = models_json_schema(
         [(model, "serialization") for model in _answers()]

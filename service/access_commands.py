@@ -8,15 +8,16 @@ from dataclasses import asdict
 from access.keys import Keys
 from schemas.vocabulary import instant
 from service.settings import Settings
+from service.stores import open_access
+from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow, KeyRow
 from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
 
 
 @asynccontextmanager
-async def access_store(settings: Settings) -> AsyncIterator[SqliteAccessStore]:
+async def access_store(settings: Settings) -> AsyncIterator[AccessStore]:
     """Hold the access store open, which is created where it is missing."""
-    store = await SqliteAccessStore.open(settings.access_path)
+    store = await open_access(settings)
     try:
         yield store
     finally:

@@ -5,18 +5,21 @@ from collections.abc import Sequence
 from compute.audit import Audit
 from compute.indicators.contract import Indicator
 from compute.universe import load_universe
+from service.crews import reached_crews
 from service.settings import Settings
-from service.stores import existing_store
+from service.stores import existing_market
 from service.telling import print_findings, progress_bar
 
 
 async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
     """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
     universe = load_universe(settings.universe)
-    store = await existing_store(settings)
+    crews = await reached_crews(settings)
+    store = await existing_market(settings)
     try:
-        with progress_bar("auditing") as progressed:
-            report = await Audit(store, universe, indicators).run(progressed)
+        async with crews() as crew:
+            with progress_bar("auditing") as progressed:
+                report = await Audit(store, universe, indicators, crew).run(progressed)
     finally:
         await store.close()
     notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from service.settings import Settings
 from service.telling import progress_bar, tell
-from store.copies import check_whole, copy
-from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied, migrate
 from store.protocol import StoreError
+from store.sqlite_copies import check_whole, copy
+from store.sqlite_migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied, migrate
 
 # The names in a backup are those of a store, so that SIGNALS_DATABASE_URL can point into one.
 MARKET, ACCESS = "signals.db", "signals.db-access"
@@ -22,8 +22,9 @@ BESIDE = ("", "-wal", "-shm", "-journal")
 
 async def backup(settings: Settings, folder: Path | None, clock: Callable[[], int]) -> int:
     """Copy the store into a new folder and print it; StoreError where that cannot be done."""
+    _refuse_postgres(settings)
     if not settings.market_path.exists():
-        raise StoreError(f"there is no store at {settings.market_path}: set SIGNALS_DATABASE_URL")
+        raise StoreError(f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL")
     if not settings.access_path.exists():
         migrate(settings.access_path, ACCESS_MIGRATIONS)
     target = folder or _default_folder(settings, clock())
@@ -33,6 +34,7 @@ async def backup(settings: Settings, folder: Path | None, clock: Callable[[], in
 
 async def restore(settings: Settings, folder: Path) -> int:
     """Put a backup where the settings mean the store to be and nothing is yet."""
+    _refuse_postgres(settings)
     files = _files(settings)
     for path in files.values():
         _refuse_existing(path)
@@ -102,6 +104,14 @@ def _copied(path: Path, target: Path, what: str) -> None:
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
+
+
+def _refuse_postgres(settings: Settings) -> None:
+    if not settings.is_sqlite:
+        raise StoreError(
+            f"{settings.store_name} is copied by PostgreSQL's own tools: pg_dump and pg_restore, "
+            "of the schemas signals_market and signals_access together"
+        )
 
 
 def _refuse_existing(path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -43,6 +44,7 @@ async def _run(command: Command, given: argparse.Namespace) -> int:
     return await command(given, Settings.read())
 
 
+@cache
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -61,6 +63,12 @@ def _add_computing(commands: Commands) -> None:
         default=1,
         metavar="N",
         help="processes that serve, beside one that computes; default is 1 that does both",
+    )
+    command.add_argument(
+        "--no-compute",
+        action="store_false",
+        dest="computes",
+        help="serve alone what other processes on the same database compute",
     )
     _add(commands, "compute", _compute, "compute every hour without serving")
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
@@ -93,6 +101,13 @@ def _add_upkeep(commands: Commands) -> None:
     )
     command = _add(commands, "restore", _restore, "put a backup where no store is")
     command.add_argument("folder", type=Path, metavar="DIR")
+    command = _add(commands, "migrate", _migrate, "move everything into another database")
+    command.add_argument(
+        "--from", required=True, dest="source", metavar="URL", help="the one to move"
+    )
+    command.add_argument(
+        "--to", dest="target", metavar="URL", help="default is the one that is set"
+    )
     _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
 
 
@@ -199,10 +214,12 @@ async def _serve(given: argparse.Namespace, settings: Settings) -> int:
         # One process alone needs none of what supervises others.
         from service.workers import serve_by_workers
 
-        return await serve_by_workers(settings, given.workers, INDICATORS, wall_clock)
+        return await serve_by_workers(
+            settings, given.workers, INDICATORS, wall_clock, computes=given.computes
+        )
     from service.serve import serve
 
-    return await serve(settings, INDICATORS, wall_clock)
+    return await serve(settings, INDICATORS, wall_clock, computes=given.computes)
 
 
 async def _replay(given: argparse.Namespace, settings: Settings) -> int:
@@ -289,6 +306,14 @@ async def _restore(given: argparse.Namespace, settings: Settings) -> int:
     from service.backup import restore
 
     return await restore(settings, given.folder)
+
+
+async def _migrate(given: argparse.Namespace, settings: Settings) -> int:
+    from compute.indicators.registry import INDICATORS
+    from service.migrate import migrate
+
+    target = settings if given.target is None else settings.on(given.target)
+    return await migrate(settings.on(given.source), target, INDICATORS, wall_clock)
 
 
 async def _doctor(given: argparse.Namespace, settings: Settings) -> int:

@@ -6,7 +6,7 @@ Its two ends: what runs in it, and what the process that started it knows of it.
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from signal import SIG_BLOCK, SIG_SETMASK, SIGHUP, SIGINT, pthread_sigmask
@@ -32,10 +32,14 @@ class Computer:
     """The process as its parent has it: begun again where something killed it."""
 
     def __init__(
-        self, settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
+        self,
+        settings: Settings,
+        indicators: Sequence[Indicator],
+        clock: Callable[[], int],
+        computes: bool,
     ) -> None:
-        """Start it; `clock` tells epoch milliseconds."""
-        self._given = settings, indicators, clock
+        """Start it, for the upkeep alone unless it `computes`; `clock` tells epoch milliseconds."""
+        self._given = settings, indicators, clock, computes
         self._has_caught_up = False
         self._start()
 
@@ -101,11 +105,12 @@ def _compute(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
+    computes: bool,
     parent: Connection,
 ) -> None:
     log_to_standard_error()
     try:
-        asyncio.run(_computed(settings, indicators, clock, parent))
+        asyncio.run(_computed(settings, indicators, clock, computes, parent))
     except Exception as error:
         # Where it failed is lost on the way to the parent, which raises it.
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
@@ -116,6 +121,7 @@ async def _computed(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
+    computes: bool,
     parent: Connection,
 ) -> None:
     """Compute until it is told to end; tell the parent once the store is caught up."""
@@ -125,7 +131,8 @@ async def _computed(
         end_with_parent()
         market, access, provider = await opened.enter_async_context(opened_parts(settings, clock))
         with stop.ends():
-            async with computing(settings, market, indicators, clock):
+            work = computing(settings, market, indicators, clock)
+            async with work if computes else nullcontext():
                 _tell(parent, None)
                 await Upkeep(access, provider, clock, asyncio.sleep).run()
 

@@ -5,26 +5,35 @@ and its answers say that they are stale.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
+
+import structlog
 
 from compute.indicators.contract import Indicator
 from compute.loop import Loop, log_failure
 from compute.runs import Runs
+from compute.sources.live import LiveSource
+from compute.sources.simulated import SimulatedSource
 from compute.universe import load_universe
 from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
+from service.crews import reached_crews
 from service.heap import one_heap, settle
 from service.lifetime import beside, stoppable
 from service.settings import Settings
 from service.sources import opened_source
+from service.stores import open_market
 from service.telling import Lines, Progressed, from_first, progress_bar, tell
-from store.protocol import LockTakenError
-from store.sqlite import SqliteMarketStore
+from store.protocol import LockTakenError, MarketStore, StoreError
 
 OVER = "The recording is played to its end and holds no more to compute."
 WAIT_S = 2.0
+# Who computes is taken for dead after six seconds; within ten another goes on.
+STANDBY_S = 1.0
+
+log = structlog.get_logger("compute")
 
 
 async def compute(
@@ -34,11 +43,11 @@ async def compute(
     one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
-        market = await SqliteMarketStore.open(settings.market_path)
+        market = await open_market(settings)
         opened.push_async_callback(market.close)
         with stop.ends():
             async with computing(settings, market, indicators, clock) as running:
-                tell(f"Computing on {settings.market_path}, every hour at minute :03.")
+                tell(f"Computing on {settings.store_name}, every hour at minute :03.")
                 await asyncio.shield(running)
                 tell(OVER)
     return 0
@@ -47,21 +56,29 @@ async def compute(
 @asynccontextmanager
 async def computing(
     settings: Settings,
-    market: SqliteMarketStore,
+    market: MarketStore,
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
-    async with opened_source(settings, universe, market, clock) as source:
-        if source.kind == "simulated":
+    crews = await reached_crews(settings)
+    async with AsyncExitStack() as opened:
+
+        async def opened_runs() -> Runs:
+            await opened.aclose()
+            opening = opened_source(settings, universe, market, clock)
+            source = await opened.enter_async_context(opening)
+            return Runs(market, source, universe, indicators, clock, crews)
+
+        runs = await opened_runs()
+        if settings.source == SimulatedSource.kind:
             tell(SIMULATED_NOTE)
-        runs = Runs(market, source, universe, indicators, clock)
-        is_prepared = await _is_prepared(runs)
         catch_up = None
-        if is_prepared:
-            catch_up = CatchUp(runs, market, clock, is_long=source.kind == "live")
-        async with beside(_run(catch_up, runs, market, clock)) as running:
+        if await _is_prepared(runs):
+            is_long = settings.source == LiveSource.name
+            catch_up = CatchUp(runs, market, clock, is_long=is_long)
+        async with beside(_run(catch_up, runs, opened_runs, market, clock)) as running:
             if catch_up is not None:
                 await catch_up.waited_for()
             yield running
@@ -78,19 +95,44 @@ async def _is_prepared(runs: Runs) -> bool:
 
 
 async def _run(
-    catch_up: "CatchUp | None", runs: Runs, market: SqliteMarketStore, clock: Callable[[], int]
+    catch_up: "CatchUp | None",
+    runs: Runs,
+    opened_runs: Callable[[], Awaitable[Runs]],
+    market: MarketStore,
+    clock: Callable[[], int],
 ) -> None:
     """Bring the store up to now, and then hour by hour for as long as it is let."""
+    leads = catch_up is not None
     is_prepared = catch_up is not None and await catch_up.run()
     settle()
-    await Loop(
-        runs,
-        market,
-        clock,
-        asyncio.sleep,
-        is_prepared=is_prepared,
-        stands_by=catch_up is None,
-    ).run()
+    while not (leads and await _led(runs, market, clock, is_prepared)):
+        runs = await _taken_over(market, opened_runs)
+        leads, is_prepared = True, False
+
+
+async def _led(
+    runs: Runs, market: MarketStore, clock: Callable[[], int], is_prepared: bool
+) -> bool:
+    """Run hour by hour to the end; False where another process computes, or may by now."""
+    try:
+        await Loop(runs, market, clock, asyncio.sleep, is_prepared=is_prepared).run()
+    except LockTakenError as error:
+        log.warning("standing_by", reason=str(error))
+        return False
+    return True
+
+
+async def _taken_over(market: MarketStore, opened_runs: Callable[[], Awaitable[Runs]]) -> Runs:
+    """Wait until no other process computes; return runs from the source as it is known by then."""
+    while True:
+        try:
+            await market.lock()
+            return await opened_runs()
+        except LockTakenError:
+            pass
+        except StoreError as error:
+            log_failure(error)
+        await asyncio.sleep(STANDBY_S)
 
 
 class CatchUp:
@@ -99,7 +141,7 @@ class CatchUp:
     def __init__(
         self,
         runs: Runs,
-        market: SqliteMarketStore,
+        market: MarketStore,
         clock: Callable[[], int],
         *,
         is_long: bool,
@@ -115,13 +157,20 @@ class CatchUp:
         self._is_waited_for = True
 
     async def run(self) -> bool:
-        """Run every hour that is due; False where that failed after nobody waited for it."""
+        """Run every hour that is due; False where it must be begun again.
+
+        What fails while it is waited for is raised, but the loss of the lock.
+        """
         told = from_first(lambda done, total: self._told(done, total))
         try:
             await self._runs.catch_up(self._runs.due, told)
         except asyncio.CancelledError:
             await self._tell_stopped()
             raise
+        except LockTakenError as error:
+            log.warning("lock_lost", reason=str(error))
+            self._over.set()
+            return False
         except Exception as error:
             if self._is_waited_for:
                 raise

@@ -1,17 +1,15 @@
 """`signals doctor`: what is well (ok), what to look at (warn) and what must be mended (fix).
 
-It changes nothing: a file that is missing stays missing, one that is behind is not migrated.
+It changes nothing: a store that is missing stays missing, one that is behind is not migrated.
 """
 
 import logging
-import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import structlog
+from pydantic import SecretStr
 
 from access.billing.provider import BillingSetupError, Provider
 from compute.sources.live import LiveSource
@@ -25,15 +23,10 @@ from service.billing import open_billing, unreachable
 from service.live_doctor import live_findings
 from service.settings import PREFIX, Settings, SettingsError
 from service.sources import check_known, opened_source
+from service.stores import Part, open_access, open_market
 from service.telling import Finding, named
 from store.access_protocol import AccessStore
-from store.copies import check_whole
-from store.migrations import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied
-from store.protocol import MarketStore, StoreError
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
-
-LITTLE_BYTES, TOO_LITTLE_BYTES = 2 * 2**30, 2**28
+from store.protocol import MarketStore
 
 
 async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
@@ -50,10 +43,11 @@ async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
 async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Finding]:
     given = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
     yield Finding("ok", "settings", f"{given or 'all by default'}; served at {settings.address}")
-    market = _file(settings.market_path, MARKET_MIGRATIONS, "`signals serve` makes one")
-    yield market
-    if market.grade == "ok":
-        store = await SqliteMarketStore.open(settings.market_path)
+    market = await _store(settings, "market")
+    for finding in market:
+        yield finding
+    if market[0].grade == "ok":
+        store = await open_market(settings)
         try:
             yield _run(computed_board(await store.snapshot()), clock())
             async for finding in _source(settings, store, clock):
@@ -63,29 +57,21 @@ async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterat
     elif settings.source == LiveSource.name:
         async for finding in _source(settings, None, clock):
             yield finding
-    yield _disk(settings.market_path)
-    access = _file(settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` makes one")
-    yield access._replace(grade="warn" if not settings.access_path.exists() else access.grade)
+    (access,) = await _store(settings, "access")
+    yield access
     async with _access_store(settings, is_usable=access.grade == "ok") as keys:
         async for finding in _billing(settings, keys, clock):
             yield finding
         yield await _proxies(keys, clock())
 
 
-def _file(path: Path, migrations: tuple[str, ...], made_by: str) -> Finding:
-    if not path.exists():
-        return Finding("fix", "store", f"there is none at {path}: {made_by}")
-    try:
-        missing = len(migrations) - len(applied(path, migrations))
-        check_whole(path, "quick_check")
-    except StoreError as error:
-        return Finding("fix", "store", f"{error} (a backup is put back by `signals restore`)")
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        return Finding("fix", "store", f"{path} and its folder must be writable by this user")
-    if missing:
-        text = f"{path} is of an older version: the next start copies and migrates it"
-        return Finding("warn", "store", text)
-    return Finding("ok", "store", f"{path} is whole and up to date")
+async def _store(settings: Settings, part: Part) -> list[Finding]:
+    """Look at what holds a part, the verdict first."""
+    if settings.is_sqlite:
+        from service.sqlite_doctor import access_findings, market_findings
+    else:
+        from service.postgres_doctor import access_findings, market_findings
+    return await {"market": market_findings, "access": access_findings}[part](settings)
 
 
 def _run(board: Board | None, now: int) -> Finding:
@@ -120,22 +106,12 @@ async def _source(
         yield Finding("fix", "source", str(error))
 
 
-def _disk(path: Path) -> Finding:
-    if not path.parent.is_dir():
-        return Finding("fix", "disk", f"there is no folder {path.parent}")
-    free = shutil.disk_usage(path.parent).free
-    text = f"{free / 2**30:.1f} GiB are free at {path.parent.absolute()}"
-    if free < TOO_LITTLE_BYTES:
-        return Finding("fix", "disk", f"{text}: make room, before nothing can be counted")
-    return Finding("warn" if free < LITTLE_BYTES else "ok", "disk", text)
-
-
 @asynccontextmanager
 async def _access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
     """Hold the access store, or an empty one where it cannot be opened as it is."""
     with tempfile.TemporaryDirectory() as folder:
-        path = settings.access_path if is_usable else Path(folder) / "access.db"
-        store = await SqliteAccessStore.open(path)
+        empty = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
+        store = await open_access(settings if is_usable else empty)
         try:
             yield store
         finally:

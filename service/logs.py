@@ -11,7 +11,7 @@ import structlog
 from schemas.errors import failure_facts
 
 SECRET = re.compile(r"\b(ek_|ct_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
-LIBRARIES = ("uvicorn", "asyncio")
+LIBRARIES = ("uvicorn", "asyncio", "asyncpg")
 
 
 def log_to_standard_error() -> None:

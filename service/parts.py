@@ -10,15 +10,16 @@ from access.billing.provider import Provider
 from service.app import create_app
 from service.billing import open_billing
 from service.settings import Settings, comma_separated
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from service.stores import open_access, open_market
+from store.access_protocol import AccessStore
+from store.protocol import MarketStore
 
 
 class Parts(NamedTuple):
     """Both stores, and who sells."""
 
-    market: SqliteMarketStore
-    access: SqliteAccessStore
+    market: MarketStore
+    access: AccessStore
     provider: Provider
 
 
@@ -26,9 +27,9 @@ class Parts(NamedTuple):
 async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Parts]:
     """Open them for the block; `clock` tells epoch milliseconds."""
     async with AsyncExitStack() as opened:
-        market = await SqliteMarketStore.open(settings.market_path)
+        market = await open_market(settings)
         opened.push_async_callback(market.close)
-        access = await SqliteAccessStore.open(settings.access_path)
+        access = await open_access(settings)
         opened.push_async_callback(access.close)
         provider = open_billing(settings, access, clock)
         opened.push_async_callback(provider.close)

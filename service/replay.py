@@ -9,10 +9,11 @@ from compute.schedule import last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from schemas.vocabulary import instant
+from service.crews import reached_crews
 from service.heap import one_heap
 from service.settings import Settings
+from service.stores import open_market
 from service.telling import from_first, progress_bar, tell
-from store.sqlite import SqliteMarketStore
 
 
 async def replay(
@@ -20,11 +21,12 @@ async def replay(
 ) -> int:
     """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
     one_heap()
+    crews = await reached_crews(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
-    store = await SqliteMarketStore.open(settings.market_path)
+    store = await open_market(settings)
     try:
-        runs = Runs(store, source, universe, indicators, lambda: now)
+        runs = Runs(store, source, universe, indicators, lambda: now, crews)
         await runs.prepare()
         with progress_bar("replaying") as progressed:
             await runs.catch_up(last_run(now), from_first(progressed))

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import structlog
@@ -26,7 +26,7 @@ from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
 from service.settings import Settings, SettingsError, is_loopback
 from service.telling import tell
-from store.sqlite_access import SqliteAccessStore
+from store.access_protocol import AccessStore
 
 log = structlog.get_logger("service")
 
@@ -41,7 +41,11 @@ class Server(uvicorn.Server):
 
 
 async def serve(
-    settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
+    settings: Settings,
+    indicators: Sequence[Indicator],
+    clock: Callable[[], int],
+    *,
+    computes: bool = True,
 ) -> int:
     """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
     one_heap()
@@ -51,7 +55,8 @@ async def serve(
         parts = await opened.enter_async_context(opened_parts(settings, clock))
         with stop.ends():
             await check_billing(parts)
-            async with computing(settings, parts.market, indicators, clock):
+            work = computing(settings, parts.market, indicators, clock)
+            async with work if computes else nullcontext():
                 server = Server(server_config(app_of(settings, parts, clock)))
                 tell(await welcome(settings, parts, clock))
                 async with beside(Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()):
@@ -96,7 +101,7 @@ async def _served(server: Server, listener: socket.socket) -> None:
 
 
 async def _first_key(
-    settings: Settings, access: SqliteAccessStore, clock: Callable[[], int]
+    settings: Settings, access: AccessStore, clock: Callable[[], int]
 ) -> str | None:
     """Make a key at the first start, where only the operator's own terminal shows it."""
     keys = Keys(access, clock)

@@ -3,6 +3,7 @@
 import difflib
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
@@ -21,12 +22,15 @@ from pydantic import (
 from access.throttle import DEFAULT_LIMIT, Limit
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
+from store.addresses import name_of
 
 PREFIX: Final = "SIGNALS_"
 CLIENTS_VARIABLE: Final = "SIGNALS_API_KEY"
 SQLITE: Final = "sqlite:///"
+POSTGRES: Final = "postgresql://"
+POSTGRES_ALIAS: Final = "postgres://"
 STRIPE: Final = "stripe_"
-SECRETS: Final = (STRIPE, "alpaca_")
+SECRETS: Final = (STRIPE, "alpaca_", "database_url")
 
 
 def _as_limit(given: object) -> object:
@@ -47,9 +51,10 @@ class Settings(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port to listen on.")
-    database_url: str = Field(
-        default="sqlite:///signals.db",
-        description="Where everything is kept: sqlite:///PATH, and PATH-access beside it.",
+    database_url: SecretStr = Field(
+        default=SecretStr("sqlite:///signals.db"),
+        description="Where everything is kept: sqlite:///PATH, and PATH-access beside it, or "
+        "postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
     source: str = Field(
         default="simulated",
@@ -68,6 +73,11 @@ class Settings(BaseModel):
     live_api_base: str | None = Field(
         default=None,
         description="Another server in place of all venues, their hosts in the path, for tests.",
+    )
+    dask_scheduler: str | None = Field(
+        default=None,
+        description="A Dask scheduler (tcp://HOST:PORT) whose workers rebuild and audit; without "
+        "one this process does.",
     )
     base_url: str | None = Field(
         default=None,
@@ -124,10 +134,24 @@ class Settings(BaseModel):
 
     @field_validator("database_url")
     @classmethod
-    def _is_sqlite(cls, value: str) -> str:
-        if not value.startswith(SQLITE) or value == SQLITE:
-            raise ValueError("expected sqlite:///PATH")
-        return value
+    def _is_database(cls, value: SecretStr) -> SecretStr:
+        url = value.get_secret_value()
+        if url.startswith(POSTGRES_ALIAS):
+            url = POSTGRES + url.removeprefix(POSTGRES_ALIAS)
+        is_file = url.startswith(SQLITE) and url != SQLITE
+        if not (is_file or _is_postgres(url)):
+            raise ValueError(
+                "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
+                "what is special in USER or PASSWORD percent-encoded"
+            )
+        return SecretStr(url)
+
+    @field_validator("dask_scheduler")
+    @classmethod
+    def _is_scheduler(cls, value: str | None) -> str | None:
+        if value and not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
+            raise ValueError("expected tcp://HOST:PORT")
+        return value or None
 
     @field_validator("source")
     @classmethod
@@ -188,6 +212,13 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise SettingsError(_wrong(error, values)) from None
 
+    def on(self, database_url: str) -> Self:
+        """Return the same settings for another database; SettingsError where it is none."""
+        try:
+            return type(self).model_validate({**self.model_dump(), "database_url": database_url})
+        except ValidationError as error:
+            raise SettingsError(_wrong(error, {})) from None
+
     @classmethod
     def clients_api_key(cls) -> str:
         """Return the key that commands which call a service use, empty where none is set."""
@@ -197,18 +228,34 @@ class Settings(BaseModel):
         return api_key
 
     @property
+    def is_sqlite(self) -> bool:
+        """Whether everything is kept in files, else in a PostgreSQL database."""
+        return self.database_url.get_secret_value().startswith(SQLITE)
+
+    @property
+    def store_name(self) -> str:
+        """Where everything is kept, without user and password."""
+        url = self.database_url.get_secret_value()
+        return str(self.market_path) if self.is_sqlite else name_of(url)
+
+    @property
     def market_path(self) -> Path:
-        """The file of market data."""
-        return Path(self.database_url.removeprefix(SQLITE))
+        """The file of market data, on SQLite."""
+        return Path(self.database_url.get_secret_value().removeprefix(SQLITE))
 
     @property
     def access_path(self) -> Path:
-        """The file of keys."""
+        """The file of keys, on SQLite."""
         return self.market_path.with_name(self.market_path.name + "-access")
 
     @property
     def venues_folder(self) -> Path:
-        """The folder of what venues list, which live runs keep over restarts."""
+        """The folder of what venues list, which live runs keep over restarts.
+
+        It is no more than a memory, a process's own where the store is no file.
+        """
+        if not self.is_sqlite:
+            return Path("signals-venues")
         return self.market_path.with_name(self.market_path.name + "-venues")
 
     @property
@@ -234,6 +281,16 @@ class Settings(BaseModel):
         """The address that users reach the service at."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.base_url or f"http://{host}:{self.port}"
+
+
+def _is_postgres(url: str) -> bool:
+    """Tell whether it has host and database, and no password passes for either of them."""
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname and parts.path.strip("/")) and parts.port != 0
+    except ValueError:
+        return False
+    return url.startswith(POSTGRES) and is_whole and not {"@", "/"} & set(parts.path[1:])
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

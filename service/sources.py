@@ -94,6 +94,6 @@ def check_known(settings: Settings, known: str | None, name: str) -> None:
         return
     setting = "simulated" if origin_of(str(known)) else known
     raise SettingsError(
-        f"{settings.market_path} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
-        f"or SIGNALS_DATABASE_URL to another file for {name}"
+        f"{settings.store_name} holds the bars of {known}: set SIGNALS_SOURCE={setting}, "
+        f"or SIGNALS_DATABASE_URL to another database for {name}"
     )

@@ -1,15 +1,54 @@
-"""The store that a command works on, which must be there."""
+"""The stores that the settings mean; only the engine that their address names is loaded."""
+
+from typing import TYPE_CHECKING, Literal
 
 from service.settings import Settings
 from store.protocol import StoreError
-from store.sqlite import SqliteMarketStore
+
+if TYPE_CHECKING:  # Commands about keys do without the market's libraries.
+    from store.access import SqlAccessStore
+    from store.market import SqlMarketStore
+
+Part = Literal["market", "access"]
 
 
-async def existing_store(settings: Settings) -> SqliteMarketStore:
+async def open_market(settings: Settings) -> "SqlMarketStore":
+    """Open the store of market data, which is made where it is missing."""
+    if settings.is_sqlite:
+        from store.sqlite import SqliteMarketStore
+
+        return await SqliteMarketStore.open(settings.market_path)
+    from store.postgres import PostgresMarketStore
+
+    return await PostgresMarketStore.open(settings.database_url.get_secret_value())
+
+
+async def open_access(settings: Settings) -> "SqlAccessStore":
+    """Open the store of keys, which is made where it is missing."""
+    if settings.is_sqlite:
+        from store.sqlite_access import SqliteAccessStore
+
+        return await SqliteAccessStore.open(settings.access_path)
+    from store.postgres_access import PostgresAccessStore
+
+    return await PostgresAccessStore.open(settings.database_url.get_secret_value())
+
+
+async def existing_market(settings: Settings) -> "SqlMarketStore":
     """Open the store; StoreError where there is none, so that no command succeeds on nothing."""
-    if not settings.market_path.exists():
+    if not await is_there(settings, "market"):
         raise StoreError(
-            f"there is no store at {settings.market_path}: set SIGNALS_DATABASE_URL, "
+            f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL, "
             "or fill one with `signals replay --bars DIR`"
         )
-    return await SqliteMarketStore.open(settings.market_path)
+    return await open_market(settings)
+
+
+async def is_there(settings: Settings, part: Part) -> bool:
+    """Tell whether a store was ever made."""
+    if settings.is_sqlite:
+        return {"market": settings.market_path, "access": settings.access_path}[part].exists()
+    from store.postgres_facts import has_schema
+    from store.postgres_migrations import SCHEMAS
+
+    return await has_schema(settings.database_url.get_secret_value(), *SCHEMAS[part])

@@ -32,7 +32,12 @@ log = structlog.get_logger("service")
 
 
 async def serve_by_workers(
-    settings: Settings, workers: int, indicators: Sequence[Indicator], clock: Callable[[], int]
+    settings: Settings,
+    workers: int,
+    indicators: Sequence[Indicator],
+    clock: Callable[[], int],
+    *,
+    computes: bool = True,
 ) -> int:
     """Serve by so many processes, and compute in one more, until interrupted.
 
@@ -45,7 +50,7 @@ async def serve_by_workers(
             async with opened_parts(settings, clock) as parts:
                 await check_billing(parts)
                 is_first_start = (await parts.market.progress()).market_time is None
-                computer = Computer(settings, indicators, clock)
+                computer = Computer(settings, indicators, clock, computes)
                 opened.callback(computer.end)
                 if is_first_start:
                     await computer.caught_up()

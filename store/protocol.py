@@ -34,7 +34,7 @@ class StoreError(OperatorError):
 
 
 class LockTakenError(StoreError):
-    """Another process computes on this store."""
+    """Another process computes on this store, or may since this one's session with it ended."""
 
 
 class DamagedError(StoreError):
@@ -51,10 +51,10 @@ class MarketStore(Protocol):
     async def close(self) -> None:
         """Close every connection; idempotent."""
 
-    def lock(self) -> None:
+    async def lock(self) -> None:
         """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
 
-    def unlock(self) -> None:
+    async def unlock(self) -> None:
         """Let go of the compute lock; idempotent."""
 
     async def adopt_source(self, source: str, started_at: int) -> int:

@@ -7,6 +7,7 @@ from sqlite3 import Connection
 from schemas.vocabulary import Mode
 from store.access_protocol import MOST_GROUPS
 from store.access_rows import CallGroup, CountedGroup
+from store.sqlite_engine import SqliteEngine
 
 # A key's hash, and a UTC day.
 Place = tuple[bytes, int]
@@ -41,6 +42,22 @@ SELECT k.key_hash, arrived.column2, k.label, k.mode, k.revoked_at IS NOT NULL,
   coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0)
 FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
 """
+
+
+class SqliteCounts:
+    """Counts over the connection of decisions."""
+
+    def __init__(self, engine: SqliteEngine) -> None:
+        self._engine = engine
+
+    async def count(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        """Decide and count groups of calls; at most MOST_GROUPS of them."""
+        decided = await self._engine.decided(lambda db: counted_whole(db, groups, mode, limit))
+        if left := [group for group in groups if group[:2] not in decided]:
+            decided |= await self._engine.decided(lambda db: counted_in_part(db, left, mode, limit))
+        return [decided[group[:2]] for group in groups]
 
 
 def counted_whole(

@@ -1,127 +1,38 @@
-"""Which rows a page of the feed holds, and how many there are of each kind, as SQL over indexes.
+"""Pages of the feed as SQLite reads them best.
 
-What a filter leaves open is a merge of arms, one for each combination of codes. An arm searches one
-index, which covers it and keeps the order of `created_at`: nothing is scanned or sorted, however
-few rows match.
+A page is picked by `created_at` alone, and then its rows are looked up; the merged one walks both
+tiers side by side.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
-
-from schemas.vocabulary import ACTION_DIRECTIONS, ACTIONS, INDICATOR_IDS, STORED_KEYS, Tier
+from schemas.vocabulary import Tier
+from store.page import ALERT, CHANGE, FeedStatements, arms, in_order, of_page
 from store.rows import FeedQuery
-from store.sqlite_codes import DIRECTION_CODES, TIMEFRAME_CODES
-
-_ASSET = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
 
 
-@dataclass(frozen=True, slots=True)
-class TierIndexes:
-    """How a tier is searched: all that it shows, or a kind of it, or a cell.
+def changes_statement(query: FeedQuery) -> str:
+    """Select a page of published changes."""
+    picked = _page(query, "universe")
+    return f"{CHANGE} FROM changes c WHERE created_at IN ({picked}) {in_order(query)}"
 
-    A kind is an indicator, a timeframe and what was turned to; a cell is an indicator and a
-    timeframe of an asset. `turned` is the column of what was turned to, `turns` are its codes by
-    direction, None for any.
+
+def alerts_statement(query: FeedQuery) -> str:
+    """Select a page of alerts."""
+    picked = _page(query, "alerts")
+    return f"{ALERT} FROM alerts a WHERE created_at IN ({picked}) {in_order(query)}"
+
+
+def merged_statement(query: FeedQuery) -> str:
+    """Select a page of both tiers; the last column is the action of an alert, NULL of a change."""
+    alert = ALERT.replace("a.action, a.price", "NULL, NULL, a.price, NULL, a.action", 1)
+    return f"""
+        WITH page AS MATERIALIZED ({_page(query, "universe", "alerts")})
+        {CHANGE}, NULL FROM changes c WHERE created_at IN page
+        UNION ALL {alert} FROM alerts a WHERE created_at IN page {in_order(query)}
     """
 
-    all: str
-    kind: str
-    cell: str
-    shown: Sequence[str]
-    indicators: range
-    turned: str
-    turns: Mapping[int | None, Sequence[int]]
 
-    def search(self, source: str, *conditions: str) -> str:
-        """Name an index and the conditions on its rows, those of all shown rows among them."""
-        return f"FROM {source} WHERE {' AND '.join([*conditions, *self.shown])}"
+def _page(query: FeedQuery, *tiers: Tier) -> str:
+    return f"{' UNION ALL '.join(arms(query, *tiers))} {of_page(query)}"
 
 
-def _actions(direction: int) -> list[int]:
-    """Return the codes of the actions with a direction."""
-    return [
-        code
-        for code, action in enumerate(ACTIONS)
-        if DIRECTION_CODES[ACTION_DIRECTIONS[action]] == direction
-    ]
-
-
-INDEXES: dict[Tier, TierIndexes] = {
-    "universe": TierIndexes(
-        all="changes INDEXED BY feed_all",
-        kind="changes INDEXED BY feed_kind",
-        cell="changes INDEXED BY cell",
-        shown=("published = 1", "created_at > :after", "created_at <= :until"),
-        indicators=range(len(STORED_KEYS)),
-        turned='"after"',
-        turns={None: (-1, 0, 1), -1: (-1,), 0: (0,), 1: (1,)},
-    ),
-    "alerts": TierIndexes(
-        all="alerts NOT INDEXED",
-        kind="alerts INDEXED BY alerts_kind",
-        cell="alerts INDEXED BY alerts_cell",
-        shown=("created_at > :alerts_after", "created_at <= :until"),
-        indicators=range(len(INDICATOR_IDS)),
-        turned="action",
-        turns={None: range(len(ACTIONS)), **{side: _actions(side) for side in (-1, 0, 1)}},
-    ),
-}
-
-
-def page(query: FeedQuery, *tiers: Tier) -> str:
-    """Select the `created_at` of a page's rows, of one tier or of both in one order."""
-    arms = [
-        f"SELECT created_at {search}"
-        for tier in tiers
-        for search in _searches(query, INDEXES[tier])
-    ]
-    return f"{' UNION ALL '.join(arms)} {in_order(query)} LIMIT :limit OFFSET :offset"
-
-
-def in_order(query: FeedQuery) -> str:
-    """Order by the first column, `created_at`."""
-    return f"ORDER BY 1 {'ASC' if query.oldest_first else 'DESC'}"
-
-
-def counts(tier: Tier) -> str:
-    """Select indicator, timeframe, what was turned to, and how many rows, of every kind."""
-    indexes = INDEXES[tier]
-    kinds = product(indexes.indicators, TIMEFRAME_CODES.values(), indexes.turns[None])
-    return " UNION ALL ".join(
-        f"SELECT {', '.join(map(str, kind))}, count(*) {_kind(indexes, *kind)}" for kind in kinds
-    )
-
-
-def oldest(tier: Tier) -> str:
-    """Select the oldest `created_at`."""
-    return f"SELECT min(created_at) {INDEXES[tier].search(INDEXES[tier].all)}"
-
-
-def _searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
-    """Return the searches of which a page is the merge."""
-    cells: list[tuple[object, object]] = [
-        *product(
-            indexes.indicators if query.indicator is None else [":indicator"],
-            TIMEFRAME_CODES.values() if query.timeframe is None else [":timeframe"],
-        )
-    ]
-    if query.ticker is not None:
-        return [_cell(indexes, *cell, query.direction) for cell in cells]
-    if (query.indicator, query.timeframe, query.direction) == (None, None, None):
-        return [indexes.search(indexes.all)]
-    turns = indexes.turns[query.direction]
-    return [_kind(indexes, *cell, turn) for cell in cells for turn in turns]
-
-
-def _kind(indexes: TierIndexes, indicator: object, timeframe: object, turn: int) -> str:
-    codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {indexes.turned} = {turn}"
-    return indexes.search(indexes.kind, codes)
-
-
-def _cell(indexes: TierIndexes, indicator: object, timeframe: object, direction: int | None) -> str:
-    """Search a cell of the asked asset; so few are its rows that a direction is told one by one."""
-    codes = f"{_ASSET} AND indicator = {indicator} AND timeframe = {timeframe}"
-    if direction is not None:
-        codes += f" AND {indexes.turned} IN ({', '.join(map(str, indexes.turns[direction]))})"
-    return indexes.search(indexes.cell, codes)
+SQLITE_FEED = FeedStatements(changes_statement, alerts_statement, merged_statement)

@@ -2,13 +2,35 @@
 
 import asyncio
 import gc
+import inspect
+import os
 import shutil
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import certifi
 import pytest
+import pytest_asyncio
 
+from tests.postgres.databases import empty_database
+from tests.postgres.installed import installations
+from tests.postgres.server import PostgresServer
+from tests.postgres.shared import SharedServer, shared_server
 from tests.serving import Face, Served, coverage, seed, serving, stores
+from tests.store.homes import Home, NewHome, postgres_home, sqlite_home
+
+# Asked while it is there: a worker that has lost it would be told another.
+PARENT = os.getppid()
+MAJORS = [
+    pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
+    for place, major in enumerate(installations())
+]
+
+# The HTTP client looks for it at every request, and what is not found is looked for everywhere.
+if find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 @pytest.fixture(params=["mcp", "rest"])
@@ -16,6 +38,21 @@ def face(request: pytest.FixtureRequest) -> Face:
     """Each face in turn: a body that uses it runs over both."""
     chosen: Face = request.param
     return chosen
+
+
+@pytest.fixture(scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the first of the certificates that clients trust."""
+    end = "-----END CERTIFICATE-----\n"
+    path = tmp_path_factory.mktemp("trusted") / "one.pem"
+    path.write_text(certifi.contents().partition(end)[0] + end)
+    return path
+
+
+@pytest.fixture
+def few_authorities(one_authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare clients, all of which ask without TLS here, reading every certificate there is."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(one_authority))
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +69,27 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, seeded: Path) -> AsyncIterator[Served]:
-    """The service on a seeded simulated store."""
+async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[Served]:
+    """The service on a seeded simulated store that this test alone uses."""
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
     async with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def served(served_alone: Served) -> Served:
+    """The service on a seeded simulated store; see tests/sharing.py for those who only read."""
+    return served_alone
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def served_to_all(
+    tmp_path_factory: pytest.TempPathFactory, seeded: Path
+) -> AsyncIterator[Served]:
+    """One such service for all who only read."""
+    folder = tmp_path_factory.mktemp("shared")
+    shutil.copytree(seeded, folder, dirs_exist_ok=True)
+    async with serving(folder) as running:
         yield running
 
 
@@ -44,6 +98,64 @@ async def served_empty(tmp_path: Path) -> AsyncIterator[Served]:
     """The service on a store in which nothing has been computed."""
     async with serving(tmp_path) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def server_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], SharedServer]:
+    """The run's PostgreSQL server of a major, started for the first test that asks for it."""
+    folder, run = tmp_path_factory.getbasetemp(), os.getpid()
+    if hasattr(request.config, "workerinput"):
+        folder, run = folder.parent, PARENT
+    return lambda major: shared_server(major, folder, run)
+
+
+@pytest.fixture(scope="session", params=MAJORS)
+def postgres(
+    request: pytest.FixtureRequest, server_of: Callable[[str], SharedServer]
+) -> SharedServer:
+    """The run's PostgreSQL server of each major."""
+    return server_of(request.param)
+
+
+@pytest.fixture
+async def database(postgres: SharedServer) -> AsyncIterator[str]:
+    """The URL of an empty PostgreSQL database."""
+    async with empty_database(postgres.url) as url:
+        yield url
+
+
+@pytest.fixture
+def own_postgres(postgres: SharedServer) -> Iterator[PostgresServer]:
+    """A PostgreSQL server that only one test knows, to stop, freeze and start again."""
+    with PostgresServer.running(postgres.origin) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", *MAJORS])
+def new_home(
+    request: pytest.FixtureRequest, tmp_path: Path, server_of: Callable[[str], SharedServer]
+) -> NewHome:
+    """Make homes of stores for each engine in turn: a body that uses it runs over all."""
+    if request.param == "sqlite":
+        return lambda: sqlite_home(tmp_path)
+    return lambda: postgres_home(server_of(request.param).url)
+
+
+@pytest.fixture
+async def home(new_home: NewHome) -> AsyncIterator[Home]:
+    """A home of stores for each engine in turn."""
+    async with new_home() as home:
+        yield home
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run who shares a service in the event loop that it runs in."""
+    for item in items:
+        is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
+        if is_async and "served_to_all" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 def pytest_collection_finish() -> None:

@@ -5,7 +5,7 @@ import json
 import socket
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
@@ -26,12 +26,15 @@ from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
 from service.connections import BoundedProtocol, server_config
+from store.access_protocol import AccessStore
+from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.protocol import MarketStore
 from store.rows import ChangeRow, Pass, WatermarkRow
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite import SqliteAccessStore, SqliteMarketStore
 from tests.bad_inputs import as_path
 
 Face = Literal["mcp", "rest"]
+Place = Path | str
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
 NAMES = {
@@ -125,7 +128,7 @@ def work(market_time: int, changes: list[ChangeRow]) -> Pass:
     return Pass(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
 
 
-async def seed(market: SqliteMarketStore, published: Coverage, flip_count: int = 6) -> None:
+async def seed(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
     """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
     await market.publish_coverage(published)
     before = NOON - 400 * 24 * HOUR_MS
@@ -170,8 +173,8 @@ class Served:
     base_url: str
     api_key: str
     client: httpx.AsyncClient
-    market: SqliteMarketStore
-    access: SqliteAccessStore
+    market: MarketStore
+    access: AccessStore
     keys: Keys
     clock: Clock
     app: Any = field(repr=False)
@@ -276,23 +279,29 @@ async def _stopped(server: uvicorn.Server) -> None:
 
 @asynccontextmanager
 async def stores(
-    folder: Path, kind: type[SqliteMarketStore] = SqliteMarketStore
-) -> AsyncIterator[tuple[SqliteMarketStore, SqliteAccessStore]]:
-    market = await kind.open(folder / "market.db")
-    try:
-        access = await SqliteAccessStore.open(folder / "market.db-access")
-        try:
-            yield market, access
-        finally:
-            await access.close()
-    finally:
-        await market.close()
+    place: Place, kind: type[SqliteMarketStore] = SqliteMarketStore
+) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
+    """Open both in a folder, market.db one of `kind`, or in a PostgreSQL database."""
+    async with AsyncExitStack() as opened:
+        market: MarketStore
+        access: AccessStore
+        if isinstance(place, Path):
+            market = await kind.open(place / "market.db")
+        else:
+            market = await PostgresMarketStore.open(place)
+        opened.push_async_callback(market.close)
+        if isinstance(place, Path):
+            access = await SqliteAccessStore.open(place / "market.db-access")
+        else:
+            access = await PostgresAccessStore.open(place)
+        opened.push_async_callback(access.close)
+        yield market, access
 
 
 @contextmanager
-def counting_broken(access: SqliteAccessStore) -> Iterator[None]:
+def counting_broken(access: Any) -> Iterator[None]:
     """Take away the table that calls are counted in, as an operator's slip might, for a while."""
-    with closing(sqlite3.connect(access._connections.path, isolation_level=None)) as db:
+    with closing(sqlite3.connect(access._engine.path, isolation_level=None)) as db:
         db.execute("ALTER TABLE usage RENAME TO mislaid")
         yield
         db.execute("ALTER TABLE mislaid RENAME TO usage")
@@ -300,7 +309,7 @@ def counting_broken(access: SqliteAccessStore) -> Iterator[None]:
 
 @asynccontextmanager
 async def serving(
-    folder: Path,
+    place: Place,
     published: Coverage | None = None,
     *,
     provider: Provider | None = None,
@@ -311,7 +320,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock = clock or Clock()
-    async with stores(folder, kind) as (market, access):
+    async with stores(place, kind) as (market, access):
         if published is not None:
             await seed(market, published)
         keys = Keys(access, clock)

@@ -10,7 +10,7 @@ import numpy as np
 
 from compute.alerts.engines import ACTIONS, AlertEngine, ReadBar
 from compute.alerts.publisher import Firing, Publisher
-from compute.bars import Series, Times
+from compute.bars import Times
 from compute.coverage import ALERT_TIMEFRAMES
 from compute.engine import Engine, layout
 from compute.indicators.contract import Indicator, Readings
@@ -100,12 +100,10 @@ class AlertDesk:
         self._engine.restore(0, number, data[:size])
         self._publishers[number].unpack(data[size:])
 
-    def rebuild(self, cell: Cell, bars: Series, readings: Readings) -> None:
-        """Step one engine over all its bars again, shape (bars,); nothing is fired."""
-        engine = Engine((ENGINE,), 1)
-        bar = ReadBar(bars.high, bars.low, bars.close, readings)
-        engine.step(np.array([0]), np.array([len(bars)]), bar)
-        self._engine.restore(0, self._number[cell], engine.carry(0, 0))
+    def renew(self, cell: Cell, data: bytes, published: Mapping[Action, int]) -> None:
+        """Put one engine's rebuilt carry in place; its publisher begins anew."""
+        self._engine.restore(0, self._number[cell], data)
+        self.restart(cell, published)
 
     def restart(self, cell: Cell, published: Mapping[Action, int]) -> None:
         """Hold nothing; the cooldown goes on from when actions were last published (hours)."""

@@ -33,6 +33,7 @@ def check_alerts(answers: Answers, report: Report) -> None:
 
 
 def _check_row(row: Json, at: int, answers: Answers, names: Json, report: Report) -> None:
+    where = f"alerts: {_row(row)}"
     asset = answers.assets.get(row["ticker"])
     for name, value in {
         "tier": "alerts",
@@ -42,14 +43,14 @@ def _check_row(row: Json, at: int, answers: Answers, names: Json, report: Report
         "transition": None,
         "change_type": None,
     }.items():
-        report.same(f"alerts: {_row(row)}: {name}", row[name], value)
+        report.same(f"{where}: {name}", row[name], value)
     match = ID.fullmatch(row["id"])
     engine = f"{row['ticker']}.{row['indicator']}.{row['timeframe']}"
     is_derived = match is not None and (match[1], match[3]) == (engine, row["action"])
     is_past = match is not None and int(match[2]) * 1000 <= at
-    report.holds(f"alerts: {_row(row)}: its id does not follow from the row", is_derived)
-    report.holds(f"alerts: {_row(row)}: it is older than its candle", is_past)
-    report.holds(f"alerts: {_row(row)}: no engine is covered", _is_covered(row, answers.catalog))
+    report.holds(f"{where}: its id does not follow from the row", is_derived)
+    report.holds(f"{where}: it is older than its candle", is_past)
+    report.holds(f"{where}: no engine is covered", _is_covered(row, answers.catalog))
 
 
 def _is_covered(row: Json, catalog: Json) -> bool:

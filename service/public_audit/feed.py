@@ -15,6 +15,7 @@ RETENTION_DAYS = 365
 KEPT_DAYS = {"universe": RETENTION_DAYS, "alerts": 90}
 LOGGED = get_args(LoggedId)
 READINGS = get_args(Reading)
+ID = re.compile(r"(.+)\.([0-9]+)\.[0-9]+")
 
 
 def check_pages(answers: Answers, report: Report) -> None:
@@ -31,8 +32,8 @@ def check_pages(answers: Answers, report: Report) -> None:
     start = oldest if answers.since is None else max(oldest, answers.since)
     end = ms(answers.stats["window"]["until"])
     for at, row in answers.rows:
-        inside = start < at <= end
-        report.holds(f"signals: {_row(row)} lies outside the days asked for", inside)
+        if not start < at <= end:
+            report.find(f"signals: {_row(row)} lies outside the days asked for")
 
 
 def _check_pagination(where: str, page: Json, offset: int, has_more: bool, report: Report) -> None:
@@ -51,8 +52,8 @@ def _check_pagination(where: str, page: Json, offset: int, has_more: bool, repor
 def check_order(answers: Answers, report: Report) -> None:
     """Rows come strictly newest first over all pages, and none comes twice."""
     for (newer_at, newer), (older_at, older) in pairwise(answers.rows):
-        is_older = older_at < newer_at
-        report.holds(f"signals: {_row(older)} is not older than {_row(newer)}", is_older)
+        if older_at >= newer_at:
+            report.find(f"signals: {_row(older)} is not older than {_row(newer)}")
     report.once("signals", (shown(row["id"]) for _, row in answers.rows))
 
 
@@ -63,14 +64,15 @@ def check_rows(answers: Answers, report: Report) -> None:
     for at, row in answers.rows:
         _check_row(row, at, answers, names, report)
         cell = cell_of(row)
-        if cell in newer:
-            follows = newer[cell]["transition"]["from"] == row["transition"]["to"]
-            report.holds(f"signals: {_row(newer[cell])} does not continue {_row(row)}", follows)
+        next_row = newer.get(cell)
+        if next_row and next_row["transition"]["from"] != row["transition"]["to"]:
+            report.find(f"signals: {_row(next_row)} does not continue {_row(row)}")
         newer[cell] = row
         report.checked["rows"] += 1
 
 
 def _check_row(row: Json, at: int, answers: Answers, names: dict[str, str], report: Report) -> None:
+    where = f"signals: {_row(row)}"
     before, after = row["transition"]["from"], row["transition"]["to"]
     asset = answers.assets.get(row["ticker"])
     for name, value in {
@@ -81,18 +83,19 @@ def _check_row(row: Json, at: int, answers: Answers, names: dict[str, str], repo
         "change_type": _change_type(before, after),
         "action": None,
     }.items():
-        report.same(f"signals: {_row(row)}: {name}", row[name], value)
-    match = re.fullmatch(r"(.+)\.([0-9]+)\.[0-9]+", row["id"])
+        report.same(f"{where}: {name}", row[name], value)
+    match = ID.fullmatch(row["id"])
     derived = f"universe.{'.'.join(cell_of(row))}"
     is_derived = match is not None and match[1] == derived and int(match[2]) * 1000 <= at
-    report.holds(f"signals: {_row(row)}: its id does not follow from the row", is_derived)
+    report.holds(f"{where}: its id does not follow from the row", is_derived)
     for name, known in {
         "ticker": asset is not None,
         "indicator": row["indicator"] in LOGGED,
         "timeframe": row["timeframe"] in TIMEFRAMES,
         "transition": before in READINGS and after in READINGS and before != after,
     }.items():
-        report.holds(f"signals: {_row(row)}: {name} {shown(row[name])} cannot be", known)
+        if not known:
+            report.find(f"{where}: {name} {shown(row[name])} cannot be")
 
 
 def _change_type(before: str, after: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +12,11 @@ from access.keys import Keys
 from schemas.errors import ApiError
 from schemas.results import Quota
 from schemas.vocabulary import DAY_MS, Mode
+from store.access_protocol import AccessStore
 from store.access_rows import CallGroup, CountedGroup
 from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
-from tests.serving import Clock, counting_broken
-from tests.store.rows import plainly
+from tests.serving import Clock
+from tests.store.homes import Home, plainly
 
 pytestmark = pytest.mark.clause("access")
 
@@ -24,7 +24,7 @@ WELL_FORMED = "ek_" + "A" * 43
 MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
 
-class HeldStore(SqliteAccessStore):
+class HeldStore:
     """Decides nothing before it is let go on; keeps what it was asked to decide together."""
 
     def hold(self) -> None:
@@ -40,7 +40,7 @@ class HeldStore(SqliteAccessStore):
         return await super().count(groups, mode, limit)
 
 
-class FailingStore(SqliteAccessStore):
+class FailingStore:
     """Fails at the first group that it is to decide, as a full disk would."""
 
     groups = 0
@@ -64,16 +64,18 @@ class BoundedAdmissions(Admissions):
             return await super().admit(authorization, x_api_key, even_spent=even_spent)
 
 
-Open = Callable[[type[SqliteAccessStore]], Awaitable[SqliteAccessStore]]
+Open = Callable[..., Awaitable[AccessStore]]
+# What no store has a part in is proved over one.
+OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
-    """Open one file again and again, as other processes would."""
+async def open_store(home: Home) -> AsyncIterator[Open]:
+    """Open one store again and again, as other processes would, with what a kind does otherwise."""
     async with AsyncExitStack() as opened:
 
-        async def open_and_keep(kind: type[SqliteAccessStore]) -> SqliteAccessStore:
-            store = await kind.open(tmp_path / "access.db")
+        async def open_and_keep(*kinds: type) -> AccessStore:
+            store = await home.open_access(*kinds)
             opened.push_async_callback(store.close)
             return store
 
@@ -81,8 +83,8 @@ async def open_store(tmp_path: Path) -> AsyncIterator[Open]:
 
 
 @pytest.fixture
-async def store(open_store: Open) -> SqliteAccessStore:
-    return await open_store(SqliteAccessStore)
+async def store(open_store: Open) -> AccessStore:
+    return await open_store()
 
 
 @pytest.fixture
@@ -91,23 +93,22 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def keys(store: SqliteAccessStore, clock: Clock) -> Keys:
+def keys(store: AccessStore, clock: Clock) -> Keys:
     return Keys(store, clock)
 
 
 @pytest.fixture
-def admissions(store: SqliteAccessStore, clock: Clock) -> Admissions:
+def admissions(store: AccessStore, clock: Clock) -> Admissions:
     return of(store, clock)
 
 
-def of(store: SqliteAccessStore, clock: Clock, daily_limit: int = 10) -> Admissions:
+def of(store: AccessStore, clock: Clock, daily_limit: int = 10) -> Admissions:
     return BoundedAdmissions(store, clock, mode=None, daily_limit=daily_limit)
 
 
-def stored(store: SqliteAccessStore) -> list[tuple[int, int]]:
+async def stored(home: Home) -> list[tuple[Any, ...]]:
     """Return day and count of every key, in the order of keys."""
-    sql = "SELECT day, used FROM usage ORDER BY key_id, day"
-    return [(day, used) for day, used in plainly(store._connections.path, sql)]
+    return await plainly(home, "SELECT day, used FROM usage ORDER BY key_id, day")
 
 
 async def refusal(
@@ -139,6 +140,7 @@ def let_in(outcomes: Sequence[Admitted | BaseException]) -> list[int]:
     return [one.quota.used_today for one in outcomes if isinstance(one, Admitted)]
 
 
+@OVER_ONE_STORE
 @pytest.mark.clause("5.1", "5.2")
 @pytest.mark.parametrize(
     ("authorization", "x_api_key"),
@@ -166,6 +168,7 @@ async def test_a_live_key_is_let_in_by_either_header(
     assert admitted.quota._asdict() == quota.model_dump()
 
 
+@OVER_ONE_STORE
 @pytest.mark.clause("5.23")
 async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
     error = await refusal(admissions, None)
@@ -173,6 +176,7 @@ async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
     assert "/api/v1/access/checkout" in error.message
 
 
+@OVER_ONE_STORE
 @pytest.mark.clause("5.23", "7.18")
 @pytest.mark.parametrize(
     "authorization",
@@ -201,6 +205,7 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
     assert "/api/v1/access/checkout" in error.message
 
 
+@OVER_ONE_STORE
 @pytest.mark.clause("5.1")
 @pytest.mark.parametrize("authorization", ["Basic {}", "Token {}", "{}"])
 async def test_a_live_key_under_another_scheme_is_refused(
@@ -213,6 +218,7 @@ async def test_a_live_key_under_another_scheme_is_refused(
     assert key not in error.message
 
 
+@OVER_ONE_STORE
 @pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
 async def test_a_malformed_key_is_told_from_an_unknown_one(
     admissions: Admissions, sent: str
@@ -222,12 +228,14 @@ async def test_a_malformed_key_is_told_from_an_unknown_one(
     assert "unknown" in (await refusal(admissions, f"Bearer {WELL_FORMED}")).message
 
 
+@OVER_ONE_STORE
 async def test_an_empty_second_header_is_an_invalid_key(admissions: Admissions, keys: Keys) -> None:
     assert (await refusal(admissions, None, "")).code == "invalid_key"
     key = await keys.create("agent")
     assert (await refusal(admissions, f"Bearer {key}", "")).code == "invalid_key"
 
 
+@OVER_ONE_STORE
 @pytest.mark.parametrize(
     ("authorization", "x_api_key"),
     [
@@ -246,15 +254,16 @@ async def test_an_unexpanded_variable_is_named(
     assert "set the environment variable" in error.message
 
 
+@OVER_ONE_STORE
 async def test_two_headers_that_differ_are_refused_although_both_keys_live(
-    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+    admissions: Admissions, keys: Keys, home: Home
 ) -> None:
     one, other = await keys.create("one"), await keys.create("other")
     error = await refusal(admissions, f"Bearer {one}", other)
     assert error.code == "invalid_key"
     assert one not in error.message
     assert other not in error.message
-    assert stored(store) == []
+    assert await stored(home) == []
 
 
 @pytest.mark.clause("5.25")
@@ -270,7 +279,7 @@ async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, key
 
 
 async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: Clock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -284,9 +293,10 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
     counts = let_in([await first, *(await rest)])
     assert counts == list(range(1, 91))
     assert held.groups == [[1], [99]]
-    assert stored(held) == [(clock.now // DAY_MS, 90)]
+    assert await stored(home) == [(clock.now // DAY_MS, 90)]
 
 
+@OVER_ONE_STORE
 async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
     open_store: Open, keys: Keys, clock: Clock
 ) -> None:
@@ -309,7 +319,7 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
     open_store: Open, keys: Keys, clock: Clock
 ) -> None:
     api_key = await keys.create("agent")
-    processes = [of(await open_store(SqliteAccessStore), clock, 150) for _ in range(2)]
+    processes = [of(await open_store(), clock, 150) for _ in range(2)]
     first = [await one.admit(None, api_key) for one in processes]
     assert [admitted.quota.used_today for admitted in first] == [1, 2]
     decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
@@ -319,7 +329,7 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
 
 @pytest.mark.clause("8.2")
 async def test_keys_that_call_at_once_are_counted_each_for_itself(
-    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+    admissions: Admissions, keys: Keys, home: Home
 ) -> None:
     made = [await keys.create(f"agent {number}") for number in range(3)]
     decided = await asyncio.gather(
@@ -327,12 +337,12 @@ async def test_keys_that_call_at_once_are_counted_each_for_itself(
     )
     assert [let_in(one) for one in decided] == [list(range(1, 6 + n)) for n in range(3)]
     assert {one.label for one in decided[2] if isinstance(one, Admitted)} == {"agent 2"}
-    assert [used for _, used in stored(store)] == [5, 6, 7]
+    assert [used for _, used in await stored(home)] == [5, 6, 7]
 
 
 @pytest.mark.clause("8.3")
 async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: Clock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -355,11 +365,11 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
         assert admitted.quota.resets_at == resets_at
         assert refused.quota == admitted.quota
         assert refused.retry_after_s == retry_after_s
-    assert stored(held) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
+    assert await stored(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
 
 
 async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: Clock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -374,7 +384,7 @@ async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
     decided = await asyncio.gather(*waiting, return_exceptions=True)
     stayed = [one.quota.used_today for one in decided if isinstance(one, Admitted)]
     assert stayed == [2, 3, 5]
-    assert [used for _, used in stored(held)] == [5]
+    assert [used for _, used in await stored(home)] == [5]
 
 
 async def test_when_all_gave_up_the_next_call_is_counted(
@@ -390,20 +400,23 @@ async def test_when_all_gave_up_the_next_call_is_counted(
 
 
 async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: Clock, home: Home
 ) -> None:
     failing = await open_store(FailingStore)
     api_key, admissions = await keys.create("agent"), of(failing, clock)
     decided = await outcomes(admissions, api_key, 3)
     assert [type(one) for one in decided] == [StoreError] * 3
-    assert stored(failing) == []
+    assert await stored(home) == []
     assert let_in(await outcomes(admissions, api_key, 3)) == [1, 2, 3]
 
 
 async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
-    admissions: Admissions, keys: Keys, store: SqliteAccessStore
+    admissions: Admissions, keys: Keys, home: Home
 ) -> None:
     api_key = await keys.create("agent")
-    with counting_broken(store), pytest.raises(StoreError, match="no such table"):
-        await admissions.admit(None, api_key)
+    async with home.plain() as run:
+        await run("ALTER TABLE usage RENAME TO mislaid")
+        with pytest.raises(StoreError, match=r"no such table|does not exist"):
+            await admissions.admit(None, api_key)
+        await run("ALTER TABLE mislaid RENAME TO usage")
     assert (await admissions.admit(None, api_key)).quota.used_today == 1

@@ -1,11 +1,8 @@
 """Whole lives of purchases in any order, against a plain model of what should come of them."""
 
 import asyncio
-import shutil
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +25,10 @@ from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import BASE_URL, CountingStore, Shop, sandbox_id
+from tests.access.selling import BASE_URL, Counting, Shop, sandbox_id
+from tests.postgres.installed import installations
 from tests.serving import NOON, Clock
+from tests.store.homes import NewHome
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -69,13 +68,15 @@ class Held:
 class PurchaseMachine(RuleBasedStateMachine):
     """Checkouts, payments, claims, calls and revocations, over nights and restarts."""
 
+    new_home: NewHome
     checkouts = Bundle("checkouts")
     keys = Bundle("keys")
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.folder = Path(tempfile.mkdtemp())
+        self.place = self.new_home()
+        self.home = self.run(self.place.__aenter__())
         self.clock = Clock(NOON)
         self.shop: Shop
         self.attempts: list[int] = []
@@ -92,7 +93,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         return self.checkout("monthly")
 
     def start(self) -> None:
-        store = self.run(CountingStore.open(self.folder / "access.db"))
+        store = self.run(self.home.open_access(Counting))
         billing = SandboxBilling(store, self.clock, BASE_URL)
         self.shop = Shop(store, self.clock, billing, CHECKOUT_LIMIT)
         self.admissions = Admissions(store, self.clock, mode="test", daily_limit=DAILY_LIMIT)
@@ -100,8 +101,8 @@ class PurchaseMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "shop"):
             self.run(self.shop.store.close())
+        self.run(self.place.__aexit__(None, None, None))
         self.runner.close()
-        shutil.rmtree(self.folder)
 
     def refused(self, work: Any) -> ApiError:
         with pytest.raises(ApiError) as refusal:
@@ -236,14 +237,20 @@ class PurchaseMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("lives", "steps"), [(20, 40), pytest.param(300, 60, marks=pytest.mark.prove)]
+    ("new_home", "lives", "steps"),
+    [
+        ("sqlite", 20, 40),
+        pytest.param("sqlite", 300, 60, marks=pytest.mark.prove),
+        *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in installations()),
+    ],
+    indirect=["new_home"],
 )
 def test_whatever_happens_a_key_is_given_once_for_a_payment_and_counted_exactly(
-    lives: int, steps: int
+    new_home: NewHome, lives: int, steps: int
 ) -> None:
     SEEN.clear()
     run_state_machine_as_test(
-        PurchaseMachine,
+        type("Machine", (PurchaseMachine,), {"new_home": staticmethod(new_home)}),
         settings=settings(
             max_examples=lives,
             stateful_step_count=steps,

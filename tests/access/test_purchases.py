@@ -445,11 +445,11 @@ KILLED_WHILE_REDEEMING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store.access_rows import MembershipRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite import SqliteAccessStore
 
 async def redeem(path, token_hash):
     store = await SqliteAccessStore.open(Path(path))
-    writer = store._connections._writer
+    writer = store._engine._writer.connection
     await writer.create_function("killed", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
     dies = "CREATE TEMP TRIGGER dies AFTER INSERT ON main.keys BEGIN SELECT killed(); END"
     await writer.execute_fetchall(dies)

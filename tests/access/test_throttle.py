@@ -2,15 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
 from access.throttle import Limit, Throttle, network
 from schemas.errors import ApiError
-from store.sqlite_access import SqliteAccessStore
-from tests.access.selling import opened
+from store.access_protocol import AccessStore
 from tests.serving import NOON, Clock
+from tests.store.homes import Home, closing_store
 
 pytestmark = pytest.mark.clause("access")
 
@@ -23,8 +22,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
-    async with opened(tmp_path / "access.db") as store:
+async def store(home: Home) -> AsyncIterator[AccessStore]:
+    async with closing_store(home.open_access()) as store:
         yield store
 
 
@@ -43,7 +42,7 @@ async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | N
 
 @pytest.mark.clause("8.50")
 async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
-    store: SqliteAccessStore, clock: Clock
+    store: AccessStore, clock: Clock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", Limit.parse("20/600"))
     for _ in range(20):
@@ -56,7 +55,7 @@ async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
 
 
 async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_millisecond(
-    store: SqliteAccessStore, clock: Clock
+    store: AccessStore, clock: Clock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     assert await refused_for(throttle) is None  # at 0
@@ -73,7 +72,7 @@ async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_milliseco
     assert await refused_for(throttle) is None
 
 
-async def test_refused_attempts_do_not_count(store: SqliteAccessStore, clock: Clock) -> None:
+async def test_refused_attempts_do_not_count(store: AccessStore, clock: Clock) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     for _ in range(2):
         assert await refused_for(throttle) is None
@@ -85,9 +84,7 @@ async def test_refused_attempts_do_not_count(store: SqliteAccessStore, clock: Cl
 
 
 @pytest.mark.clause("7.27")
-async def test_addresses_and_kinds_are_counted_apart(
-    store: SqliteAccessStore, clock: Clock
-) -> None:
+async def test_addresses_and_kinds_are_counted_apart(store: AccessStore, clock: Clock) -> None:
     checkout = Throttle(store, clock, "checkout", Limit(1, 10))
     request = Throttle(store, clock, "access-request", Limit(1, 10))
     for throttle in (checkout, request):
@@ -97,20 +94,21 @@ async def test_addresses_and_kinds_are_counted_apart(
 
 
 async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
-    clock: Clock, tmp_path: Path
+    clock: Clock, home: Home
 ) -> None:
-    path = tmp_path / "access.db"
     async with AsyncExitStack() as stores:
-        both = [await stores.enter_async_context(opened(path)) for _ in range(2)]
+        both = [
+            await stores.enter_async_context(closing_store(home.open_access())) for _ in range(2)
+        ]
         throttles = [Throttle(store, clock, "checkout", TWO_IN_TEN_S) for store in both]
         answers = [await refused_for(throttle) for throttle in (*throttles, *throttles)]
         assert answers == [None, None, 10, 10]
-    async with opened(path) as reopened:
+    async with closing_store(home.open_access()) as reopened:
         assert await refused_for(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
 
 
 async def test_a_smaller_limit_holds_for_attempts_made_before(
-    store: SqliteAccessStore, clock: Clock
+    store: AccessStore, clock: Clock
 ) -> None:
     before = Throttle(store, clock, "checkout", Limit(3, 10))
     for _ in range(3):
@@ -142,7 +140,7 @@ def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
 
 
 async def test_all_addresses_of_an_ipv6_network_count_together(
-    store: SqliteAccessStore, clock: Clock
+    store: AccessStore, clock: Clock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     assert await refused_for(throttle, "2001:db8::1") is None

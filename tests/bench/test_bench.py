@@ -14,13 +14,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from bench.__main__ import BEGIN, END, FAILED, PAGE, main, measured, modules, replaced
+from bench.__main__ import FAILED, PAGE, main, measured, modules
 from bench.calls import STATE, STATE_OF_ONE, USAGE, must_be_equal, sampled
 from bench.generator import generated, is_whole
 from bench.latency import during
 from bench.load import NUMBER, SINCE, Arrivals, Call, drive, drive_at, has_wrk
 from bench.served import Ours
-from bench.table import Row, table
+from bench.table import Row, replaced, table
 from tests.serving import NOON, Served
 
 pytestmark = pytest.mark.clause("tests")
@@ -57,15 +57,17 @@ def test_a_table_tells_of_each_figure_whether_its_target_was_met():
 
 
 def test_what_lies_between_the_markers_is_replaced_and_nothing_else():
-    page = f"before\n{BEGIN}old\n{END}\nafter\n"
-    assert replaced(page, "new\n") == f"before\n{BEGIN}\nnew\n\n{END}\nafter\n"
-    assert replaced(replaced(page, "old"), "new") == replaced(page, "new")
+    begin, end = "<!-- generated: bench -->\n", "<!-- end -->"
+    page = f"{end}before\n{begin}old\n{end}\nafter\n"
+    new = replaced(page, "bench", "new\n")
+    assert new == f"{end}before\n{begin}\nnew\n\n{end}\nafter\n"
+    assert replaced(replaced(page, "bench", "old"), "bench", "new\n") == new
 
 
 def test_a_page_without_markers_is_refused_and_the_real_one_has_them():
     with pytest.raises(SystemExit):
-        replaced("no markers", "new")
-    assert "new" in replaced(PAGE.read_text(), "new")
+        replaced("no markers", "bench", "new")
+    assert "new" in replaced(PAGE.read_text(), "bench", "new")
 
 
 def test_all_modules_that_have_rows_are_run_and_have_a_line_in_the_guide():

@@ -22,6 +22,7 @@ from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.source import Fetched, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
+from store.protocol import MarketStore
 from store.rows import ChangeRow, PassRow
 from store.sqlite import SqliteMarketStore
 
@@ -70,7 +71,7 @@ class Enough(BaseException):
 class Clock:
     """A wall clock in epoch ms. A sleep moves it on to the next full step, at least as asked."""
 
-    def __init__(self, now_s: int, step_s: int = 5) -> None:
+    def __init__(self, now_s: int, step_s: int = 15) -> None:
         self.now = now_s * 1000
         self.ends_at: int | None = None
         self.watch: Callable[[], Awaitable[None]] | None = None
@@ -281,17 +282,22 @@ def stepped(rows: list[ChangeRow], ticker: str, timeframe: Timeframe = "1h") -> 
 
 
 async def check(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
-    """Hold a store against all that a script gave up to an hour; return its changes.
+    """Hold a store against all that a script gave up to an hour; return its changes."""
+    store = await SqliteMarketStore.open(path)
+    try:
+        return await checked(store, source, until)
+    finally:
+        await store.close()
+
+
+async def checked(store: MarketStore, source: ScriptedSource, until: int) -> list[ChangeRow]:
+    """Hold an open store against all that a script gave up to an hour; return its changes.
 
     Every bar was stepped once, on every timeframe, in order and in one sequence of times, and an
     audit is clean.
     """
-    store = await SqliteMarketStore.open(path)
-    try:
-        report = await Audit(store, source.universe, BEATS).run()
-        rows = [row async for row in store.changes()]
-    finally:
-        await store.close()
+    report = await Audit(store, source.universe, BEATS).run()
+    rows = [row async for row in store.changes()]
     assert report.findings == []
     created = [row.created_at for row in rows]
     assert created == sorted(set(created))

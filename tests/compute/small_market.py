@@ -11,7 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit import Audit, Report
+from compute.audit import Audit, Progressed, Report
+from compute.crew import Crews, here
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
 from compute.runs import Runs
@@ -179,9 +180,11 @@ async def prepared(
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
+    crews: Crews = here,
 ) -> Runs:
     """Return runs over a folder that are ready to catch up."""
-    runs = Runs(store, FilesSource(folder, universe), universe, indicators, lambda: market_ms(END))
+    source = FilesSource(folder, universe)
+    runs = Runs(store, source, universe, indicators, lambda: market_ms(END), crews)
     await runs.prepare()
     return runs
 
@@ -192,19 +195,24 @@ async def replay(
     universe: Universe,
     until: int = END,
     indicators: Sequence[Indicator] = INDICATORS,
+    crews: Crews = here,
 ) -> Content:
     """Replay a folder into the store at a path up to an hour; return all that it then holds."""
     async with open_store(path) as store:
-        await (await prepared(store, folder, universe, indicators)).catch_up(until)
+        await (await prepared(store, folder, universe, indicators, crews)).catch_up(until)
         return await content(store)
 
 
 async def audited(
-    path: Path, universe: Universe, indicators: Sequence[Indicator] = INDICATORS
+    path: Path,
+    universe: Universe,
+    indicators: Sequence[Indicator] = INDICATORS,
+    crews: Crews = here,
+    progressed: Progressed = lambda done, end: None,
 ) -> Report:
     """Audit the store at a path."""
-    async with open_store(path) as store:
-        return await Audit(store, universe, indicators).run()
+    async with open_store(path) as store, crews() as crew:
+        return await Audit(store, universe, indicators, crew).run(progressed)
 
 
 async def content(store: SqliteMarketStore) -> Content:

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
-from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
+from scipy.special import ndtr, ndtri
 
 from compute.indicators.bayesian_trend import ENTER, EXIT, BayesianTrend
 from tests.compute.recorded import (
@@ -35,6 +34,9 @@ def variances(x: Array) -> Array:
 
 def filtered(x: Array) -> tuple[Array, Array, Array]:
     """Return level, slope and the slope's variance, NaN variance on the first bar."""
+    # To load it takes seconds, which every collection of the tests would spend.
+    from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
+
     v = variances(x)
     model = KalmanFilter(k_endog=1, k_states=2, tolerance=0)
     model.bind(x[1:].copy())
@@ -59,12 +61,12 @@ def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
     for label, series, ours, reading in stepped(BayesianTrend(), size):
         level, slope, slope_variance = filtered(np.log(series["close"]))
         z = slope / np.sqrt(slope_variance)
-        score = 2 * norm.cdf(z) - 1
+        score = 2 * ndtr(z) - 1
         np.testing.assert_allclose(ours["level"], level, rtol=1e-12, err_msg=label)
         np.testing.assert_allclose(ours["slope"], slope, rtol=1e-9, atol=1e-13, err_msg=label)
         np.testing.assert_allclose(ours["slope_variance"], slope_variance, rtol=1e-9, err_msg=label)
         assert_values_agree(label, ours["z"], z)
-        values += assert_values_agree(label, 2 * norm.cdf(ours["z"]) - 1, score)
+        values += assert_values_agree(label, 2 * ndtr(ours["z"]) - 1, score)
         near = is_near(score, 0.60, 0.10)
         readings += assert_readings_agree(label, reading, plain_latch(score, 0.60, 0.10), near)
     print(f"bayesian_trend: {values} scores and {readings} readings agree with statsmodels")
@@ -73,5 +75,5 @@ def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
 
 
 def test_the_latch_thresholds_are_the_normal_quantiles_of_the_stated_probabilities():
-    assert pytest.approx(norm.ppf(0.80), rel=1e-15) == ENTER
-    assert pytest.approx(norm.ppf(0.55), rel=1e-14) == EXIT
+    assert pytest.approx(ndtri(0.80), rel=1e-15) == ENTER
+    assert pytest.approx(ndtri(0.55), rel=1e-14) == EXIT

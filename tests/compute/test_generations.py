@@ -22,6 +22,7 @@ from schemas.vocabulary import Timeframe
 from store.protocol import StoreError
 from store.rows import Pass
 from store.sqlite import SqliteMarketStore
+from tests.compute.crews import elsewhere
 from tests.compute.scripted import BEATS, Clock, ScriptedSource, at, check, hourly, live
 from tests.compute.small_market import Content, content, of_tickers, open_store
 from tests.compute.test_audit import alter
@@ -107,8 +108,11 @@ async def run(
 
 
 async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = WATCHED) -> Report:
-    async with open_store(path) as store:
-        return await Audit(store, source.universe, indicators).run()
+    """Audit here, and the same in blocks elsewhere."""
+    async with open_store(path) as store, elsewhere() as crew:
+        report = await Audit(store, source.universe, indicators).run()
+        assert await Audit(store, source.universe, indicators, crew).run() == report
+        return report
 
 
 def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, int]]:

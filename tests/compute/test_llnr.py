@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from statsmodels.regression.linear_model import WLS
-from statsmodels.tools import add_constant
 
 from compute.indicators.llnr import Llnr
 from tests.compute.recorded import (
@@ -64,6 +62,10 @@ def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
     ("size", "every"), [(NEWEST, 30), pytest.param(EVERYTHING, 1, marks=pytest.mark.prove)]
 )
 def test_llnr_slopes_agree_with_statsmodels_wls(size: Size, every: int):
+    # To load it takes seconds, which every collection of the tests would spend.
+    from statsmodels.regression.linear_model import WLS
+    from statsmodels.tools import add_constant
+
     require_recorded()
     design = add_constant(TIME)
     values = 0

@@ -1,6 +1,7 @@
 """The hourly loop on a clock that the tests move: nothing lost, nothing twice, nothing too soon."""
 
 import asyncio
+import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.protocol import StoreError
+from store.protocol import LockTakenError, StoreError
 from store.rows import Pass
 from store.sqlite import SqliteMarketStore
 from tests.compute.scripted import (
@@ -137,7 +138,7 @@ async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_
     tmp_path: Path,
 ):
     path, due = tmp_path / "m.db", at("11:00")
-    clock = Clock(at("10:20"))
+    clock = Clock(at("10:20"), step_s=5)
     source = script(clock, "BTC", "ETH", "SOL", "XRP", "ADA")
     arrivals = {"ETH": 200, "SOL": 235, "XRP": 300, "ADA": 1500}
     source.delays |= {(ticker, due): delay for ticker, delay in arrivals.items()}
@@ -245,7 +246,7 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
 
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = Clock(at("10:20"), step_s=5)
     source = script(clock)
     source.delays["ETH", at("12:00")] = NEVER
     seen = Seen()
@@ -343,7 +344,9 @@ async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_
     assert [minute[hour] for hour in hourly("11:00", "15:00")] == [at(time) for time in times]
 
 
-async def test_a_second_compute_stands_by_says_so_once_and_takes_over(tmp_path: Path, logs: Logs):
+async def test_a_second_loop_ends_while_another_computes_and_goes_on_after_it(
+    tmp_path: Path, logs: Logs
+):
     path = tmp_path / "m.db"
     clock = Clock(at("10:20"))
     source = script(clock)
@@ -352,21 +355,13 @@ async def test_a_second_compute_stands_by_says_so_once_and_takes_over(tmp_path: 
         with pytest.raises(Enough):
             await loop.run()
         logs.clear()
-        await live(path, source, clock, at("13:30"))
-        assert [log["event"] for log in logs] == ["standing_by"]
+        with pytest.raises(LockTakenError, match=str(os.getpid())):
+            await live(path, source, clock, at("13:30"))
         assert len(await first.passes()) == 2
-
-        async def first_ends() -> None:
-            if clock.now_s >= at("14:30"):
-                await first.close()
-
-        async with looping(path, source, source.universe, clock) as (loop, second):
-            clock.watch, clock.ends_at = first_ends, at("15:30")
-            with pytest.raises(Enough):
-                await loop.run()
-            events = [log["event"] for log in logs]
-            assert events[1:] == ["standing_by", "computing", "run", "pruned", "run"]
-            assert len(await second.passes()) == 4
+    assert logs == []
+    clock.now = at("14:30") * 1000
+    await live(path, source, clock, at("15:30"))
+    assert [log["event"] for log in logs] == ["computing", "run", "pruned", "run"]
     rows = await check(path, source, at("15:00"))
     assert {row.created_at // 60_000 * 60 for row in rows if row.close_time >= at("12:00")} == {
         at("14:30"),
@@ -472,7 +467,7 @@ async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path:
 async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs, failure: Exception, hour: str
 ):
-    clock = Clock(at("10:20"))
+    clock = Clock(at("10:20"), step_s=5)
     source = script(clock)
     to_raise = [failure] * 3
 

@@ -4,14 +4,21 @@ import re
 
 import pytest
 
-from docs.specification import ROOT, Clause, named_by_tests, read
+from docs.specification import ROOT, Clause, Holders, named_by_tests, read
 
 pytestmark = pytest.mark.clause("tests")
 
 SPECIFICATION = read()
-NAMED, WRONG = named_by_tests()
 DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
 SPEC = ROOT.parent / "shared" / "SPEC.md"
+
+ByTests = tuple[dict[str, Holders], list[str]]
+
+
+@pytest.fixture(scope="module")
+def by_tests() -> ByTests:
+    """Who names each id, and what names wrongly."""
+    return named_by_tests()
 
 
 def test_every_clause_has_an_id_of_its_own():
@@ -19,20 +26,24 @@ def test_every_clause_has_an_id_of_its_own():
     assert len(ids) == len(set(ids))
 
 
-def test_every_clause_with_a_change_is_named_by_a_test():
-    assert [c.id for c in SPECIFICATION.clauses if c.change and c.id not in NAMED] == []
+def test_every_clause_with_a_change_is_named_by_a_test(by_tests: ByTests):
+    named, _ = by_tests
+    assert [c.id for c in SPECIFICATION.clauses if c.change and c.id not in named] == []
 
 
-def test_every_promise_is_named_by_a_test():
-    assert [promise.id for promise in SPECIFICATION.promises if promise.id not in NAMED] == []
+def test_every_promise_is_named_by_a_test(by_tests: ByTests):
+    named, _ = by_tests
+    assert [promise.id for promise in SPECIFICATION.promises if promise.id not in named] == []
 
 
-def test_every_test_and_nothing_else_names_a_clause_or_a_promise():
-    assert WRONG == []
+def test_every_test_and_nothing_else_names_a_clause_or_a_promise(by_tests: ByTests):
+    _, wrong = by_tests
+    assert wrong == []
 
 
-def test_no_test_names_what_is_not_there():
-    assert {id_: list(NAMED[id_]) for id_ in NAMED.keys() - SPECIFICATION.ids} == {}
+def test_no_test_names_what_is_not_there(by_tests: ByTests):
+    named, _ = by_tests
+    assert {id_: list(named[id_]) for id_ in named.keys() - SPECIFICATION.ids} == {}
 
 
 def test_every_change_is_of_one_line_that_is_there_once():

@@ -22,6 +22,7 @@ from tests.bad_inputs import (
     STATS,
     USAGE,
 )
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -233,7 +234,7 @@ async def test_a_bad_key_is_a_result_that_says_how_to_get_one(served, headers, c
 
 @pytest.mark.clause("4.6.9", "5.25", "7.19")
 async def test_a_revoked_key_is_refused_on_both_faces(served):
-    (key,) = await served.keys.list()
+    *_, key = await served.keys.list()
     await served.keys.revoke(key.id)
     assert error_of(await served.call(STATE))["error"] == "revoked_key"
     assert (await served.rest("/state")).status_code == 403
@@ -291,22 +292,22 @@ HIDDEN = "secret"
 
 
 async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(
-    served, face, capsys, monkeypatch
+    served_alone, face, capsys, monkeypatch
 ):
-    monkeypatch.setattr(served.market, "version", lambda: int(HIDDEN))
-    status, error = await served.refusal(face, STATE, ticker="secret")
+    monkeypatch.setattr(served_alone.market, "version", lambda: int(HIDDEN))
+    status, error = await served_alone.refusal(face, STATE, ticker="secret")
     assert (status, error["error"]) == (500, "unavailable")
     assert set(error) == {"error", "message", "docs"}
     logged = capsys.readouterr().out
     assert "call_failed" in logged
-    for secret in (served.api_key, "secret"):
+    for secret in (served_alone.api_key, "secret"):
         assert secret not in logged + error["message"]
 
 
 async def test_an_unexpected_failure_outside_of_a_tool_is_an_internal_error(
-    served, capsys, monkeypatch
+    served_alone, capsys, monkeypatch
 ):
-    monkeypatch.setattr(served.market, "version", lambda: int(HIDDEN))
-    answer = await served.rpc("tools/list")
+    monkeypatch.setattr(served_alone.market, "version", lambda: int(HIDDEN))
+    answer = await served_alone.rpc("tools/list")
     assert answer["error"] == {"code": -32603, "message": "internal error"}
     assert "mcp_request_failed" in capsys.readouterr().out

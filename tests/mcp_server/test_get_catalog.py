@@ -15,6 +15,7 @@ from tests.bad_inputs import CATALOG, STATE, STATS
 from tests.compute.small_market import write_bars
 from tests.full_board import size_in
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, coverage, work
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -174,10 +175,10 @@ async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothin
 
 
 @pytest.mark.clause("2.7.18")
-async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served, face):
+async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served_alone, face):
     followed = changed(coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
-    await served.market.publish_coverage(followed)
-    alerts = (await served.answer(face, CATALOG))["tiers"]["alerts"]
+    await served_alone.market.publish_coverage(followed)
+    alerts = (await served_alone.answer(face, CATALOG))["tiers"]["alerts"]
     assert alerts["tickers"] == ["BTC", "XAU"]
     assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 3 * 7)
 
@@ -192,19 +193,21 @@ async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(s
 
 @pytest.mark.clause("1.2")
 @pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])
-async def test_the_list_is_the_same_on_any_clock(served, face, removed_on):
-    before = await served.answer(face, CATALOG)
-    await served.market.publish_coverage(changed(coverage(), MATIC={"removed_on": removed_on}))
-    after = await served.answer(face, CATALOG)
+async def test_the_list_is_the_same_on_any_clock(served_alone, face, removed_on):
+    before = await served_alone.answer(face, CATALOG)
+    await served_alone.market.publish_coverage(
+        changed(coverage(), MATIC={"removed_on": removed_on})
+    )
+    after = await served_alone.answer(face, CATALOG)
     assert {**after, "meta": None} == {**before, "meta": None}
 
 
 @pytest.mark.clause("4.2.2")
-async def test_a_newly_published_coverage_is_seen_by_the_next_call(served, face):
-    await served.answer(face, CATALOG)
+async def test_a_newly_published_coverage_is_seen_by_the_next_call(served_alone, face):
+    await served_alone.answer(face, CATALOG)
     fewer = coverage().model_copy(update={"assets": ASSETS[:2]})
-    await served.market.publish_coverage(fewer)
-    answer = await served.answer(face, CATALOG)
+    await served_alone.market.publish_coverage(fewer)
+    answer = await served_alone.answer(face, CATALOG)
     assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
 
 
@@ -231,12 +234,12 @@ async def test_an_indicators_note_and_status_are_those_published(whole, face):
 
 @pytest.mark.clause("2.7.9", "3.5.1", "3.5.2")
 @pytest.mark.parametrize("status", ["stable", "experimental", "legacy"])
-async def test_an_indicator_has_the_status_that_was_published(served, face, status):
+async def test_an_indicator_has_the_status_that_was_published(served_alone, face, status):
     known = coverage().indicators
     first = known[0].model_copy(update={"status": status})
     held = coverage().model_copy(update={"indicators": (first, *known[1:])})
-    await served.market.publish_coverage(held)
-    listed = (await served.answer(face, CATALOG))["indicators"]
+    await served_alone.market.publish_coverage(held)
+    listed = (await served_alone.answer(face, CATALOG))["indicators"]
     assert [one["status"] for one in listed] == [status, *["stable"] * 6]
 
 
@@ -311,10 +314,10 @@ DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
     ids=["simulated", "recorded", "nothing", "live"],
 )
 async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
-    served, face, published, said
+    served_alone, face, published, said
 ):
-    await served.market.publish_coverage(published)
-    answer = await served.answer(face, CATALOG)
+    await served_alone.market.publish_coverage(published)
+    answer = await served_alone.answer(face, CATALOG)
     note, meta = answer["note"], answer["meta"]
     assert "not investment advice" in note
     parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)

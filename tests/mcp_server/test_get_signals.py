@@ -3,6 +3,7 @@ import pytest
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
 from tests.bad_inputs import SIGNALS, STATE
 from tests.serving import HOUR_MS, NOON, Served, change, coverage, flips, work
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -71,16 +72,16 @@ async def test_a_row_has_exactly_the_fields_of_its_table(served):
     ],
 )
 async def test_a_change_is_named_after_where_it_came_from_and_went(
-    served, face, before, after, kind
+    served_alone, face, before, after, kind
 ):
     numbers = {name: number for number, name in READING_NAMES.items()}
     later = NOON + 3_600_000
     moved = change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
-    await served.market.commit(work(later, [moved]))
-    row = (await served.answer(face, SIGNALS, limit=1))["signals"][0]
+    await served_alone.market.commit(work(later, [moved]))
+    row = (await served_alone.answer(face, SIGNALS, limit=1))["signals"][0]
     assert row["transition"] == {"from": before, "to": after}
     assert (row["direction"], row["change_type"]) == (after, kind)
-    (asset,) = (await served.answer(face, STATE, ticker="ETH", indicator="llnr"))["assets"]
+    (asset,) = (await served_alone.answer(face, STATE, ticker="ETH", indicator="llnr"))["assets"]
     assert asset["signals"]["llnr"]["1d"] == after
 
 
@@ -92,17 +93,17 @@ async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served, 
 
 
 @pytest.mark.clause("4.7.5", "4.7.7")
-async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(served, face):
+async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(served_alone, face):
     published = coverage()
     renamed = [
         one.model_copy(update={"name": "Second Wind"}) if one.id == "enzo" else one
         for one in published.indicators
     ]
-    await served.market.publish_coverage(
+    await served_alone.market.publish_coverage(
         published.model_copy(update={"indicators": tuple(renamed)})
     )
     for name in ("enzo", "Second Wind", "second-wind"):
-        rows = (await served.answer(face, SIGNALS, indicator=name))["signals"]
+        rows = (await served_alone.answer(face, SIGNALS, indicator=name))["signals"]
         assert {(row["indicator"], row["indicator_name"]) for row in rows} == {
             ("enzo", "Second Wind")
         }
@@ -157,16 +158,16 @@ async def test_a_page_says_which_limit_and_offset_it_used(served, face, offset, 
 
 
 @pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
-async def test_a_page_has_up_to_200_rows_and_50_unless_said(served, face):
+async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, face):
     later = NOON + 300 * 3_600_000
-    await served.market.commit(work(later, flips(later, 201)))
+    await served_alone.market.commit(work(later, flips(later, 201)))
     for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
-        answer = await served.answer(face, SIGNALS, **arguments)
+        answer = await served_alone.answer(face, SIGNALS, **arguments)
         assert len(answer["signals"]) == answer["pagination"]["returned"] == rows
         assert answer["pagination"]["limit"] == rows
         assert answer["pagination"]["has_more"] is True
     for limit in (0, 201):
-        status, error = await served.refusal(face, SIGNALS, limit=limit)
+        status, error = await served_alone.refusal(face, SIGNALS, limit=limit)
         assert (status, error["error"]) == (400, "invalid_parameter")
 
 
@@ -181,26 +182,26 @@ async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served
 
 
 @pytest.mark.clause("4.7.20")
-async def test_rows_that_come_between_two_pages_shift_the_second(served, face):
-    first = (await served.answer(face, SIGNALS, limit=4))["signals"]
+async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, face):
+    first = (await served_alone.answer(face, SIGNALS, limit=4))["signals"]
     later = NOON + HOUR_MS
-    await served.market.commit(work(later, flips(later, 2)))
-    second = (await served.answer(face, SIGNALS, limit=4, offset=4))["signals"]
+    await served_alone.market.commit(work(later, flips(later, 2)))
+    second = (await served_alone.answer(face, SIGNALS, limit=4, offset=4))["signals"]
     assert second[:2] == first[2:]
 
 
 @pytest.mark.clause("4.6.12", "4.7.22")
-async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served, face):
+async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alone, face):
     later = NOON + 10 * HOUR_MS
-    await served.market.commit(work(later, flips(later, 4)))
-    rows = (await served.answer(face, SIGNALS))["signals"]
+    await served_alone.market.commit(work(later, flips(later, 4)))
+    rows = (await served_alone.answer(face, SIGNALS))["signals"]
     newest = {
         (row["ticker"], row["indicator"], row["timeframe"]): row["direction"]
         for row in reversed(rows)
     }
     held = {
         (asset["ticker"], indicator, timeframe): reading
-        for asset in (await served.answer(face, STATE))["assets"]
+        for asset in (await served_alone.answer(face, STATE))["assets"]
         for indicator, readings in asset["signals"].items()
         for timeframe, reading in readings.items()
     }
@@ -214,23 +215,23 @@ async def test_has_more_is_false_when_the_page_ends_with_the_last_row(served):
 
 
 @pytest.mark.clause("2.1.1", "2.2.5", "4.7.19")
-async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served):
-    seen = [row["id"] for row in (await signals(served))["signals"]]
-    cursor = (await signals(served))["pagination"]["next_cursor"]
-    assert (await signals(served, since=cursor))["signals"] == []
+async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_alone):
+    seen = [row["id"] for row in (await signals(served_alone))["signals"]]
+    cursor = (await signals(served_alone))["pagination"]["next_cursor"]
+    assert (await signals(served_alone, since=cursor))["signals"] == []
     later = NOON + 3_600_000
-    await served.market.commit(work(later, flips(later, 2)))
-    fresh = (await signals(served, since=cursor))["signals"]
+    await served_alone.market.commit(work(later, flips(later, 2)))
+    fresh = (await signals(served_alone, since=cursor))["signals"]
     assert len(fresh) == 2
     assert not set(seen) & {row["id"] for row in fresh}
 
 
 @pytest.mark.clause("6.11")
-async def test_polling_faster_than_the_runs_returns_identical_data(served, face):
+async def test_polling_faster_than_the_runs_returns_identical_data(served_alone, face):
     answers = []
     for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
-        served.clock.now = now
-        answer = await served.answer(face, SIGNALS, since="2026-09-30T12:03:00.000Z")
+        served_alone.clock.now = now
+        answer = await served_alone.answer(face, SIGNALS, since="2026-09-30T12:03:00.000Z")
         del answer["meta"]["nothing_new_before"]
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
@@ -254,10 +255,10 @@ async def test_since_is_exclusive_in_every_spelling(served, since):
 
 
 @pytest.mark.clause("8.38", "8.40")
-async def test_rows_beyond_retention_are_never_returned(served):
+async def test_rows_beyond_retention_are_never_returned(served_alone):
     later = NOON + 365 * 86_400_000
-    await served.market.commit(work(later, [change(later, "ETH", "llnr", "1d", -1, 1)]))
-    answer = await signals(served, since="2020-01-01T00:00:00Z")
+    await served_alone.market.commit(work(later, [change(later, "ETH", "llnr", "1d", -1, 1)]))
+    answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
     # The rows of NOON's own pass but the first are younger than 365 days.
     assert len(answer["signals"]) == 6
     assert answer["meta"]["retention_days"] == {"universe": 365, "alerts": 90}

@@ -5,6 +5,7 @@ import pytest
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS
 from tests.bad_inputs import CATALOG, STATE
 from tests.serving import NOON, Served, change, work
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -67,12 +68,12 @@ async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(serv
 
 
 @pytest.mark.clause("2.4.11")
-async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served, face):
-    before = await served.answer(face, STATE)
+async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, face):
+    before = await served_alone.answer(face, STATE)
     later = NOON + 500 * DAY_MS
-    await served.market.commit(work(later, [change(later, "BTC", "enzo", "1h", -1, 1)]))
-    assert await served.market.prune() > 0
-    after = await served.answer(face, STATE)
+    await served_alone.market.commit(work(later, [change(later, "BTC", "enzo", "1h", -1, 1)]))
+    assert await served_alone.market.prune() > 0
+    after = await served_alone.answer(face, STATE)
     assert keys(after) == keys(before)
     assert "dexter" in keys(after)["MATIC"]
 
@@ -166,11 +167,11 @@ async def test_an_empty_answer_says_what_empty_means(served):
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.4", "4.6.6")
-async def test_a_committed_pass_is_seen_by_the_next_call(served):
-    before = await state(served, ticker="XAU", indicator="enzo")
+async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
+    before = await state(served_alone, ticker="XAU", indicator="enzo")
     later = NOON + 3_600_000
-    await served.market.commit(work(later, [change(later, "XAU", "enzo", "1d", 1, -1)]))
-    after = await state(served, ticker="XAU", indicator="enzo")
+    await served_alone.market.commit(work(later, [change(later, "XAU", "enzo", "1d", 1, -1)]))
+    after = await state(served_alone, ticker="XAU", indicator="enzo")
     assert before["assets"][0]["signals"] == {"enzo": {"1d": "bearish"}}
     assert after["assets"][0]["signals"] == {"enzo": {"1d": "bullish"}}
     assert after["as_of"] == "2026-09-30T13:03:00.000Z"

@@ -33,6 +33,7 @@ from tests.serving import (
     running,
     work,
 )
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -126,11 +127,11 @@ async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face)
 
 
 @pytest.mark.clause("2.13.1")
-async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served, face):
+async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, face):
     later = NOON + HOUR_MS
     row = change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
-    await served.market.commit(work(later, [row]))
-    tier = (await served.answer(face, STATS))["universe_tier"]
+    await served_alone.market.commit(work(later, [row]))
+    tier = (await served_alone.answer(face, STATS))["universe_tier"]
     assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1
     assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
 
@@ -199,9 +200,9 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
 
 
 @pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
-async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served, face):
-    await publish_alerts(served)
-    tier = (await served.answer(face, STATS))["alerts_tier"]
+async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, face):
+    await publish_alerts(served_alone)
+    tier = (await served_alone.answer(face, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
     indicators = tally(tier["by_indicator"], "indicator")
     assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
@@ -213,9 +214,9 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served, f
 
 
 @pytest.mark.clause("2.13.2")
-async def test_followed_assets_without_alerts_count_zero(served, face):
-    await served.market.publish_coverage(followed_coverage())
-    tier = (await served.answer(face, STATS))["alerts_tier"]
+async def test_followed_assets_without_alerts_count_zero(served_alone, face):
+    await served_alone.market.publish_coverage(followed_coverage())
+    tier = (await served_alone.answer(face, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
@@ -235,8 +236,8 @@ async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_
     assert (await served_empty.rest("/stats")).headers["retry-after"] == "900"
 
 
-async def test_a_version_is_counted_once_however_many_ask(served, face, tmp_path):
-    async with served_by(CountingStore, served, tmp_path) as counting:
+async def test_a_version_is_counted_once_however_many_ask(served_alone, face, tmp_path):
+    async with served_by(CountingStore, served_alone, tmp_path) as counting:
         await asyncio.gather(*(counting.answer(face, STATS) for _ in range(12)))
         await counting.answer("rest", STATS)
         assert counting.market.asked == 2  # once a tier
@@ -248,8 +249,8 @@ async def test_a_version_is_counted_once_however_many_ask(served, face, tmp_path
 
 
 @pytest.mark.clause("4.4.2", "7.29")
-async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served, face, tmp_path):
-    async with served_by(FailingStore, served, tmp_path) as failing:
+async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served_alone, face, tmp_path):
+    async with served_by(FailingStore, served_alone, tmp_path) as failing:
         status, error = await failing.refusal(face, STATS)
         assert (status, error["error"]) == (503, "unavailable")
         assert "disk" not in error["message"]
@@ -275,9 +276,9 @@ async def test_a_tool_without_arguments_refuses_any(served):
     assert "this call takes no arguments" in error["message"]
 
 
-async def test_the_description_tells_the_size(served):
-    await publish_alerts(served)
-    text = json.dumps(await served.answer("mcp", STATS), separators=(",", ":"))
+async def test_the_description_tells_the_size(served_alone):
+    await publish_alerts(served_alone)
+    text = json.dumps(await served_alone.answer("mcp", STATS), separators=(",", ":"))
     assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
 
 

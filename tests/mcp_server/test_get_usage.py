@@ -7,6 +7,7 @@ from mcp_server.tools.get_usage import DESCRIPTION
 from tests.bad_inputs import USAGE
 from tests.full_board import size_in
 from tests.serving import serving
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -17,11 +18,11 @@ async def test_a_caller_learns_whose_key_it_sent(served, face):
 
 
 @pytest.mark.clause("2.11.1")
-async def test_every_key_has_its_own_label(served):
-    other = {"Authorization": f"Bearer {await served.keys.create('the other one')}"}
-    result = await served.call(USAGE, headers=other)
+async def test_every_key_has_its_own_label(served_alone):
+    other = {"Authorization": f"Bearer {await served_alone.keys.create('the other one')}"}
+    result = await served_alone.call(USAGE, headers=other)
     assert result["structuredContent"]["key"] == {"label": "the other one"}
-    response = await served.rest("/usage", **other)
+    response = await served_alone.rest("/usage", **other)
     assert response.json()["key"] == {"label": "the other one"}
 
 
@@ -41,8 +42,8 @@ async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
 
 @pytest.mark.clause("2.11.2", "2.11.5")
 async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(tmp_path, face):
-    async with serving(tmp_path, provider=NoBilling(), daily_limit=5) as served:
-        answer = await served.answer(face, USAGE)
+    async with serving(tmp_path, provider=NoBilling(), daily_limit=5) as served_alone:
+        answer = await served_alone.answer(face, USAGE)
     assert answer["mode"] is None
     assert answer["quota"]["remaining_today"] == 4
     assert "5 a UTC day" in answer["meta"]["counted"]
@@ -75,10 +76,10 @@ async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
 
 
 @pytest.mark.clause("3.5.3", "3.5.4")
-async def test_a_revoked_key_is_refused(served, face):
-    (key,) = await served.keys.list()
-    await served.keys.revoke(key.id)
-    status, error = await served.refusal(face, USAGE)
+async def test_a_revoked_key_is_refused(served_alone, face):
+    (key,) = await served_alone.keys.list()
+    await served_alone.keys.revoke(key.id)
+    status, error = await served_alone.refusal(face, USAGE)
     assert (status, error["error"]) == (403, "revoked_key")
 
 

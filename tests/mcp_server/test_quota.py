@@ -25,7 +25,7 @@ from tests.bad_inputs import (
 )
 from tests.serving import Face, Served, counting_broken, coverage, serving
 from tests.store.rows import plainly
-from tests.store.test_sqlite_purchases import CLAIM, MEMBER
+from tests.store.test_purchases import CLAIM, MEMBER
 
 pytestmark = pytest.mark.clause("access")
 
@@ -109,7 +109,7 @@ def quota_of(headers: Any) -> tuple[int, int, str] | None:
 
 def counted(served: Served) -> int:
     """Return how many calls of all keys are stored as counted."""
-    (row,) = plainly(served.access._connections.path, "SELECT coalesce(sum(used), 0) FROM usage")
+    (row,) = plainly(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
     total: int = row[0]
     return total
 

@@ -20,6 +20,7 @@ from store.rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Pass
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import SIGNALS
 from tests.serving import HOUR_MS, NOON, Face, Served, serving
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("feed")
 

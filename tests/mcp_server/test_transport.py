@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from mcp_server.gate import Gate
 from mcp_server.transport import accepts_json
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.rest_shim.test_routes import KEYED_PATHS, OPEN_PATHS
 from tests.serving import HOUR_MS, NOON, Served, change, work
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -60,11 +61,11 @@ async def test_a_tag_is_looked_for_in_all_that_the_client_names(
     assert (await get(served, If_None_Match=given)).status_code == status
 
 
-async def test_another_version_has_another_tag(served: Served):
-    before = (await get(served)).headers["etag"]
+async def test_another_version_has_another_tag(served_alone: Served):
+    before = (await get(served_alone)).headers["etag"]
     later = NOON + HOUR_MS
-    await served.market.commit(work(later, [change(later, "BTC", "enzo", "1h", 0, 1)]))
-    after = await get(served, If_None_Match=before)
+    await served_alone.market.commit(work(later, [change(later, "BTC", "enzo", "1h", 0, 1)]))
+    after = await get(served_alone, If_None_Match=before)
     assert (after.status_code, after.headers["etag"] == before) == (200, False)
 
 

@@ -12,6 +12,7 @@ from rest_shim.manifest import manifest
 from schemas.manifest import Manifest
 from tests.rest_shim.document import served_document
 from tests.serving import coverage, serving
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
 
@@ -157,11 +158,11 @@ async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(serv
     assert set(numbers.values()) == {None}
 
 
-async def test_it_follows_what_is_published(served):
-    shown = await served_manifest(served)
+async def test_it_follows_what_is_published(served_alone):
+    shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("simulated", True)
-    await served.market.publish_coverage(coverage("live"))
-    shown = await served_manifest(served)
+    await served_alone.market.publish_coverage(coverage("live"))
+    shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("live", False)
 
 
@@ -196,8 +197,8 @@ def test_the_limits_are_those_of_the_specification():
 
 
 async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
-    async with serving(tmp_path, daily_limit=1234) as served:
-        limits = (await served_manifest(served))["limits"]
+    async with serving(tmp_path, daily_limit=1234) as served_alone:
+        limits = (await served_manifest(served_alone))["limits"]
     assert limits["daily_quota"] == 1234
     for said in ("1,234 a UTC day", "REST and MCP", "401", "403", "429"):
         assert said in limits["note"]
@@ -216,8 +217,8 @@ def test_how_keys_are_had_is_told_by_mode(mode, said):
     assert said in manifest("http://h", None, mode).auth.note
 
 
-async def test_the_mode_is_that_of_the_billing(served, tmp_path):
-    assert "nothing is charged" in (await served_manifest(served))["auth"]["note"]
+async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
+    assert "nothing is charged" in (await served_manifest(served_alone))["auth"]["note"]
     folder = tmp_path / "off"
     folder.mkdir()
     async with serving(folder, provider=NoBilling()) as unbilled:
@@ -291,12 +292,12 @@ async def test_the_call_to_poll_with_gives_what_is_new(served):
 
 
 @pytest.mark.clause("1.3", "1.44", "1.45", "1.46")
-async def test_the_legal_part_says_in_short_what_the_terms_say(served):
-    legal = (await served_manifest(served))["legal"]
+async def test_the_legal_part_says_in_short_what_the_terms_say(served_alone):
+    legal = (await served_manifest(served_alone))["legal"]
     assert legal["disclaimer"] == "Informational indicator readings, not investment advice."
     assert legal["service_level"] == "No formal uptime SLA and no status page."
     assert "separate written agreement" in legal["redistribution"]
-    asked = await served.client.post(
+    asked = await served_alone.client.post(
         legal["redistribution_request"], json={"contact_email": "agent@example.com"}
     )
     assert (asked.status_code, asked.json()["status"]) == (201, "received")

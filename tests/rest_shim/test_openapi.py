@@ -173,7 +173,7 @@ def test_every_object_has_only_the_fields_of_its_kind():
 
 
 @pytest.mark.clause("4.11.7", "7.9")
-@pytest.mark.parametrize(("operation", "statuses"), SPECIFIED.items(), ids=lambda part: str(part))
+@pytest.mark.parametrize(("operation", "statuses"), SPECIFIED.items(), ids=map(" ".join, SPECIFIED))
 def test_every_status_of_the_specification_is_listed(operation, statuses):
     listed = DOCUMENT.operation(*operation)["responses"]
     assert statuses <= {int(status) for status in listed}

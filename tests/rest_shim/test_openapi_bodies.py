@@ -3,6 +3,7 @@ import pytest
 from rest_shim.openapi import openapi
 from tests.rest_shim.document import Document
 from tests.serving import coverage
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

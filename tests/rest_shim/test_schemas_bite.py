@@ -14,6 +14,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.sample import sample_text
 from tests.bad_inputs import PATHS, as_path
 from tests.rest_shim.document import served_document
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

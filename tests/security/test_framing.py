@@ -7,6 +7,7 @@ import pytest
 
 from tests.security.wire import HOST, LAST, exchanged, statuses
 from tests.serving import Served
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

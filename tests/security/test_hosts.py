@@ -5,6 +5,7 @@ import pytest
 from tests.rest_shim.document import served_operations
 from tests.security.wire import LAST, exchanged, statuses
 from tests.serving import Served
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -16,6 +16,7 @@ from tests.bad_inputs import PATHS
 from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, kept
 from tests.security.wire import HOST, LAST, exchanged, statuses
 from tests.serving import Served
+from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -80,15 +81,15 @@ def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("share", [len(TOOLS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(TOOLS)))
 async def test_a_tool_refuses_or_answers_whatever_stands_in_its_arguments(
-    served: Served, tmp_path: Path, number: int, share: int
+    served_alone: Served, tmp_path: Path, number: int, share: int
 ):
     tool, before = TOOLS[number], kept(tmp_path, without=COUNTED)
     for arguments in given_to(tool, HOSTILE[number % share :: share]):
         params = {"name": tool.name, "arguments": arguments}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        assert is_result(await served.post(body, **served.key_headers))
+        assert is_result(await served_alone.post(body, **served_alone.key_headers))
         query = urlencode(arguments, errors="surrogatepass")
-        answer = await served.rest(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
+        answer = await served_alone.rest(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
         assert is_refused_or_answered(answer, (200, 400))
     assert kept(tmp_path, without=COUNTED) == before
 
@@ -96,15 +97,15 @@ async def test_a_tool_refuses_or_answers_whatever_stands_in_its_arguments(
 @pytest.mark.parametrize("share", [len(FIELDS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(FIELDS)))
 async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
-    served: Served, tmp_path: Path, number: int, share: int
+    served_alone: Served, tmp_path: Path, number: int, share: int
 ):
     before = kept(tmp_path, without=SALES)
     path, name = FIELDS[number]
     least = {} if path == CLAIM else {"contact_email": "agent@example.com"}
     for value in HOSTILE[number % share :: share]:
         for body in ({name: value}, {str(value): value}):
-            served.clock.now += 600_000
-            answer = await served.client.post(path, content=json.dumps(least | body))
+            served_alone.clock.now += 600_000
+            answer = await served_alone.client.post(path, content=json.dumps(least | body))
             assert is_refused_or_answered(answer, (200, 201, 400, 404))
             assert "api_key" not in answer.text
     assert kept(tmp_path, without=SALES) == before
@@ -133,14 +134,16 @@ async def test_a_raw_path_is_looked_up_as_it_stands(served: Served, target: byte
 
 
 @pytest.mark.parametrize("name", HEADERS)
-async def test_a_header_is_refused_or_passed_over_whatever_it_holds(served: Served, name: str):
+async def test_a_header_is_refused_or_passed_over_whatever_it_holds(
+    served_alone: Served, name: str
+):
     for payload in PAYLOADS:
         value = payload[:3_000].encode()
         if not set(b"\x00\r\n") & set(value):
             call = {"name": "signals_get_state"}
             body = {**PING, "method": "tools/call", "params": call}
             sent = [(name.encode(), value)]
-            answer = await served.client.post("/api/v1/mcp", json=body, headers=sent)
+            answer = await served_alone.client.post("/api/v1/mcp", json=body, headers=sent)
             assert answer.status_code in (200, 400, 403, 406, 415)
             assert "Traceback" not in answer.text
 

@@ -112,9 +112,9 @@ async def test_the_store_is_asked_for_hashes_alone(served: Served):
     )
     secrets = [served.api_key, UNKNOWN_KEY, WRONG_TOKEN, begun.json()["claim_token"]]
     statements: list[str] = []
-    connections = served.access._connections
+    connections = served.access._engine
     for connection in (connections._reader, connections._writer):
-        await connection.set_trace_callback(statements.append)
+        await connection.connection.set_trace_callback(statements.append)
     for secret in secrets:
         await served.rest("/usage", x_api_key=secret)
         await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})

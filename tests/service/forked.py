@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import service.serve  # noqa: F401 (`serve` imports it when it runs)
+import store.postgres  # noqa: F401 (so does whoever opens one)
 from service.cli import main
 
 FORKING = multiprocessing.get_context("forkserver")

@@ -9,11 +9,11 @@ import pytest
 
 from service.access_commands import escaped
 from store.access_rows import AccessRequestRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite import SqliteAccessStore
 from tests.service.commands import signals
 from tests.service.test_cli import only_line, write_bars
 from tests.store.rows import one_call
-from tests.store.test_sqlite_purchases import CLAIM, KEY_HASH, MEMBER, NOW
+from tests.store.test_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 
 pytestmark = pytest.mark.clause("operation")
 

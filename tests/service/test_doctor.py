@@ -10,7 +10,7 @@ import pytest
 from rest_shim.client_address import NOTICE
 from schemas.vocabulary import DAY_MS
 from store.access_rows import Notice
-from store.migrations import ACCESS_MIGRATIONS, migrate
+from store.sqlite_migrations import ACCESS_MIGRATIONS, migrate
 from tests.service.commands import signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_billing import STRIPE, selling
@@ -60,7 +60,7 @@ def test_a_store_that_is_well_is_all_ok(well, source):
     status, told = examined(well, source=source)
     assert status == 0
     assert {grade for findings in told.values() for grade, _ in findings} == {"ok"}
-    assert list(told) == ["settings", "store", "runs", "source", "disk", "billing", "proxies"]
+    assert list(told) == ["settings", "store", "disk", "runs", "source", "billing", "proxies"]
     assert "SIGNALS_SOURCE" in told["settings"][0][1]
     assert "played to its end" in told["runs"][0][1]
     assert told["source"] == [("ok", source)]

@@ -22,14 +22,15 @@ SERVING = {"mcp_server.calls", "rest_shim.endpoints", "starlette", "uvicorn"}
 COMPUTING = {"compute.runs", "compute.universe", "numpy"}
 CALLING = {"httpx", "httpx2", "mcp", "mcp_types"}
 NEVER = {"jsonschema", "pydantic_settings", "rich.progress", "stripe"}
-ALL = SERVING | COMPUTING | CALLING | NEVER
+SQLITE, POSTGRES = {"aiosqlite"}, {"asyncpg"}
+ALL = SERVING | COMPUTING | CALLING | NEVER | SQLITE | POSTGRES
 
 
-def loaded(folder: Path, *arguments: str) -> set[str]:
+def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
     """Return the modules that a command has loaded at its end."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments],
-        env=environment(folder, port="1", api_key="ek_none"),
+        env=environment(folder, port="1", api_key="ek_none", **settings),
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -42,21 +43,39 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
 @pytest.mark.parametrize(
     ("arguments", "needed"),
     [
-        (["keys", "create", "--label", "me"], set()),
+        (["keys", "create", "--label", "me"], SQLITE),
         pytest.param(["--help"], set(), marks=pytest.mark.prove),
-        pytest.param(["keys", "list"], set(), marks=pytest.mark.prove),
-        pytest.param(["access-requests"], set(), marks=pytest.mark.prove),
+        pytest.param(["keys", "list"], SQLITE, marks=pytest.mark.prove),
+        pytest.param(["access-requests"], SQLITE, marks=pytest.mark.prove),
         pytest.param(["backup"], set(), marks=pytest.mark.prove),
         pytest.param(["prune"], {"numpy"}, marks=pytest.mark.prove),
         (["audit", "--public", "http://127.0.0.1:1"], {"httpx2"}),
         pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
         (["stdio"], CALLING - {"httpx"} | SERVING - {"rest_shim.endpoints"}),
-        pytest.param(["doctor"], COMPUTING | {"starlette"}, marks=pytest.mark.prove),
+        pytest.param(
+            ["doctor"], COMPUTING | SQLITE | {"mcp_types", "starlette"}, marks=pytest.mark.prove
+        ),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
 def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, needed):
     assert loaded(tmp_path, *arguments) & ALL - needed == set()
+
+
+@pytest.mark.clause("postgres")
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["keys", "list"], set()),
+        pytest.param(["prune"], set(), marks=pytest.mark.prove),
+        pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
+        pytest.param(["compute"], COMPUTING | {"mcp_types", "starlette"}, marks=pytest.mark.prove),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_on_postgresql_loads_no_other_engine(tmp_path, arguments, needed):
+    told = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
+    assert told & ALL - needed == POSTGRES
 
 
 def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
@@ -68,4 +87,4 @@ def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
         text=True,
         check=True,
     )
-    assert set(done.stdout.split()) & (NEVER | {"httpx2", "mcp"}) == set()
+    assert set(done.stdout.split()) & (NEVER | SQLITE | POSTGRES | {"httpx2", "mcp"}) == set()

@@ -79,7 +79,7 @@ def test_a_library_that_logs_a_traceback_gets_one_line_without_its_values(librar
     finally:
         structlog.reset_defaults()
     lines = err.getvalue().splitlines()
-    assert len(lines) == len(libraries) == 2
+    assert len(lines) == len(libraries) == 3
     for line in lines:
         assert 'said="It failed"' in line
         assert "failure=ValueError" in line

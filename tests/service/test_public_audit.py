@@ -15,7 +15,7 @@ from tests.service.commands import signals
 from tests.service.conftest import service_of
 from tests.serving import HOUR_MS, NOON, change, flips, work
 
-pytestmark = pytest.mark.clause("audit")
+pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("few_authorities")]
 
 KEY = "ek_" + "k" * 43
 CHECKED = [

@@ -14,7 +14,7 @@ from service.cli import main
 from tests.service.commands import signals
 from tests.service.test_cli import only_line
 
-pytestmark = pytest.mark.clause("audit")
+pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("few_authorities")]
 
 KEY = "ek_" + "k" * 43
 

@@ -6,9 +6,7 @@ import re
 import signal
 import socket
 import sqlite3
-import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
@@ -26,17 +24,16 @@ from service.computing import OVER, compute
 from service.serve import serve
 from service.settings import Settings
 from tests.service.commands import (
-    COMMAND,
     Running,
     environment,
-    faketime,
     free_port,
     running,
     signals,
 )
+from tests.service.forked import Forked
 from tests.service.test_cli import write_bars
 
-pytestmark = pytest.mark.clause("operation")
+pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("few_authorities")]
 
 HOUR_MS = 3_600_000
 STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
@@ -148,7 +145,7 @@ def test_a_second_start_goes_on_from_the_store(first_start, market):
 def on_a_terminal(folder: Path, **settings: str) -> Iterator[Running]:
     ours, theirs = pty.openpty()
     env = environment(folder, universe=str(folder / "universe.toml"), **settings)
-    process = subprocess.Popen([*COMMAND, "serve"], env=env, cwd=folder, stderr=theirs)
+    process = Forked(folder, ["serve"], env, theirs)
     os.close(theirs)
     started = Running(process, ours)
     try:
@@ -259,14 +256,12 @@ def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
 
 
 def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_ends(market):
-    # The clock runs faster where it can, for one that stands by looks every ten seconds.
-    now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-    universe, faked = str(market / "universe.toml"), faketime(now, 20)
+    universe = str(market / "universe.toml")
     api_key = signals(market, "keys", "create", "--label", "tests").stdout.strip()
-    with running(market, "compute", faked=faked, universe=universe) as first:
+    with running(market, "compute", universe=universe) as first:
         first.says("Computing ")
         port = free_port()
-        with running(market, "serve", faked=faked, port=port, universe=universe) as second:
+        with running(market, "serve", port=port, universe=universe) as second:
             assert str(first.process.pid) in second.says("Standing by")
             second.says("--header")
             state = f"http://127.0.0.1:{port}/api/v1/state"
@@ -274,7 +269,7 @@ def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_
             first.process.kill()
             second.says("event=computing")
             port = free_port()
-            with running(market, "serve", faked=faked, port=port, universe=universe) as third:
+            with running(market, "serve", port=port, universe=universe) as third:
                 assert str(second.process.pid) in third.says("Standing by")
                 third.says("--header")
                 assert second.stop(signal.SIGTERM) == 0

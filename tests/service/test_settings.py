@@ -2,6 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
 from service.cli import _parser
@@ -25,6 +26,8 @@ def shown(default: object) -> str:
     """Return a default as one writes it into the environment."""
     if default is None:
         return ""
+    if isinstance(default, SecretStr):
+        return default.get_secret_value()
     return str(int(default)) if isinstance(default, bool) else str(default)
 
 
@@ -48,10 +51,10 @@ def test_the_clients_variable_is_known_and_ignored():
     [
         ("SIGNALS_PORT", "http"),
         ("SIGNALS_PORT", "70000"),
-        ("SIGNALS_DATABASE_URL", "mysql://x"),
-        ("SIGNALS_DATABASE_URL", "sqlite:///"),
         ("SIGNALS_SOURCE", "files:"),
         ("SIGNALS_SOURCE", "moon"),
+        ("SIGNALS_DASK_SCHEDULER", "127.0.0.1:8786"),
+        ("SIGNALS_DASK_SCHEDULER", "tcp://127.0.0.1"),
         ("SIGNALS_BASE_URL", "example.com"),
         ("SIGNALS_BASE_URL", "http://[::1"),
         ("SIGNALS_BILLING", "cash"),
@@ -69,6 +72,40 @@ def test_a_wrong_value_is_one_line_that_names_the_variable(variable, value):
         Settings.read({variable: value})
     assert str(caught.value).startswith(f"{variable}={value!r}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://me:hidden@db/signals",
+        "sqlite:///",
+        "postgresql://me:hidden@db",
+        "postgresql://me:hidden@/signals",
+        "postgresql://me:hidden@db:port/signals",
+        "postgresql://me:secret/hidden@db/signals",
+        "postgresql://me:1/hidden@db/signals",
+        "postgresql://me:1#hidden@db/signals",
+        "postgresql://[::hidden/signals",
+    ],
+)
+def test_another_address_of_a_database_is_refused_naming_both_forms_and_no_secret(url):
+    with pytest.raises(SettingsError) as caught:
+        Settings.read({"SIGNALS_DATABASE_URL": url})
+    told = str(caught.value)
+    assert told.startswith("SIGNALS_DATABASE_URL: expected sqlite:///PATH or postgresql://[USER")
+    assert "hidden" not in told
+    assert "\n" not in told
+
+
+@pytest.mark.clause("postgres")
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_a_databases_name_has_neither_user_nor_password_nor_options(scheme):
+    given = f"{scheme}://me:hidden@db.example:5433/signals?sslmode=require"
+    settings = Settings.read({"SIGNALS_DATABASE_URL": given})
+    assert settings.database_url.get_secret_value() == given.replace(scheme, "postgresql", 1)
+    assert settings.store_name == "postgresql://db.example:5433/signals"
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "hidden" not in text
 
 
 def test_keys_lie_beside_the_market_file():

@@ -21,7 +21,7 @@ from tests.service.commands import COMMAND, ENDS_WITHIN_S, environment, signals
 from tests.service.test_cli import only_line
 from tests.serving import loopback_socket, running
 
-pytestmark = pytest.mark.clause("endpoint")
+pytestmark = [pytest.mark.clause("endpoint"), pytest.mark.usefixtures("few_authorities")]
 
 KEY = "ek_" + "k" * 43
 OPEN, KEYED = {"name": "signals_get_stats"}, {"name": "signals_get_usage"}

@@ -1,4 +1,4 @@
-"""Stores on files, opened by the test and closed for it."""
+"""Stores of every engine, opened by the test and closed for it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -6,36 +6,55 @@ from pathlib import Path
 
 import pytest
 
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.access_protocol import AccessStore
+from store.protocol import MarketStore
+from tests.store.homes import Home
 
-OpenMarket = Callable[[Path], Awaitable[SqliteMarketStore]]
+OpenMarket = Callable[[], Awaitable[MarketStore]]
+OpenAccess = Callable[[], Awaitable[AccessStore]]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    """The market's file in a home that is the folder itself."""
     return tmp_path / "market.db"
 
 
 @pytest.fixture
-async def open_market() -> AsyncIterator[OpenMarket]:
+async def closing() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stores:
-
-        async def open_and_keep(path: Path) -> SqliteMarketStore:
-            store = await SqliteMarketStore.open(path)
-            stores.push_async_callback(store.close)
-            return store
-
-        yield open_and_keep
+        yield stores
 
 
 @pytest.fixture
-async def market(open_market: OpenMarket, path: Path) -> SqliteMarketStore:
-    return await open_market(path)
+def open_market(home: Home, closing: AsyncExitStack) -> OpenMarket:
+    """Open the market store again and again, as other processes would."""
+
+    async def open_and_keep() -> MarketStore:
+        store = await home.open_market()
+        closing.push_async_callback(store.close)
+        return store
+
+    return open_and_keep
 
 
 @pytest.fixture
-async def access(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
-    store = await SqliteAccessStore.open(tmp_path / "access.db")
-    yield store
-    await store.close()
+def open_access(home: Home, closing: AsyncExitStack) -> OpenAccess:
+    """Open the access store again and again, as other processes would."""
+
+    async def open_and_keep() -> AccessStore:
+        store = await home.open_access()
+        closing.push_async_callback(store.close)
+        return store
+
+    return open_and_keep
+
+
+@pytest.fixture
+async def market(open_market: OpenMarket) -> MarketStore:
+    return await open_market()
+
+
+@pytest.fixture
+async def access(open_access: OpenAccess) -> AccessStore:
+    return await open_access()

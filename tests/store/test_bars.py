@@ -1,26 +1,22 @@
 """Blocks of bars come back bit for bit, and the database itself keeps them apart."""
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from store.protocol import DamagedError
+from store.protocol import DamagedError, MarketStore
 from store.rows import BarBlock
-from store.sqlite import SqliteMarketStore
-from tests.store.rows import NOW, bar, blocks, content, plainly, rows_of, work
+from tests.store.homes import REFUSED, Home, content, plainly
+from tests.store.rows import NOW, bar, blocks, rows_of, work
 
 pytestmark = pytest.mark.clause("store")
 
 EXTREMES = (0.0, -0.0, 5e-324, -2.2e-308, 1.7976931348623157e308, 0.1 + 0.2, 1 / 3)
 HOURS = [bar("BTC", 3600 * hour) for hour in range(6)]
-INSERT = "INSERT OR REPLACE INTO bars VALUES (1, 0, 0, {last}, {first}, 1, 9, zeroblob(48))"
-PRAGMAS = {"recursive_triggers": "OFF", "ignore_check_constraints": "ON", "foreign_keys": "OFF"}
+VALUES = "bars VALUES (1, 0, 0, {last}, {first}, 1, 9, ?)"
+BYTES = bytes(48)
 
 
-async def test_blocks_are_read_back_bit_for_bit(market: SqliteMarketStore) -> None:
+async def test_blocks_are_read_back_bit_for_bit(market: MarketStore) -> None:
     opens = np.array([-(2**62), -1, 0, 1, 2**40, 2**62, 2**63 - 1])
     values = np.column_stack([np.roll(EXTREMES, place) for place in range(5)])
     await market.commit(work(bars=[BarBlock("BTC", "1d", opens, values)]))
@@ -35,7 +31,7 @@ async def test_blocks_are_read_back_bit_for_bit(market: SqliteMarketStore) -> No
 
 
 async def test_a_block_of_foreign_byte_order_and_stride_is_stored_alike(
-    market: SqliteMarketStore,
+    market: MarketStore,
 ) -> None:
     (block,) = blocks(*HOURS)
     opens, values = block.open_time.astype(">i8"), np.asfortranarray(block.values.astype(">f8"))
@@ -43,7 +39,7 @@ async def test_a_block_of_foreign_byte_order_and_stride_is_stored_alike(
     assert rows_of(await market.bars()) == HOURS[::2]
 
 
-async def test_the_blocks_of_several_passes_are_joined_in_order(market: SqliteMarketStore) -> None:
+async def test_the_blocks_of_several_passes_are_joined_in_order(market: MarketStore) -> None:
     for step in range(3):
         eth = [bar("ETH", 7200 * step)] if step != 1 else []
         await market.commit(work(NOW, bars=blocks(*HOURS[2 * step : 2 * step + 2], *eth)))
@@ -55,7 +51,7 @@ async def test_the_blocks_of_several_passes_are_joined_in_order(market: SqliteMa
 
 @pytest.mark.parametrize("after", [-1, 0, 1, 3599, 3600, 7200, 10_800, 17_999, 18_000, 10**9])
 async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
-    market: SqliteMarketStore, after: int
+    market: MarketStore, after: int
 ) -> None:
     await market.commit(work(bars=blocks(*HOURS[:4])))
     await market.commit(work(bars=blocks(*HOURS[4:])))
@@ -66,7 +62,7 @@ async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
 
 @pytest.mark.clause("live")
 async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
-    market: SqliteMarketStore,
+    market: MarketStore,
 ) -> None:
     await market.commit(work(bars=blocks(*HOURS[:3], bar("ETH"))))
     assert await market.generations() == {}
@@ -86,19 +82,20 @@ async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
 @pytest.mark.clause("live")
 @pytest.mark.parametrize("generation", [0, 3, -1])
 async def test_the_database_refuses_bars_of_a_superseded_generation_and_of_none(
-    market: SqliteMarketStore, path: Path, generation: int
+    market: MarketStore, home: Home, generation: int
 ) -> None:
     await market.commit(work(bars=blocks(*HOURS[:3])))
     await market.commit(work(bars=blocks(*HOURS[:3], generation=1)))
-    before = content(path)
-    late = f"VALUES (1, {generation}, 0, 90000, 90000, 1, 9, zeroblob(48))"
-    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        plainly(path, f"INSERT INTO bars {late}")
-    for row in ("generation = 0", "generation = 1"):
-        for attack in ("DELETE FROM bars", "UPDATE bars SET generation = 2"):
-            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                plainly(path, f"{attack} WHERE {row}")
-    assert content(path) == before
+    before = await content(home)
+    late = f"VALUES (1, {generation}, 0, 90000, 90000, 1, 9, ?)"
+    async with home.plain() as run:
+        with pytest.raises(REFUSED, match="append-only"):
+            await run(f"INSERT INTO bars {late}", BYTES)
+        for row in ("generation = 0", "generation = 1"):
+            for attack in ("DELETE FROM bars", "UPDATE bars SET generation = 2"):
+                with pytest.raises(REFUSED, match="append-only"):
+                    await run(f"{attack} WHERE {row}")
+    assert await content(home) == before
 
 
 async def test_the_rows_of_a_block_are_plain_numbers() -> None:
@@ -107,70 +104,54 @@ async def test_the_rows_of_a_block_are_plain_numbers() -> None:
     assert [type(value) for value in row] == [str, str, int, *[float] * 5]
 
 
-@pytest.mark.parametrize(
-    ("first", "last"),
-    [
-        ("3600", "3600"),
-        ("0", "18000"),
-        ("-3600", "99999"),
-        ("-7200", "-3600"),
-        ("18000", "21600"),
-        ("'18000'", "'21600'"),
-        ("18000.0", "21600.0"),
-        ("21600", "18000"),
-        ("21600", "0"),
-        ("NULL", "21600"),
-        ("21600", "NULL"),
-    ],
-)
+OUT_OF_ORDER = [
+    ("3600", "3600"),
+    ("0", "18000"),
+    ("-3600", "99999"),
+    ("-7200", "-3600"),
+    ("18000", "21600"),
+    ("'18000'", "'21600'"),
+    ("18000.0", "21600.0"),
+    ("21600", "18000"),
+    ("21600", "0"),
+    ("NULL", "21600"),
+    ("21600", "NULL"),
+]
+
+
 async def test_the_database_refuses_a_block_that_is_not_later_than_the_stored_ones(
-    market: SqliteMarketStore, path: Path, first: str, last: str
+    market: MarketStore, home: Home
 ) -> None:
     await market.commit(work(bars=blocks(*HOURS[:3])))
     await market.commit(work(bars=blocks(*HOURS[3:])))
-    before = content(path)
-    with closing(sqlite3.connect(path)) as connection:
-        for name, value in PRAGMAS.items():
-            connection.execute(f"PRAGMA {name} = {value}")
-        with pytest.raises(sqlite3.IntegrityError), connection:
-            connection.execute(INSERT.format(first=first, last=last))
-    assert content(path) == before
-    plainly(path, INSERT.format(first=18_001, last=18_001))
+    before = await content(home)
+    insert = f"{home.inserting} {VALUES}"
+    async with home.plain(*home.loosening) as run:
+        for first, last in OUT_OF_ORDER:
+            with pytest.raises(REFUSED):
+                await run(insert.format(first=first, last=last), BYTES)
+        assert await content(home) == before
+        await run(insert.format(first=18_001, last=18_001), BYTES)
 
 
 @pytest.mark.parametrize(
-    "values",
-    ["0, 9, 9, 0, 9, x''", "0, 9, 9, 1, 9, zeroblob(47)", "3, 9, 9, 1, 9, zeroblob(48)"],
+    ("values", "size"),
+    [("0, 9, 9, 0, 9", 0), ("0, 9, 9, 1, 9", 47), ("3, 9, 9, 1, 9", 48)],
     ids=["no bars", "a byte too few", "no such timeframe"],
 )
 async def test_the_database_refuses_a_block_of_the_wrong_form(
-    market: SqliteMarketStore, path: Path, values: str
+    market: MarketStore, home: Home, values: str, size: int
 ) -> None:
     await market.commit(work(bars=blocks(bar())))
-    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
-        plainly(path, f"INSERT INTO bars VALUES (1, 0, {values})")
+    with pytest.raises(REFUSED, match=r"(?i)check"):
+        await plainly(home, f"INSERT INTO bars VALUES (1, 0, {values}, ?)", bytes(size))
 
 
-async def test_damaged_bytes_are_told_in_one_line(market: SqliteMarketStore, path: Path) -> None:
+async def test_damaged_bytes_are_told_in_one_line(market: MarketStore, home: Home) -> None:
     await market.commit(work(bars=blocks(*HOURS)))
-    plainly(path, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, zeroblob(48))")
+    await plainly(home, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, ?)", BYTES)
     for reading in (market.bars("BTC"), market.pass_content(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
         assert str(refusal.value) == "pass 1 holds damaged bars of BTC"
     assert rows_of(await market.bars("ETH")) == []
-
-
-async def test_an_asset_is_read_by_its_key_and_a_pass_by_its_index(
-    market: SqliteMarketStore, path: Path
-) -> None:
-    plans = {
-        "asset_id = 1 AND generation = 0 AND timeframe = 0 AND last_open > 0 ORDER BY last_open": (
-            "PRIMARY KEY"
-        ),
-        "pass = 1": "INDEX bars_of_pass",
-    }
-    for condition, index in plans.items():
-        plan = plainly(path, f"EXPLAIN QUERY PLAN SELECT data FROM bars WHERE {condition}")
-        assert len(plan) == 1
-        assert plan[0][3].startswith(f"SEARCH bars USING {index}")

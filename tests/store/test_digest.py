@@ -2,7 +2,6 @@
 
 import struct
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
+from store.protocol import MarketStore
 from store.rows import BarRow, ChangeRow, FundingRow, WatermarkRow
-from store.sqlite import SqliteMarketStore
 from tests.store.rows import NOW, alert, bar, blocks, change, full, work
 
 pytestmark = pytest.mark.clause("audit")
@@ -82,7 +81,7 @@ def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
     assert digest.bars_digest(shuffled, []) == sha256(expected).digest()
 
 
-async def test_the_stored_chain_is_the_one_computed_by_hand(market: SqliteMarketStore) -> None:
+async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore) -> None:
     funding = [FundingRow("BTC", 3600, -0.0001)]
     await market.commit(work(NOW, bars=blocks(bar("BTC", 3600)), funding=funding))
     await market.commit(work(NOW + 1))
@@ -96,7 +95,7 @@ async def test_the_stored_chain_is_the_one_computed_by_hand(market: SqliteMarket
 
 
 async def test_every_pass_can_be_recomputed_from_what_is_stored(
-    market: SqliteMarketStore, path: Path
+    market: MarketStore,
 ) -> None:
     for step in range(3):
         await market.commit(full(NOW + step, step=step))

@@ -1,63 +1,26 @@
 """What was latest at a past time: by index alone, and as a slow model of the passes tells it."""
 
-import asyncio
-import sqlite3
-import tempfile
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import HOUR_MS, run_at_or_before
-from store import sqlite_past
+from store.protocol import MarketStore
 from store.rows import ChangeRow, Pass, Snapshot, WatermarkRow
-from store.sqlite import SqliteMarketStore
+from tests.store.homes import NewHome, closing_store
 from tests.store.rows import DAY_MS, NOW, alert, change, work
 
 pytestmark = pytest.mark.clause("store")
 
 LAST = run_at_or_before(NOW)
 EDGE = LAST - 365 * DAY_MS
-STATEMENTS = {
-    "the pass of a time": (sqlite_past.WRITTEN, 1),
-    "whether the next is nominal": (sqlite_past.IS_NOMINAL, 1),
-    "its last row": (sqlite_past.LAST_CREATED, 1),
-    "the readings": (sqlite_past.READINGS, 1),
-}
 TICKERS = ("BTC", "ETH", "XAU")
 KEYS = ("enzo", "perpkit", "dexter")
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
-async def test_the_past_is_searched_by_index_and_never_sorted(
-    market: SqliteMarketStore, path: Path, name: str
-) -> None:
-    sql, values = STATEMENTS[name]
-    with closing(sqlite3.connect(path)) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", [5] * values).fetchall()
-    steps = [row[3] for row in plan]
-    scanned = [step for step in steps if step.startswith("SCAN")]
-    assert all(step.split()[1] in {"r", "a"} for step in scanned), steps  # as the latest board is
-    assert not any("TEMP B-TREE" in step for step in steps), steps
-    assert any(step.startswith("SEARCH") for step in steps), steps
-
-
-async def test_a_cell_is_searched_to_its_newest_row_by_then(
-    market: SqliteMarketStore, path: Path
-) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {sqlite_past.READINGS}", [5])
-        (cell,) = (row[3] for row in plan if "cell" in row[3])
-    assert cell.startswith(
-        "SEARCH c USING COVERING INDEX cell (asset_id=? AND indicator=? AND timeframe=?"
-    )
-    assert "created_at<?" in cell
-
-
-async def test_passes_of_one_instant_count_together(market: SqliteMarketStore) -> None:
+async def test_passes_of_one_instant_count_together(market: MarketStore) -> None:
     """A catch-up over the grid of passes writes several at one time of the clock."""
     for step in (0, 1):
         rows = [change(LAST + step, after=1 - 2 * step)]
@@ -66,7 +29,7 @@ async def test_passes_of_one_instant_count_together(market: SqliteMarketStore) -
     assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
 
 
-async def test_a_pass_without_rows_moves_the_market_time_alone(market: SqliteMarketStore) -> None:
+async def test_a_pass_without_rows_moves_the_market_time_alone(market: MarketStore) -> None:
     await market.commit(work(LAST, changes=[change(LAST)], written_at=LAST))
     await market.commit(work(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
     held = await market.snapshot_at(LAST + HOUR_MS)
@@ -74,7 +37,7 @@ async def test_a_pass_without_rows_moves_the_market_time_alone(market: SqliteMar
     assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
 
 
-async def test_alerts_are_no_readings_and_move_the_last_row(market: SqliteMarketStore) -> None:
+async def test_alerts_are_no_readings_and_move_the_last_row(market: MarketStore) -> None:
     await market.commit(
         work(LAST, changes=[change(LAST)], alerts=[alert(LAST + 1)], written_at=LAST)
     )
@@ -82,7 +45,7 @@ async def test_alerts_are_no_readings_and_move_the_last_row(market: SqliteMarket
     assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
 
 
-async def test_the_past_begins_with_what_began_last(market: SqliteMarketStore) -> None:
+async def test_the_past_begins_with_what_began_last(market: MarketStore) -> None:
     assert (await market.snapshot()).past_from is None
     silent = [change(LAST, published=False), change(LAST + 1, "ETH", published=False)]
     feeds = {"BTC": LAST + 7, "ETH": LAST + 9}
@@ -160,22 +123,17 @@ def moments(passes: Sequence[Pass]) -> list[int]:
     return sorted(at for at in beside if EDGE <= at <= LAST)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(passes=histories())
-def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
-    passes: list[Pass],
+async def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
+    new_home: NewHome, passes: list[Pass]
 ) -> None:
-    async def check() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            store = await SqliteMarketStore.open(Path(folder) / "market.db")
-            try:
-                for work_ in passes:
-                    await store.commit(work_)
-                for _ in range(2):
-                    for at in moments(passes):
-                        assert told(await store.snapshot_at(at)) == modelled(passes, at), at
-                    await store.prune()
-            finally:
-                await store.close()
-
-    asyncio.run(check())
+    async with new_home() as home, closing_store(home.open_market()) as store:
+        for work_ in passes:
+            await store.commit(work_)
+        for _ in range(2):
+            for at in moments(passes):
+                assert told(await store.snapshot_at(at)) == modelled(passes, at), at
+            await store.prune()

@@ -1,27 +1,27 @@
 """What ages out, what stays as the base of past boards, and what outlives the rows."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-from store import sqlite_writes
+from store import writes
 from store.digest import bars_digest
+from store.protocol import MarketStore
 from store.rows import ReadingRow
-from store.sqlite import SqliteMarketStore
-from tests.store.rows import DAY_MS, NOW, alert, bar, blocks, change, plainly, work
+from tests.store.homes import Home, plainly
+from tests.store.rows import DAY_MS, NOW, alert, bar, blocks, change, work
 
 pytestmark = pytest.mark.clause("store")
 
 EDGE = NOW - 365 * DAY_MS
 
 
-async def stored(store: SqliteMarketStore) -> list[int]:
+async def stored(store: MarketStore) -> list[int]:
     return [row.created_at async for row in store.changes()]
 
 
 @pytest.mark.clause("8.38")
-async def test_prune_keeps_the_newest_old_row_of_each_cell(market: SqliteMarketStore) -> None:
+async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) -> None:
     old = [
         change(EDGE - 9),
         change(EDGE - 8, "ETH"),
@@ -39,7 +39,7 @@ async def test_prune_keeps_the_newest_old_row_of_each_cell(market: SqliteMarketS
     assert (await market.progress()).pruned_before == EDGE
 
 
-async def test_prune_follows_the_recorded_clock_alone(market: SqliteMarketStore) -> None:
+async def test_prune_follows_the_recorded_clock_alone(market: MarketStore) -> None:
     assert await market.prune() == 0
     await market.commit(work(NOW, changes=[change(NOW - 1), change(NOW)]))
     assert await market.prune() == 0
@@ -50,7 +50,7 @@ async def test_prune_follows_the_recorded_clock_alone(market: SqliteMarketStore)
     assert await stored(market) == [NOW]
 
 
-async def test_prune_leaves_the_board_the_bars_and_the_chain(market: SqliteMarketStore) -> None:
+async def test_prune_leaves_the_board_the_bars_and_the_chain(market: MarketStore) -> None:
     rows = [change(EDGE - 9), change(EDGE - 8, after=-1)]
     await market.commit(work(NOW, bars=blocks(bar()), changes=rows))
     chain = await market.passes()
@@ -62,12 +62,13 @@ async def test_prune_leaves_the_board_the_bars_and_the_chain(market: SqliteMarke
     assert held.changes == rows[1:]
 
 
+@pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 async def test_prune_deletes_in_short_transactions(
-    market: SqliteMarketStore, monkeypatch: pytest.MonkeyPatch
+    market: MarketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [change(EDGE - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
     await market.commit(work(NOW, changes=rows))
-    monkeypatch.setattr(sqlite_writes, "PRUNED_AT_ONCE", 3)
+    monkeypatch.setattr(writes, "PRUNED_AT_ONCE", 3)
     pruning = asyncio.ensure_future(market.prune())
     committing = asyncio.ensure_future(market.commit(work(NOW + 1)))
     await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
@@ -76,7 +77,7 @@ async def test_prune_deletes_in_short_transactions(
     assert await stored(market) == [EDGE - 1]
 
 
-async def test_created_at_goes_on_after_everything_has_aged(market: SqliteMarketStore) -> None:
+async def test_created_at_goes_on_after_everything_has_aged(market: MarketStore) -> None:
     await market.commit(work(NOW, changes=[change(EDGE - 9), change(EDGE - 8)]))
     await market.prune()
     assert (await market.progress()).last_created_at == EDGE - 8
@@ -84,19 +85,18 @@ async def test_created_at_goes_on_after_everything_has_aged(market: SqliteMarket
 
 
 @pytest.mark.parametrize("wrong", [1, NOW])
-async def test_rows_of_no_pass_are_counted(
-    market: SqliteMarketStore, path: Path, wrong: int
-) -> None:
+async def test_rows_of_no_pass_are_counted(market: MarketStore, home: Home, wrong: int) -> None:
     await market.commit(work(NOW, bars=blocks(bar())))
     assert await market.orphans() == 0
-    plainly(path, "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, zeroblob(96))", [wrong + 1])
-    plainly(path, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", [wrong + 1])
+    block = "INSERT INTO bars VALUES (1, 0, 1, 3, 0, 2, ?, ?)"
+    await plainly(home, block, wrong + 1, bytes(96))
+    await plainly(home, "INSERT INTO funding VALUES (1, 0, 1.0, ?)", wrong + 1)
     assert await market.orphans() == 3
 
 
 @pytest.mark.clause("8.39")
 async def test_prune_keeps_the_newest_old_alert_of_each_engine_action_and_epoch(
-    market: SqliteMarketStore,
+    market: MarketStore,
 ) -> None:
     edge = NOW - 90 * DAY_MS
     dropped = [alert(edge - 9), alert(edge - 8, "CLOSE")]

@@ -15,6 +15,6 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def double(clock: Clock) -> AsyncIterator[VenuesDouble]:
+async def double(clock: Clock, few_authorities: None) -> AsyncIterator[VenuesDouble]:
     async with venues(clock) as running:
         yield running

@@ -29,7 +29,7 @@ from tests.venues.market import Market
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
 START = 1_790_769_600
-HISTORY_S = 40 * DAY_S
+HISTORY_S = 20 * DAY_S
 PATIENCE = PATIENT._replace(first_wait_s=0.0)
 
 

@@ -80,7 +80,7 @@ def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     "size",
     [
-        Size(FEW, hours=4, history_days=41, tries=1, share=0.25),
+        Size(FEW, hours=4, history_days=25, tries=1, share=0.25),
         pytest.param(Size(None, hours=24, history_days=42, tries=1), marks=pytest.mark.prove),
         pytest.param(Size(None, hours=24, history_days=42, tries=3), marks=pytest.mark.prove),
     ],

@@ -11,7 +11,6 @@ import pytest
 
 from tests.serving import Served
 
-playwright = pytest.importorskip("playwright.async_api")
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.clause("sales"),
@@ -89,6 +88,7 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 @asynccontextmanager
 async def walking(width: int, scheme: str = "light") -> AsyncIterator[Walk]:
+    playwright = pytest.importorskip("playwright.async_api")
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:

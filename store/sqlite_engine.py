@@ -1,16 +1,25 @@
 """One SQLite file as a process holds it: a writing, a query-only and a direct connection."""
 
 import asyncio
+import fcntl
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from pathlib import Path
 from typing import Self, TypeVar
 
 import aiosqlite
 
-from store.migrations import migrate
-from store.protocol import StoreError
+from store.protocol import LockTakenError, StoreError
+from store.sqlite_database import SqliteDatabase
+from store.sqlite_migrations import migrate
 
 PATIENT, IMPATIENT = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
 PRAGMAS = (
@@ -39,7 +48,7 @@ PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
 Found = TypeVar("Found")
 
 
-class Connections:
+class SqliteEngine:
     """A migrated file, open; transactions of a connection never overlap."""
 
     def __init__(
@@ -50,14 +59,20 @@ class Connections:
         direct: sqlite3.Connection,
     ) -> None:
         self.path = path
-        self._writer = writer
-        self._reader = reader
+        self._writer = SqliteDatabase(writer)
+        self._reader = SqliteDatabase(reader)
         self._direct = direct
         self._write_turn = asyncio.Lock()
         self._read_turn = asyncio.Lock()
         self._direct_turn = asyncio.Lock()
         self._decisions = 0
         self._checkpointing: asyncio.Task[None] | None = None
+        self._lock_file: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Where it is, as an operator may read it."""
+        return str(self.path)
 
     @classmethod
     async def open(cls, path: Path, migrations: Sequence[str]) -> Self:
@@ -73,12 +88,24 @@ class Connections:
         return connections
 
     async def close(self) -> None:
-        """Close all connections; idempotent."""
+        """Close all connections and let go of the lock; idempotent."""
         if self._checkpointing is not None:
             await self._checkpointing
         self._direct.close()
-        await self._reader.close()
-        await self._writer.close()
+        await self._reader.connection.close()
+        await self._writer.connection.close()
+        await self.unlock()
+
+    async def lock(self) -> None:
+        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
+        if self._lock_file is None:
+            self._lock_file = _lock(self.path)
+
+    async def unlock(self) -> None:
+        """Let go of the compute lock; idempotent."""
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
 
     def version(self) -> int:
         """Return a number that moves when another connection than the direct one has committed.
@@ -127,29 +154,33 @@ class Connections:
         """Move the log into the file, which waits for the disk: in a thread, beside decisions."""
         async with self._write_turn:
             with suppress(sqlite3.Error):
-                await self._writer.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+                await self._writer.rows("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def writing(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
         async with self._write_turn, self._transaction(self._writer, "BEGIN IMMEDIATE") as writer:
             yield writer
 
+    def computing(self) -> AbstractAsyncContextManager[SqliteDatabase]:
+        """Hold a write transaction; two that compute are kept apart by the lock alone."""
+        return self.writing()
+
     @asynccontextmanager
-    async def writing_for_good(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def writing_for_good(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction that is on the disk once it is committed."""
         begun = self._transaction(self._writer, "BEGIN IMMEDIATE")
         async with self._write_turn, self._power_safe(), begun as writer:
             yield writer
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def reading(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a read transaction: all that is read in it is of one version."""
         async with self._read_turn, self._transaction(self._reader, "BEGIN") as reader:
             yield reader
 
     @asynccontextmanager
-    async def querying(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def querying(self) -> AsyncIterator[SqliteDatabase]:
         """Hold the reader for one statement, which is a transaction by itself."""
         async with self._read_turn:
             with self._telling_errors():
@@ -159,22 +190,22 @@ class Connections:
     async def _power_safe(self) -> AsyncIterator[None]:
         with self._telling_errors():
             try:
-                await self._writer.execute_fetchall(POWER_SAFE)
+                await self._writer.rows(POWER_SAFE)
                 yield
             finally:
-                await self._writer.execute_fetchall(CRASH_SAFE)
+                await self._writer.rows(CRASH_SAFE)
 
     @asynccontextmanager
     async def _transaction(
-        self, connection: aiosqlite.Connection, begin: str
-    ) -> AsyncIterator[aiosqlite.Connection]:
+        self, database: SqliteDatabase, begin: str
+    ) -> AsyncIterator[SqliteDatabase]:
         with self._telling_errors():
             try:
-                await connection.execute_fetchall(begin)
-                yield connection
-                await connection.commit()
+                await database.rows(begin)
+                yield database
+                await database.connection.commit()
             except BaseException:
-                await connection.rollback()
+                await database.connection.rollback()
                 raise
 
     @contextmanager
@@ -213,3 +244,21 @@ def _connect_directly(path: Path) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise StoreError(f"cannot open {path}: {error}") from error
     return connection
+
+
+def _lock(path: Path) -> int:
+    """Lock the file beside the database and write our pid into it; return its descriptor."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(f"cannot lock {path}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        message = f"another signals process (pid {holder}) is computing on {path}"
+        raise LockTakenError(message) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor

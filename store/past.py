@@ -1,17 +1,15 @@
-"""What was latest at a past time, as functions over a connection in a read transaction.
+"""What was latest at a past time, as functions over a read transaction.
 
 Readings come from the recorded changes, of which each cell's newest old one is never pruned.
 """
 
 from typing import Any
 
-from aiosqlite import Connection
-
 from schemas.vocabulary import HOUR_MS, TIMEFRAMES, run_at_or_before
+from store.codes import INDICATORS
+from store.database import Database, one_value
+from store.reads import board, coverage, late, past_from, watermarks
 from store.rows import ReadingRow, Snapshot, WatermarkRow
-from store.sqlite_codes import INDICATORS
-from store.sqlite_reads import board, coverage, late, past_from, watermarks
-from store.sqlite_rows import all_rows, one_value
 
 WRITTEN = """
 SELECT number, market_time FROM passes INDEXED BY passes_written
@@ -33,7 +31,7 @@ FROM readings r JOIN assets a ON a.id = r.asset_id
 """
 
 
-async def snapshot_at(db: Connection, at: int) -> Snapshot:
+async def snapshot_at(db: Database, at: int) -> Snapshot:
     """Return the state that was latest at a time; within nominal passes that of the last run."""
     number, market_time = await _written(db, at)
     run = run_at_or_before(at)
@@ -43,17 +41,17 @@ async def snapshot_at(db: Connection, at: int) -> Snapshot:
     return await _snapshot(db, market_time, last, await watermarks(db, number))
 
 
-async def _written(db: Connection, at: int) -> tuple[int, int]:
+async def _written(db: Database, at: int) -> tuple[int, int]:
     """Return number and market time of the newest pass written by then, zeros before the first."""
-    found: list[tuple[Any, ...]] = await all_rows(db, WRITTEN, at)
+    found: list[tuple[Any, ...]] = await db.rows(WRITTEN, at)
     number, market_time = found[0] if found else (0, 0)
     return number, market_time
 
 
 async def _snapshot(
-    db: Connection, market_time: int, last_created_at: int, behind: list[WatermarkRow]
+    db: Database, market_time: int, last_created_at: int, behind: list[WatermarkRow]
 ) -> Snapshot:
-    rows = await all_rows(db, READINGS, last_created_at)
+    rows = await db.rows(READINGS, last_created_at)
     covered = await coverage(db)
     return Snapshot(
         coverage=covered,

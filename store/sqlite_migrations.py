@@ -10,8 +10,8 @@ from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
-from store.copies import copy, readable
 from store.protocol import StoreError
+from store.sqlite_copies import copy, readable
 
 MARKET_MIGRATIONS = (
     "market_0001",

@@ -1,11 +1,12 @@
-"""What the SQLite market store reads, as functions over a connection in a read transaction."""
+"""What a market store reads, as functions over a read transaction."""
 
 from collections.abc import Iterable
 
-from aiosqlite import Connection
-
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
+from store.blocks import blocks
+from store.codes import INDICATORS
+from store.database import Database, one_value
 from store.protocol import StoreError
 from store.rows import (
     BarBlock,
@@ -18,16 +19,15 @@ from store.rows import (
     Snapshot,
     WatermarkRow,
 )
-from store.sqlite_bars import blocks
-from store.sqlite_codes import INDICATORS
-from store.sqlite_rows import all_rows, one_value
 
 Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
 _BARS = """
 SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
 """
+# The sign in `+a.id` keeps SQLite from looking for the asset of every bar instead.
 _GENERATION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
+_ASKED = "(CAST(?1 AS TEXT) IS NULL OR a.ticker = ?1)"
 _FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
 _PASS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
@@ -36,7 +36,7 @@ FROM passes
 """
 
 
-async def progress(db: Connection) -> Progress:
+async def progress(db: Database) -> Progress:
     """Return how far the store has come."""
     return Progress(
         source=await one_value(db, "SELECT value FROM facts WHERE key = 'source'"),
@@ -48,61 +48,59 @@ async def progress(db: Connection) -> Progress:
     )
 
 
-async def _horizon(db: Connection, key: str) -> int:
+async def _horizon(db: Database, key: str) -> int:
     return int(await one_value(db, "SELECT value FROM facts WHERE key = ?", key) or 0)
 
 
-async def market_time(db: Connection) -> int | None:
+async def market_time(db: Database) -> int | None:
     """Return the recorded market clock."""
     time: int | None = await one_value(db, "SELECT market_time FROM clock")
     return time
 
 
-async def last_created_at(db: Connection) -> int:
+async def last_created_at(db: Database) -> int:
     """Return the newest `created_at` of both tiers, 0 where there is none."""
     sql = """
-        SELECT max(
-          (SELECT coalesce(max(created_at), 0) FROM changes),
-          (SELECT coalesce(max(created_at), 0) FROM alerts)
-        )
+        SELECT coalesce((SELECT max(created_at) FROM changes), 0),
+          coalesce((SELECT max(created_at) FROM alerts), 0)
     """
-    newest: int = await one_value(db, sql)
+    newest: int = max((await db.rows(sql))[0])
     return newest
 
 
 async def bars(
-    db: Connection, ticker: str | None, after: int, generation: int | None
+    db: Database, ticker: str | None, after: int, generation: int | None
 ) -> list[BarBlock]:
     """Return bars of a generation, or each asset's newest, that open after a time.
 
     A block per ticker and timeframe.
     """
     sql = _BARS + (
-        "FROM assets a CROSS JOIN bars b "
-        f"ON b.asset_id = a.id AND b.generation = coalesce(?3, {_GENERATION}) "
-        "WHERE (?1 IS NULL OR a.ticker = ?1) AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2 "
+        "FROM assets a JOIN bars b "
+        f"ON b.asset_id = +a.id AND b.generation = coalesce(?3, {_GENERATION}) "
+        f"WHERE {_ASKED} AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2 "
         "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
-    return blocks(await all_rows(db, sql, ticker, after, generation), after)
+    return blocks(await db.rows(sql, ticker, after, generation), after)
 
 
-async def generations(db: Connection) -> dict[str, int]:
+async def generations(db: Database) -> dict[str, int]:
     """Return the generation of the bars of every asset of which bars were told anew."""
-    found = await all_rows(db, f"SELECT a.ticker, {_GENERATION} FROM assets a ORDER BY a.ticker")
+    found = await db.rows(f"SELECT a.ticker, {_GENERATION} FROM assets a ORDER BY a.ticker")
     return {ticker: generation for ticker, generation in found if generation}
 
 
-async def funding(db: Connection, ticker: str | None, after: int) -> list[FundingRow]:
+async def funding(db: Database, ticker: str | None, after: int) -> list[FundingRow]:
     """Return settlements after a time, by ticker and time."""
     sql = _FUNDING + (
-        "FROM assets a CROSS JOIN funding f ON f.asset_id = a.id "
-        "WHERE (?1 IS NULL OR a.ticker = ?1) AND f.settled_at > ?2 "
+        "FROM assets a JOIN funding f ON f.asset_id = +a.id "
+        f"WHERE {_ASKED} AND f.settled_at > ?2 "
         "ORDER BY a.ticker, f.settled_at"
     )
-    return [FundingRow(*row) for row in await all_rows(db, sql, ticker, after)]
+    return [FundingRow(*row) for row in await db.rows(sql, ticker, after)]
 
 
-async def carries(db: Connection) -> list[CarryRow]:
+async def carries(db: Database) -> list[CarryRow]:
     """Return every carry, by ticker, timeframe and indicator."""
     sql = """
         SELECT a.ticker, c.timeframe, c.indicator, c.version, c.layout, c.epoch, c.close_time,
@@ -112,11 +110,11 @@ async def carries(db: Connection) -> list[CarryRow]:
     """
     return [
         CarryRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], *rest)
-        for ticker, timeframe, indicator, *rest in await all_rows(db, sql)
+        for ticker, timeframe, indicator, *rest in await db.rows(sql)
     ]
 
 
-async def readings(db: Connection) -> list[ReadingRow]:
+async def readings(db: Database) -> list[ReadingRow]:
     """Return the board, by ticker, indicator and timeframe."""
     sql = """
         SELECT a.ticker, r.timeframe, r.indicator, r.reading
@@ -125,11 +123,11 @@ async def readings(db: Connection) -> list[ReadingRow]:
     """
     return [
         ReadingRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], reading)
-        for ticker, timeframe, indicator, reading in await all_rows(db, sql)
+        for ticker, timeframe, indicator, reading in await db.rows(sql)
     ]
 
 
-async def epochs(db: Connection) -> list[EpochRow]:
+async def epochs(db: Database) -> list[EpochRow]:
     """Return every epoch, oldest first."""
     sql = """
         SELECT a.ticker, e.timeframe, e.indicator, e.epoch, e.version, e.generation,
@@ -139,66 +137,67 @@ async def epochs(db: Connection) -> list[EpochRow]:
     """
     return [
         EpochRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], *rest)
-        for ticker, timeframe, indicator, *rest in await all_rows(db, sql)
+        for ticker, timeframe, indicator, *rest in await db.rows(sql)
     ]
 
 
-async def publish_from(db: Connection) -> dict[str, int]:
+async def publish_from(db: Database) -> dict[str, int]:
     """Return per ticker from when its changes are published."""
-    return dict(await all_rows(db, "SELECT ticker, publish_from FROM assets ORDER BY ticker"))
+    return dict(await db.rows("SELECT ticker, publish_from FROM assets ORDER BY ticker"))
 
 
-async def passes(db: Connection) -> list[PassRow]:
+async def passes(db: Database) -> list[PassRow]:
     """Return the digest chain, oldest first."""
-    return [PassRow(*row) for row in await all_rows(db, _PASS + "ORDER BY number")]
+    return [PassRow(*row) for row in await db.rows(_PASS + "ORDER BY number")]
 
 
-async def one_pass(db: Connection, number: int) -> PassRow:
+async def one_pass(db: Database, number: int) -> PassRow:
     """Return one link of the digest chain; StoreError for an unknown pass."""
-    found = await all_rows(db, _PASS + "WHERE number = ?", number)
+    found = await db.rows(_PASS + "WHERE number = ?", number)
     if not found:
         raise StoreError(f"there is no pass {number}")
     return PassRow(*found[0])
 
 
-async def bars_of_pass(db: Connection, number: int) -> list[BarBlock]:
+async def bars_of_pass(db: Database, number: int) -> list[BarBlock]:
     """Return the bars that a pass took in."""
     sql = _BARS + (
         "FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ? "
         "ORDER BY a.ticker, b.generation, b.timeframe, b.last_open"
     )
-    return blocks(await all_rows(db, sql, number))
+    return blocks(await db.rows(sql, number))
 
 
-async def funding_of_pass(db: Connection, number: int) -> list[FundingRow]:
+async def funding_of_pass(db: Database, number: int) -> list[FundingRow]:
     """Return the settlements that a pass took in."""
     sql = _FUNDING + (
         "FROM funding f JOIN assets a ON a.id = f.asset_id WHERE f.pass = ? "
         "ORDER BY a.ticker, f.settled_at"
     )
-    return [FundingRow(*row) for row in await all_rows(db, sql, number)]
+    return [FundingRow(*row) for row in await db.rows(sql, number)]
 
 
-async def last_watermarks(db: Connection) -> list[WatermarkRow]:
+async def last_watermarks(db: Database) -> list[WatermarkRow]:
     """Return the assets for which the last pass could not wait, by ticker."""
     return await watermarks(db, await one_value(db, "SELECT max(number) FROM passes"))
 
 
-async def watermarks(db: Connection, number: int | None) -> list[WatermarkRow]:
+async def watermarks(db: Database, number: int | None) -> list[WatermarkRow]:
     """Return the assets for which a pass could not wait, by ticker."""
     sql = """
         SELECT a.ticker, w.watermark, w.is_late
         FROM watermarks w JOIN assets a ON a.id = w.asset_id WHERE w.pass = ? ORDER BY a.ticker
     """
-    rows = await all_rows(db, sql, number)
+    rows = await db.rows(sql, number)
     return [WatermarkRow(ticker, at, bool(is_late)) for ticker, at, is_late in rows]
 
 
-async def orphans(db: Connection) -> int:
+async def orphans(db: Database) -> int:
     """Return how many bars, settlements and watermarks belong to no pass."""
     sql = """
         SELECT
-          (SELECT coalesce(sum(count), 0) FROM bars WHERE pass NOT IN (SELECT number FROM passes))
+          (SELECT coalesce(CAST(sum(count) AS BIGINT), 0) FROM bars
+            WHERE pass NOT IN (SELECT number FROM passes))
           + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
           + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
     """
@@ -206,7 +205,7 @@ async def orphans(db: Connection) -> int:
     return count
 
 
-async def snapshot(db: Connection) -> Snapshot:
+async def snapshot(db: Database) -> Snapshot:
     """Return the latest state."""
     covered = await coverage(db)
     return Snapshot(
@@ -219,22 +218,21 @@ async def snapshot(db: Connection) -> Snapshot:
     )
 
 
-async def coverage(db: Connection) -> Coverage | None:
+async def coverage(db: Database) -> Coverage | None:
     """Return the published coverage."""
     document = await one_value(db, "SELECT document FROM coverage")
     return None if document is None else Coverage.model_validate_json(document)
 
 
-async def past_from(db: Connection) -> int | None:
+async def past_from(db: Database) -> int | None:
     """Return from when on it is known what was latest: when the feed and its first pass began."""
     sql = """
-        SELECT max(
-          (SELECT coalesce(written_at, first_created_at, market_time) FROM passes WHERE number = 1),
-          (SELECT coalesce(min(publish_from), 0) FROM assets)
-        )
+        SELECT coalesce(written_at, first_created_at, market_time),
+          coalesce((SELECT min(publish_from) FROM assets), 0)
+        FROM passes WHERE number = 1
     """
-    at: int | None = await one_value(db, sql)
-    return at
+    first = await db.rows(sql)
+    return max(first[0]) if first else None
 
 
 def board(rows: Iterable[ReadingRow]) -> Readings:
@@ -247,7 +245,7 @@ def board(rows: Iterable[ReadingRow]) -> Readings:
 
 
 async def late(
-    db: Connection, rows: Iterable[WatermarkRow], covered: Coverage | None
+    db: Database, rows: Iterable[WatermarkRow], covered: Coverage | None
 ) -> tuple[str, ...]:
     """Return the tickers of which more was due, sorted.
 

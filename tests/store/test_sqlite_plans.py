@@ -14,19 +14,28 @@ from pathlib import Path
 
 import pytest
 
-from schemas.vocabulary import RETENTION_MS
-from store import sqlite_connections
+from schemas.vocabulary import RETENTION_MS, Tier
+from store import past, sqlite_engine
+from store.page import counts, oldest
 from store.rows import FeedQuery
 from store.sqlite import SqliteMarketStore
-from store.sqlite_feed import alerts_statement, changes_statement, merged_statement
-from tests.store.rows import NOW, full, query
+from store.sqlite_page import SQLITE_FEED
+from tests.store.homes import Home, SqliteHome
+from tests.store.rows import NOW, full, plainly, query
 
 pytestmark = pytest.mark.clause("feed")
 
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """SQLite alone: its plans are told in words of its own."""
+    return SqliteHome(tmp_path)
+
+
 STATEMENTS = {
-    "universe": changes_statement,
-    "alerts": alerts_statement,
-    "all": merged_statement,
+    "universe": SQLITE_FEED.changes,
+    "alerts": SQLITE_FEED.alerts,
+    "all": SQLITE_FEED.merged,
 }
 TIERS = {"universe": ["universe"], "alerts": ["alerts"], "all": ["universe", "alerts"]}
 FILTERS = {
@@ -90,10 +99,11 @@ def arms(tier: str, filters: dict[str, object]) -> dict[str, int]:
     return {KINDS[tier]: cells * TURNS[tier][filters["direction"]]}
 
 
+@pytest.mark.usefixtures("market")
 @pytest.mark.parametrize("oldest_first", [False, True], ids=["newest", "oldest"])
 @pytest.mark.parametrize("tier", STATEMENTS)
 async def test_every_combination_of_filters_is_searched_by_covering_index_and_never_sorted(
-    market: SqliteMarketStore, path: Path, tier: str, oldest_first: bool
+    path: Path, tier: str, oldest_first: bool
 ) -> None:
     allowed = MERGED | LOOKED_UP | (OF_BOTH if tier == "all" else set())
     with closing(sqlite3.connect(path)) as connection:
@@ -113,18 +123,18 @@ def test_every_statement_of_the_feed_stays_prepared() -> None:
         for filters in COMBINATIONS
         for oldest_first in (False, True)
     }
-    assert len(texts) == 192 < sqlite_connections.STATEMENTS
+    assert len(texts) == 192 < sqlite_engine.STATEMENTS
 
 
 @pytest.fixture
 async def read_statements(market: SqliteMarketStore) -> AsyncIterator[list[str]]:
     """Every statement that the store's reader runs from now on."""
     ran: list[str] = []
-    async with market._connections.querying() as db:
-        await db.set_trace_callback(ran.append)
+    async with market._engine.querying() as db:
+        await db.connection.set_trace_callback(ran.append)
     yield ran
-    async with market._connections.querying() as db:
-        await db.set_trace_callback(None)
+    async with market._engine.querying() as db:
+        await db.connection.set_trace_callback(None)
 
 
 async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
@@ -147,3 +157,70 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
             assert not [step for step in steps if "TEMP B-TREE" in step], sql
             scanned = {step for step in steps if step.startswith("SCAN")}
             assert scanned <= (BOARD if "FROM readings r" in sql else {"SCAN CONSTANT ROW"}), sql
+
+
+ALL_KINDS: dict[Tier, int] = {"universe": 8 * 3 * 3, "alerts": 7 * 3 * 5}
+
+
+@pytest.mark.usefixtures("market")
+@pytest.mark.parametrize("tier", ALL_KINDS)
+async def test_statistics_search_each_kind_between_two_times_and_sort_nothing(
+    path: Path, tier: Tier
+) -> None:
+    bounds = {"after": 0, "alerts_after": 0, "until": NOW}
+    with closing(sqlite3.connect(path)) as connection:
+        counted, found = (
+            [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bounds)]
+            for sql in (counts(tier), oldest(tier))
+        )
+    assert found == [ALL[tier]]
+    searches = [step for step in counted if step.startswith("SEARCH")]
+    assert searches == [KINDS[tier]] * ALL_KINDS[tier]
+    assert set(counted) - {*searches} == {"COMPOUND QUERY", "LEFT-MOST SUBQUERY", "UNION ALL"}
+
+
+PAST = {
+    "the pass of a time": past.WRITTEN,
+    "whether the next is nominal": past.IS_NOMINAL,
+    "its last row": past.LAST_CREATED,
+    "the readings": past.READINGS,
+}
+
+
+@pytest.mark.usefixtures("market")
+@pytest.mark.parametrize("name", PAST)
+async def test_the_past_is_searched_by_index_and_never_sorted(path: Path, name: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAST[name]}", [5]).fetchall()
+    steps = [row[3] for row in plan]
+    scanned = [step for step in steps if step.startswith("SCAN")]
+    assert all(step.split()[1] in {"r", "a"} for step in scanned), steps  # as the latest board is
+    assert not any("TEMP B-TREE" in step for step in steps), steps
+    assert any(step.startswith("SEARCH") for step in steps), steps
+
+
+@pytest.mark.usefixtures("market")
+async def test_a_cell_is_searched_to_its_newest_row_by_then(
+    path: Path,
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {past.READINGS}", [5])
+        (cell,) = (row[3] for row in plan if "cell" in row[3])
+    assert cell.startswith(
+        "SEARCH c USING COVERING INDEX cell (asset_id=? AND indicator=? AND timeframe=?"
+    )
+    assert "created_at<?" in cell
+
+
+@pytest.mark.usefixtures("market")
+async def test_an_asset_is_read_by_its_key_and_a_pass_by_its_index(path: Path) -> None:
+    plans = {
+        "asset_id = 1 AND generation = 0 AND timeframe = 0 AND last_open > 0 ORDER BY last_open": (
+            "PRIMARY KEY"
+        ),
+        "pass = 1": "INDEX bars_of_pass",
+    }
+    for condition, index in plans.items():
+        plan = plainly(path, f"EXPLAIN QUERY PLAN SELECT data FROM bars WHERE {condition}")
+        assert len(plan) == 1
+        assert plan[0][3].startswith(f"SEARCH bars USING {index}")

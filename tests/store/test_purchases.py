@@ -2,11 +2,11 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store.access_protocol import AccessStore
 from store.access_rows import (
     ClaimRow,
     Horizons,
@@ -15,8 +15,9 @@ from store.access_rows import (
     SandboxSession,
 )
 from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
-from tests.store.rows import one_call, plainly
+from tests.store.conftest import OpenAccess
+from tests.store.homes import Home, plainly
+from tests.store.rows import one_call
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -44,27 +45,27 @@ def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
 
-async def bought(access: SqliteAccessStore, number: int) -> bytes:
+async def bought(access: AccessStore, number: int) -> bytes:
     claim, member, key_hash = other(number)
     await access.create_claim(claim)
     assert await access.redeem(claim, member, key_hash, NOW + number)
     return key_hash
 
 
-async def test_a_claim_is_found_by_the_hash_of_its_token_alone(access: SqliteAccessStore) -> None:
+async def test_a_claim_is_found_by_the_hash_of_its_token_alone(access: AccessStore) -> None:
     await access.create_claim(CLAIM)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
     assert await access.find_claim(bytes(32)) is None
 
 
-async def test_a_clear_token_cannot_be_stored_by_mistake(access: SqliteAccessStore) -> None:
+async def test_a_clear_token_cannot_be_stored_by_mistake(access: AccessStore) -> None:
     with pytest.raises(StoreError):
         await access.create_claim(replace(CLAIM, token_hash=b"ct_clear"))
 
 
 @pytest.mark.clause("3.4.2")
 async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
-    access: SqliteAccessStore,
+    access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
     assert await access.redeem(CLAIM, MEMBER, KEY_HASH, NOW + 5)
@@ -78,16 +79,13 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
 
 @pytest.mark.clause("3.4.2")
 async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
-    access: SqliteAccessStore, tmp_path: Path
+    access: AccessStore, open_access: OpenAccess
 ) -> None:
     await access.create_claim(CLAIM)
-    second = await SqliteAccessStore.open(tmp_path / "access.db")
-    try:
-        made = await asyncio.gather(
-            access.redeem(CLAIM, MEMBER, KEY_HASH, NOW), second.redeem(CLAIM, MEMBER, HASH_2, NOW)
-        )
-    finally:
-        await second.close()
+    second = await open_access()
+    made = await asyncio.gather(
+        access.redeem(CLAIM, MEMBER, KEY_HASH, NOW), second.redeem(CLAIM, MEMBER, HASH_2, NOW)
+    )
     assert sorted(made) == [False, True]
     assert len(await access.list_keys()) == 1
 
@@ -96,7 +94,7 @@ HASH_2 = bytes([2] * 32)
 
 
 async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched(
-    access: SqliteAccessStore, tmp_path: Path
+    access: AccessStore, home: Home
 ) -> None:
     await access.create_claim(CLAIM)
     await access.create_key(KEY_HASH, "taken", NOW)
@@ -106,11 +104,11 @@ async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched
     assert await access.memberships("stripe") == []
     assert [key.label for key in await access.list_keys()] == ["taken"]
     assert await access.redeem(CLAIM, MEMBER, bytes(32), NOW + 6)
-    path = tmp_path / "access.db"
-    assert plainly(path, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, 2)]
+    _, made = await access.list_keys()
+    assert await plainly(home, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, made.id)]
 
 
-async def test_one_subscription_makes_no_second_key(access: SqliteAccessStore) -> None:
+async def test_one_subscription_makes_no_second_key(access: AccessStore) -> None:
     await bought(access, 1)
     claim, _, key_hash = other(2)
     await access.create_claim(claim)
@@ -120,7 +118,7 @@ async def test_one_subscription_makes_no_second_key(access: SqliteAccessStore) -
 
 
 async def test_memberships_are_told_by_provider_and_customer_while_they_last(
-    access: SqliteAccessStore,
+    access: AccessStore,
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
     for number, customer in theirs.items():
@@ -136,7 +134,7 @@ async def test_memberships_are_told_by_provider_and_customer_while_they_last(
 
 
 async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
-    access: SqliteAccessStore, tmp_path: Path
+    access: AccessStore, home: Home
 ) -> None:
     hashes = [await bought(access, number) for number in (1, 2)]
     _, member, _ = other(1)
@@ -146,22 +144,22 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
     verdicts = [call.verdict for call in await access.count(calls, "live", 10)]
     assert verdicts == ["revoked", "counted"]
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
-    told = plainly(tmp_path / "access.db", "SELECT ended_at, ended_why FROM memberships")
+    told = await plainly(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
     assert told == [(NOW + 50, "deleted"), (None, None)]
 
 
-async def test_a_key_that_was_revoked_before_keeps_its_time(access: SqliteAccessStore) -> None:
+async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore) -> None:
     await bought(access, 1)
     await access.revoke_key(1, NOW + 7)
     assert await access.end_membership(other(1)[1], NOW + 50, "deleted") == 0
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 7]
 
 
-async def test_a_membership_that_nobody_has_ends_nothing(access: SqliteAccessStore) -> None:
+async def test_a_membership_that_nobody_has_ends_nothing(access: AccessStore) -> None:
     assert await access.end_membership(MEMBER, NOW, "deleted") == 0
 
 
-async def test_an_event_is_handled_once(access: SqliteAccessStore) -> None:
+async def test_an_event_is_handled_once(access: AccessStore) -> None:
     assert not await access.is_handled("evt_1")
     for at in (NOW, NOW + 1):
         await access.mark_handled("evt_1", at)
@@ -169,7 +167,7 @@ async def test_an_event_is_handled_once(access: SqliteAccessStore) -> None:
     assert not await access.is_handled("evt_2")
 
 
-async def test_a_sandbox_checkout_is_settled_once(access: SqliteAccessStore) -> None:
+async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
     await access.create_sandbox_session(SESSION)
     assert await access.find_sandbox_session("sb_2") is None
     assert await access.find_sandbox_session("sb_1") == SESSION
@@ -180,7 +178,7 @@ async def test_a_sandbox_checkout_is_settled_once(access: SqliteAccessStore) -> 
 
 @pytest.mark.clause("8.51")
 async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
-    access: SqliteAccessStore, tmp_path: Path
+    access: AccessStore, home: Home
 ) -> None:
     await bought(access, 1)
     for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
@@ -188,7 +186,7 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
         await access.create_claim(replace(claim, expires_at=expires_at))
     await access.create_sandbox_session(SESSION)
     assert await access.prune(Horizons(0, unredeemed=NOW + 1001, events=0, attempts=0)) == 2
-    found = plainly(tmp_path / "access.db", "SELECT id FROM claims ORDER BY id")
+    found = await plainly(home, "SELECT id FROM claims ORDER BY id")
     assert found == [("claim1",), ("claim3",)]
     assert await access.find_sandbox_session("sb_1") is None
 
@@ -204,10 +202,10 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
     ],
 )
 async def test_the_database_refuses_rows_that_point_nowhere(
-    access: SqliteAccessStore, sql: str, values: tuple[Any, ...]
+    access: AccessStore, sql: str, values: tuple[Any, ...]
 ) -> None:
     await bought(access, 1)
     await access.count([one_call(other(1)[2], NOW)], "live", 10)
-    with pytest.raises(StoreError, match="FOREIGN KEY"):
-        async with access._connections.writing() as db:
-            await db.execute_fetchall(sql, values)
+    with pytest.raises(StoreError, match=r"(?i)foreign key"):
+        async with access._engine.writing() as db:
+            await db.rows(sql, *values)

@@ -1,0 +1,19 @@
+"""Both stores on one PostgreSQL database, each in a schema of its own."""
+
+from typing import Self
+
+from store.market import SqlMarketStore
+from store.postgres_access import PostgresAccessStore
+from store.postgres_market_engine import PostgresMarketEngine
+from store.postgres_migrations import SCHEMAS
+
+__all__ = ["PostgresAccessStore", "PostgresMarketStore"]
+
+
+class PostgresMarketStore(SqlMarketStore):
+    """A MarketStore on a PostgreSQL database."""
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """Migrate and open it, creating its schema where it is missing; StoreError in one line."""
+        return cls(await PostgresMarketEngine.open(url, *SCHEMAS["market"]))

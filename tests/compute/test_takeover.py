@@ -1,0 +1,89 @@
+"""Of two that compute on one PostgreSQL database one leads; who lost the lead writes no more."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from compute.loop import Loop
+from compute.runs import Runs
+from store.postgres import PostgresMarketStore
+from store.protocol import LockTakenError
+from tests.compute.scripted import BEATS, Clock, Enough, ScriptedSource, at, checked, hourly
+from tests.postgres.databases import cut_sessions
+
+pytestmark = pytest.mark.clause("postgres")
+
+BEGINS = at("00:00", day=2)
+BEHIND_S = 2 * 3600
+
+
+@asynccontextmanager
+async def looping(
+    database: str, source: ScriptedSource, clock: Clock
+) -> AsyncIterator[tuple[Loop, PostgresMarketStore]]:
+    """Give a loop of a process of its own over a database, not yet prepared."""
+    store = await PostgresMarketStore.open(database)
+    try:
+        runs = Runs(store, source, source.universe, BEATS, clock)
+        yield Loop(runs, store, clock, clock.sleep, is_prepared=False), store
+    finally:
+        await store.close()
+
+
+def script(clock: Clock) -> ScriptedSource:
+    return ScriptedSource(clock, {"BTC": "24x7", "ETH": "24x7"}, BEGINS)
+
+
+async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is_behind_goes_on(
+    database: str,
+):
+    clock, behind = Clock(at("10:20")), Clock(at("14:03") - BEHIND_S)
+    source = script(clock)
+    clock.ends_at = behind.ends_at = at("16:30")
+    written = []
+
+    async def taken_over(ticker: str, until: int) -> None:
+        """Cut the first one off as it fetches; have the second come to the end of its day."""
+        if until < at("14:00") or written:
+            return
+        written.append(until)
+        await cut_sessions(database)
+        async with looping(database, script(behind), behind) as (loop, _):
+            with pytest.raises(Enough):
+                await loop.run()
+            with pytest.raises(LockTakenError, match="is computing on"):
+                await first.lock()
+
+    source.before_fetch = taken_over
+    async with looping(database, source, clock) as (loop, first):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        rows = await checked(first, source, at("16:00"))
+        passes = await first.passes()
+    assert [run.market_time // 1000 - 180 for run in passes[1:]] == hourly("11:00", "16:00")
+    hours = [row for row in rows if (row.ticker, row.timeframe) == ("BTC", "1h")]
+    times = {row.close_time: row.created_at // 1000 for row in hours}
+    assert [times[hour] for hour in hourly("13:00", "16:00")] == [
+        hour + 180 for hour in hourly("13:00", "16:00")
+    ]
+
+
+async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobody_has(
+    database: str,
+):
+    clock = Clock(at("10:20"))
+    source = script(clock)
+
+    async def cut() -> None:
+        if clock.now_s == at("12:30"):
+            await cut_sessions(database)
+
+    clock.watch, clock.ends_at = cut, at("14:30")
+    async with looping(database, source, clock) as (loop, store):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        runs = Runs(store, source, source.universe, BEATS, clock)
+        with pytest.raises(Enough):
+            await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
+        await checked(store, source, at("14:00"))

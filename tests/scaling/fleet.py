@@ -1,0 +1,138 @@
+"""A whole service on one PostgreSQL server: processes that serve, processes that compute.
+
+What ends by itself is begun again, as an operator's supervisor does.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from compute.schedule import market_ms
+from service.computing import compute
+from service.serve import serve
+from service.settings import Settings
+from tests.postgres.server import PostgresServer
+from tests.scaling.clients import MISSING, eventually, milliseconds
+from tests.scaling.leaders import Leaders
+from tests.scaling.nodes import Clocks, Node
+from tests.service.commands import cut_universe, free_port
+
+SERVING, COMPUTING = 3, 2
+# By two minutes after a run a loop has asked anew for bars that were late at it.
+ASKED_ANEW_AFTER_MS = 130_000
+# What the service promises of a leader that is gone.
+TAKES_OVER_WITHIN_S = 10.0
+SHOWS_WITHIN_S, LOOKS_EVERY_S = 90.0, 0.1
+
+
+class Fleet:
+    """The processes, their clocks, their database, and who of them computes."""
+
+    def __init__(
+        self,
+        server: PostgresServer,
+        folder: Path,
+        client: httpx.AsyncClient,
+        now: int,
+        tickers: Iterable[str],
+        daily_limit: int,
+    ) -> None:
+        """All begin at a time (epoch ms) with a market of some tickers; nothing runs yet."""
+        self.server = server
+        self.client = client
+        self.clocks = Clocks(now, SERVING + COMPUTING)
+        self.leaders = Leaders(server.url())
+        self.ended: Counter[tuple[str, int]] = Counter()
+        universe = Path(cut_universe(folder, set(tickers)))
+        nodes = []
+        for place in range(SERVING + COMPUTING):
+            settings = Settings(
+                database_url=server.url(),
+                universe=universe,
+                billing="off",
+                port=int(free_port()),
+                daily_limit=daily_limit,
+            )
+            work = partial(serve, computes=False) if place < SERVING else compute
+            log = folder / f"{place}.log"
+            nodes.append(Node(work, settings, self.clocks.of(place), log))
+        self.serving, self.computing = nodes[:SERVING], nodes[SERVING:]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.serving, *self.computing]
+
+    @property
+    def addresses(self) -> list[str]:
+        return [node.settings.address for node in self.serving]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Run all processes and follow who leads until the block ends."""
+        watching = asyncio.create_task(self.leaders.watch())
+        try:
+            for node in self.nodes:
+                node.begin()
+            yield self
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            for node in self.nodes:
+                node.kill()
+
+    async def supervise(self) -> None:
+        """Begin again what ended, and count how, until cancelled."""
+        while True:
+            for node in self.nodes:
+                if node.status is not None:
+                    does = "serves" if node in self.serving else "computes"
+                    self.ended[does, node.status] += 1
+                    node.begin()
+            await asyncio.sleep(0.1)
+
+    async def leader(self) -> tuple[int, Node]:
+        """Wait until a process leads; return its session, and which it is."""
+        await eventually(lambda: self.leaders.now is not None, SHOWS_WITHIN_S)
+        now = self.leaders.now
+        assert now is not None
+        return now.session, next(node for node in self.computing if node.pid == now.pid)
+
+    async def taken_over(self, ended: int) -> None:
+        """Wait until a process leads by another session than the one that ended."""
+
+        def leads() -> bool:
+            now = self.leaders.now
+            return now is not None and now.session != ended
+
+        await eventually(leads, TAKES_OVER_WITHIN_S)
+
+    async def shown(self, hour: int) -> None:
+        """Wait until every serving process shows the run of an hour."""
+        for address in self.addresses:
+            await eventually(
+                lambda url=address: self._shows(url, hour), SHOWS_WITHIN_S, LOOKS_EVERY_S
+            )
+
+    async def late_bars_asked_for(self) -> None:
+        """Let bars that were late at a run come, and the leader look for them."""
+        _, leader = await self.leader()
+        self.clocks.now += ASKED_ANEW_AFTER_MS
+        looks = leader.clock.looks
+        await eventually(lambda: leader.clock.looks > looks + 2, SHOWS_WITHIN_S)
+
+    async def _shows(self, address: str, hour: int) -> bool:
+        try:
+            response = await self.client.get(f"{address}/api/v1/catalog")
+        except MISSING:
+            return False
+        as_of = response.json()["meta"]["as_of"] if response.status_code == 200 else None
+        return as_of is not None and milliseconds(as_of) >= market_ms(hour)
+
+    async def stop(self, nodes: list[Node]) -> list[int | None]:
+        return [await node.stop() for node in nodes]

@@ -1,0 +1,121 @@
+"""Serving and computing processes of one service, on a clock that the test moves for each of them.
+
+They are forked as tests/service/forked.py says, and end with the tests however those end.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import Array, c_longlong
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from compute.indicators.contract import Indicator
+from compute.indicators.registry import INDICATORS
+from service.logs import log_to_standard_error
+from service.settings import Settings
+from tests.service.forked import FORKING
+
+Work = Callable[[Settings, Sequence[Indicator], Callable[[], int]], Awaitable[int]]
+
+ENDS_WITHIN_S = 30
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+
+
+class Clocks:
+    """The time (epoch ms) that all processes share, and by how much each of them is off."""
+
+    def __init__(self, now: int, places: int) -> None:
+        self._shared: Array[c_longlong] = FORKING.RawArray(c_longlong, 1)
+        self._own = [FORKING.RawArray(c_longlong, 2) for _ in range(places)]
+        self.now = now
+
+    @property
+    def now(self) -> int:
+        return int(self._shared[0])
+
+    @now.setter
+    def now(self, at: int) -> None:
+        self._shared[0] = at
+
+    def of(self, place: int) -> "Clock":
+        return Clock(self._shared, self._own[place])
+
+
+class Clock:
+    """The clock of one process, which tells how often that has looked at it."""
+
+    def __init__(self, shared: "Array[c_longlong]", own: "Array[c_longlong]") -> None:
+        self._shared = shared
+        self._own = own
+
+    def __call__(self) -> int:
+        self._own[1] += 1
+        return int(self._shared[0] + self._own[0])
+
+    @property
+    def looks(self) -> int:
+        return int(self._own[1])
+
+    def be_off(self, by_ms: int) -> None:
+        self._own[0] = by_ms
+
+
+class Node:
+    """A process that a test may end, halt and begin again; it writes its log into a file."""
+
+    def __init__(self, work: Work, settings: Settings, clock: Clock, log: Path) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.log = log
+        self._work = work
+        self._process: ForkServerProcess
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """What it ended with, None while it runs."""
+        return self._process.exitcode
+
+    def begin(self) -> None:
+        given = self._work, self.settings, self.clock, self.log
+        self._process = FORKING.Process(target=_run, args=given)
+        self._process.start()
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self._process.kill()
+        self._process.join()
+
+    async def stop(self) -> int | None:
+        """End it as an operator does; return the status."""
+        self._process.terminate()
+        await asyncio.to_thread(self._process.join, ENDS_WITHIN_S)
+        return self.status
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+
+def _run(work: Work, settings: Settings, clock: Clock, log: Path) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    log_to_standard_error()
+    raise SystemExit(asyncio.run(_worked(work, settings, clock)))
+
+
+async def _worked(work: Work, settings: Settings, clock: Clock) -> int:
+    return await work(settings, INDICATORS, clock)

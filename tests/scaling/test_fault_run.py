@@ -1,0 +1,262 @@
+"""Three serving and two computing processes on one PostgreSQL, days of faults, clients all along.
+
+Every row reaches every client once and in order, no call is free or counted beyond its quota, one
+process leads at a time, and the audit of what all of them wrote is clean.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+
+from access.keys import Keys
+from compute.audit import Audit
+from compute.bars import DAY_S, HOUR_S
+from compute.indicators.registry import INDICATORS
+from compute.schedule import last_run, market_ms
+from compute.sources.simulated import source_name
+from compute.universe import load_universe
+from schemas.vocabulary import instant, midnight_s
+from store.postgres import PostgresAccessStore, PostgresMarketStore
+from tests.conftest import MAJORS
+from tests.postgres.server import PostgresServer
+from tests.scaling.clients import Caller, Reader, Spender, Told, eventually, milliseconds
+from tests.scaling.faults import Faults
+from tests.scaling.fleet import Fleet
+from tests.serving import Face
+
+pytestmark = pytest.mark.clause("scaling")
+
+# Ten days from it hold a weekend and the day on which an indicator is renamed.
+# The last five are late within ten days, and their bars come soon.
+TICKERS = ("BTC", "SOL", "NVDA", "XAU", "TSLA", "GMX", "TAO", "HBAR", "AXL", "UNI")
+Fault = tuple[str, bool] | None
+
+START = "2026-08-12T22:03:10+00:00"
+AFTER_DUE_MS = 10_000
+FACES: tuple[Face, ...] = ("mcp", "rest", "rest", "rest")
+PUBLISHED = """
+SELECT created_at FROM (
+  SELECT created_at FROM signals_market.changes WHERE published = 1
+  UNION ALL SELECT created_at FROM signals_market.alerts
+) rows WHERE created_at > $1 ORDER BY 1
+"""
+PASSES = """
+SELECT number, market_time, first_created_at, last_created_at FROM signals_market.passes ORDER BY 1
+"""
+LATE = """
+SELECT FROM signals_market.watermarks
+WHERE is_late = 1 AND pass = (SELECT max(number) FROM signals_market.passes)
+"""
+USED = "SELECT label, day, used FROM signals_access.usage JOIN signals_access.keys ON id = key_id"
+ENDS_WITHIN_S, ANSWERS_WITHIN_S = 60, 30
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many hours, after how many days of history; how many calls a day a key may make."""
+
+    hours: int
+    history_days: int
+    daily_limit: int
+    seed: int = 1
+
+    def faults(self, rng: random.Random) -> Iterator[Fault]:
+        """Yield what happens in each hour, and whether it waits for a pass that is written."""
+        if self.hours < len(KINDS):
+            yield from SHORT
+        while True:
+            for kind in rng.sample(KINDS, len(KINDS)):
+                yield from [None] * rng.randint(0, 4)
+                yield kind, rng.random() < 0.5
+
+
+SHORT = ("kill_leader", True), ("cut_all_sessions", False)
+KINDS = (
+    "kill_serving",
+    "kill_standby",
+    "kill_leader",
+    "kill_leader",
+    "halt_leader",
+    "cut_all_sessions",
+    "cut_some_sessions",
+    "restart_database",
+    "set_clock_ahead",
+    "set_clock_back",
+)
+
+
+@dataclass
+class Run:
+    """A run as its checks need it; the readers were shown what is newer than `since`."""
+
+    fleet: Fleet
+    faults: Faults
+    told: Told
+    spender: Spender
+    readers: list[Reader]
+    since: int
+    late_hours: int = 0
+
+    def works(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what goes on beside the hours."""
+        yield self.fleet.supervise()
+        yield self.spender.spend()
+        yield from (reader.read() for reader in self.readers)
+
+    async def go_through(self, hours: Iterable[int], kinds: Iterator[Fault]) -> None:
+        """Let one hour after another become due, each with its fault; all processes show it."""
+        for hour in hours:
+            self.fleet.clocks.now = market_ms(hour) + AFTER_DUE_MS
+            if (fault := next(kinds)) is not None:
+                kind, is_amid_a_pass = fault
+                await self.faults.make(kind, hour, is_amid_a_pass=is_amid_a_pass)
+            await self.fleet.shown(hour)
+            if await fetched(self.fleet.server.url(), LATE):
+                await self.fleet.late_bars_asked_for()
+                self.late_hours += 1
+
+    async def end(self) -> None:
+        """Wait until every client has read all there is, and one has spent its quota."""
+        newest = (await published(self.fleet.server.url(), self.since))[-1]
+        await eventually(
+            lambda: bool(self.told.refused) and all(r.has_read(newest) for r in self.readers),
+            ENDS_WITHIN_S,
+        )
+
+
+@pytest.mark.parametrize(
+    ("postgres", "size"),
+    [
+        *(pytest.param(*major.values, Size(2, 40, 100), marks=major.marks) for major in MAJORS),
+        pytest.param(*MAJORS[0].values, Size(240, 330, 2000), marks=pytest.mark.prove),
+    ],
+    indirect=["postgres"],
+)
+async def test_no_fault_costs_a_client_a_row_or_a_call(
+    own_postgres: PostgresServer, tmp_path: Path, size: Size
+):
+    async with ran(own_postgres, tmp_path, size) as run:
+        url = own_postgres.url()
+        assert await run.fleet.stop(run.fleet.nodes) == [0] * len(run.fleet.nodes)
+        rows = await published(url, run.since)
+        assert len(rows) > size.hours
+        for reader in run.readers:
+            assert [row.created_at for row in reader.rows] == rows
+            assert len({row.id for row in reader.rows}) == len(rows)
+        await check_quota(url, run.told, size.daily_limit)
+        await check_passes(url)
+        assert run.fleet.leaders.most == 1
+        assert {status for does, status in run.fleet.ended if does == "serves"} <= {-SIGKILL}
+        assert await audited(run.fleet) == []
+        print_figures(run, rows)
+
+
+@asynccontextmanager
+async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator[Run]:
+    """Run all hours with their faults beside the clients, until these have read all there is."""
+    rng, told = random.Random(size.seed), Told()
+    start = milliseconds(START)
+    first = last_run(start)
+    await begin_history(server.url(), start, size.history_days)
+    async with (
+        httpx.AsyncClient(timeout=ANSWERS_WITHIN_S, verify=False) as client,
+        Fleet(server, folder, client, start, TICKERS, size.daily_limit).running() as fleet,
+    ):
+        await fleet.shown(first)
+        faults = Faults(fleet, told, rng)
+        since = (await published(server.url(), 0))[-1]
+        clients = await new_clients(fleet, told, random.Random(size.seed), since)
+        run = Run(fleet, faults, told, *clients, since)
+        async with asyncio.TaskGroup() as group:
+            beside = [group.create_task(work) for work in run.works()]
+            last = first + size.hours * HOUR_S
+            await run.go_through(range(first + HOUR_S, last + 1, HOUR_S), size.faults(rng))
+            await run.end()
+            for task in beside:
+                task.cancel()
+        yield run
+
+
+async def begin_history(url: str, start: int, days: int) -> None:
+    """Let the market begin so many days before: what steps it costs time by its hours."""
+    market = await PostgresMarketStore.open(url)
+    origin = midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
+    await market.adopt_source(source_name(origin), start)
+    await market.close()
+
+
+async def new_clients(
+    fleet: Fleet, told: Told, rng: random.Random, since: int
+) -> tuple[Spender, list[Reader]]:
+    """Return who spends a quota, and who read the feed: each with a key of its own."""
+    access = await PostgresAccessStore.open(fleet.server.url())
+    clock = fleet.clocks.of(0)
+    labels = ["spender", *(f"reader {place}" for place in range(len(FACES)))]
+    made = [(label, await Keys(access, clock).create(label)) for label in labels]
+    await access.close()
+    first, *rest = [Caller(fleet.client, fleet.addresses, *key, told, rng) for key in made]
+    readers = [Reader(*given, instant(since)) for given in zip(rest, FACES, strict=True)]
+    return Spender(first, clock), readers
+
+
+async def fetched(url: str, query: str, *values: object) -> list[asyncpg.Record]:
+    session = await asyncpg.connect(url)
+    try:
+        found: list[asyncpg.Record] = await session.fetch(query, *values)
+        return found
+    finally:
+        await session.close()
+
+
+async def published(url: str, since: int) -> list[int]:
+    return [row["created_at"] for row in await fetched(url, PUBLISHED, since)]
+
+
+async def check_quota(url: str, told: Told, limit: int) -> None:
+    """No key was counted beyond its quota, none was answered uncounted, or refused too early."""
+    used = {(label, day): count for label, day, count in await fetched(url, USED)}
+    assert max(used.values()) <= limit
+    assert all(used[place] >= given for place, given in told.given.items())
+    assert told.refused
+    assert all(used[place] == limit for place in told.refused)
+    assert {label for label, _ in told.refused} == {"spender"}
+
+
+async def check_passes(url: str) -> None:
+    """Every pass follows the one before, and its rows those of all before."""
+    passes = await fetched(url, PASSES)
+    assert [row["number"] for row in passes] == list(range(1, len(passes) + 1))
+    assert all(a["market_time"] <= b["market_time"] for a, b in pairwise(passes))
+    spans = [(r["first_created_at"], r["last_created_at"]) for r in passes]
+    ends = [end for span in spans if None not in span for end in span]
+    assert ends == sorted(ends)
+
+
+async def audited(fleet: Fleet) -> list[str]:
+    market = await PostgresMarketStore.open(fleet.server.url())
+    universe = load_universe(fleet.nodes[0].settings.universe)
+    report = await Audit(market, universe, INDICATORS).run()
+    await market.close()
+    return report.findings
+
+
+def print_figures(run: Run, rows: list[int]) -> None:
+    """Print what happened, for `make prove`."""
+    told, faults, leaders = run.told, run.faults, run.fleet.leaders
+    waited = sorted(round(took, 2) for took in faults.takeovers_s)
+    print(f"faults {dict(faults.made)}; ended {dict(run.fleet.ended)}")
+    print(f"sessions that led {len(leaders.sessions)}; takeovers took {waited} s")
+    print(f"{run.late_hours} hours with late bars")
+    print(f"{len(rows)} rows to each of {len(run.readers)} readers")
+    print(f"{told.given.total()} answers, {told.refused.total()} refusals; {dict(told.failures)}")

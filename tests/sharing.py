@@ -1,0 +1,18 @@
+"""The service for modules whose tests only read: started once, it would cost more than they do."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx
+import pytest_asyncio
+
+from tests.serving import Served
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def served(served_to_all: Served) -> AsyncIterator[Served]:
+    """The service that others ask too, with a client and a key of this test's own."""
+    address = served_to_all.base_url
+    async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
+        api_key = await served_to_all.keys.create("tests")
+        yield replace(served_to_all, api_key=api_key, client=client)
