@@ -239,7 +239,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("new_home", "lives", "steps"),
     [
-        ("sqlite", 20, 40),
+        ("sqlite", 10, 40),
         pytest.param("sqlite", 300, 60, marks=pytest.mark.prove),
         *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in installations()),
     ],

@@ -86,7 +86,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
     "indicators",
     [
         pytest.param(None, id="of one version", marks=pytest.mark.prove),
-        pytest.param(raised(), id="of two versions"),
+        pytest.param(raised(), id="of two versions", marks=pytest.mark.prove),
     ],
 )
 async def test_an_audit_of_a_whole_market_reports_the_same_elsewhere(

@@ -108,11 +108,8 @@ async def run(
 
 
 async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = WATCHED) -> Report:
-    """Audit here, and the same in blocks elsewhere."""
-    async with open_store(path) as store, elsewhere() as crew:
-        report = await Audit(store, source.universe, indicators).run()
-        assert await Audit(store, source.universe, indicators, crew).run() == report
-        return report
+    async with open_store(path) as store:
+        return await Audit(store, source.universe, indicators).run()
 
 
 def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, int]]:
@@ -273,6 +270,8 @@ async def test_audit_verifies_rows_of_either_side_of_a_split_with_their_own_bars
     hours = [STARTS, *range(warmed, warmed + 4 * HOUR_S, HOUR_S), warmed + 6 * DAY_S]
     await run(path, source, hours, INDICATORS)
     report = await audited(path, source, INDICATORS)
+    async with open_store(path) as store, elsewhere() as crew:
+        assert await Audit(store, source.universe, INDICATORS, crew).run() == report
     assert (report.findings, sum(report.not_verifiable.values())) == ([], 0)
     async with open_store(path) as store:
         sides = {(row.timeframe, row.epoch) for row in [row async for row in store.changes()]}

@@ -119,7 +119,7 @@ async def live(
 
 @pytest.mark.parametrize(
     ("count", "tickers"),
-    [(20, SOME), pytest.param(200, EVERY, marks=pytest.mark.prove)],
+    [(8, SOME), pytest.param(200, EVERY, marks=pytest.mark.prove)],
     ids=["some", "every"],
 )
 async def test_the_past_is_answered_as_it_was_answered_then(

@@ -124,7 +124,7 @@ def moments(passes: Sequence[Pass]) -> list[int]:
 
 
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(passes=histories())
 async def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
