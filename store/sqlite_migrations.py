@@ -5,6 +5,7 @@ Before a migration changes a database that holds anything, a copy is made beside
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib.resources import files
@@ -21,6 +22,7 @@ MARKET_MIGRATIONS = (
     "market_0005",
 )
 ACCESS_MIGRATIONS = ("access_0001", "access_0002")
+PATIENCE_S, PAUSE_S = 5.0, 0.005
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
@@ -29,10 +31,11 @@ def migrate(path: Path, names: Sequence[str]) -> None:
     StoreError where the file is no database of ours or was written by a newer version.
     """
     try:
-        with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)) as connection:
             is_new = not _applied(connection, path, names)
             while len(_applied(connection, path, names)) < len(names):
                 _apply_next(connection, path, names, is_new)
+            _log_ahead(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
 
@@ -90,6 +93,20 @@ def _apply_next(
     except BaseException:
         connection.rollback()
         raise
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file log ahead; SQLite itself does not wait for others who open it meanwhile."""
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > give_up:
+                raise
+        time.sleep(PAUSE_S)
 
 
 def _apply(connection: sqlite3.Connection, name: str) -> None:

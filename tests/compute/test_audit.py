@@ -295,7 +295,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.parametrize("what", one_in(2, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.parametrize("what", one_in(3, zip(TAMPERED, TAMPERED, strict=True)))
 def test_whatever_is_altered_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: Signals
 ):

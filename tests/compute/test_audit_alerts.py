@@ -133,7 +133,7 @@ def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Un
     assert report.checked["alerts"] > 20
 
 
-@pytest.mark.parametrize("what", one_in(2, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.parametrize("what", one_in(3, zip(TAMPERED, TAMPERED, strict=True)))
 def test_whatever_is_altered_of_alerts_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: Signals
 ):

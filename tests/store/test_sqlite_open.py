@@ -5,6 +5,8 @@ import os
 import shutil
 import sqlite3
 import sys
+import threading
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
@@ -209,6 +211,19 @@ async def test_processes_that_start_together_all_find_a_migrated_file(path: Path
     ]
     assert [await process.wait() for process in starting] == [0] * 4
     assert plainly(path, "SELECT name FROM migrations") == APPLIED
+
+
+def test_who_opens_a_file_waits_for_another_who_reads_it_as_it_was_made(path: Path) -> None:
+    sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM migrations").fetchall()
+        ending = threading.Timer(0.05, other.rollback)
+        ending.start()
+        sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
+        ending.join()
+    assert plainly(path, "PRAGMA journal_mode") == [("wal",)]
 
 
 async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, path: Path) -> None:
