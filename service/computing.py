@@ -124,14 +124,17 @@ async def _led(
 
 async def _taken_over(market: MarketStore, opened_runs: Callable[[], Awaitable[Runs]]) -> Runs:
     """Wait until no other process computes; return runs from the source as it is known by then."""
+    told = ""
     while True:
         try:
             await market.lock()
             return await opened_runs()
         except LockTakenError:
-            pass
+            told = ""
         except StoreError as error:
-            log_failure(error)
+            if str(error) != told:
+                told = str(error)
+                log.warning("cannot_stand_by", reason=told)
         await asyncio.sleep(STANDBY_S)
 
 
