@@ -119,7 +119,10 @@ async def begin(source: MarketEngine, target: MarketEngine) -> None:
     """Mark a store as one that another is moved into; StoreError where it is in use."""
     async with target.computing() as db:
         known = dict(await db.rows("SELECT key, value FROM facts"))
-        if known and known.get(MOVING) != source.name:
+        begun = known.get(MOVING)
+        if begun is not None and begun != source.name:
+            raise StoreError(f"{target.name} holds a part of {begun}: finish that move first")
+        if known and begun is None:
             raise StoreError(f"{target.name} is in use: name a database that holds nothing")
         await db.insert("facts", FACTS.columns, [(MOVING, source.name)], "ON CONFLICT DO NOTHING")
 

@@ -69,10 +69,9 @@ async def _counted_in_part(
         if not fitting:
             return why
         counted = await _counted_whole(session, [group._replace(calls=fitting)], mode, limit)
-        for found in counted.values():
-            return (
-                found if fitting == group.calls else found._replace(verdict="spent", mode=why.mode)
-            )
+        if counted:
+            rest = why._replace(counted=fitting, used=counted[group[:2]].used)
+            return counted[group[:2]] if fitting == group.calls else rest
 
 
 async def _refused(
