@@ -103,10 +103,10 @@ def _add_upkeep(commands: Commands) -> None:
     command.add_argument("folder", type=Path, metavar="DIR")
     command = _add(commands, "migrate", _migrate, "move everything into another database")
     command.add_argument(
-        "--from", required=True, dest="source", metavar="URL", help="the one to move"
+        "--from", required=True, dest="source", metavar="URL", help="the database to move"
     )
     command.add_argument(
-        "--to", dest="target", metavar="URL", help="default is the one that is set"
+        "--to", dest="target", metavar="URL", help="default is that of SIGNALS_DATABASE_URL"
     )
     _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
 

@@ -22,6 +22,7 @@ from tests.postgres.databases import cut_sessions
 from tests.service.commands import Running, cut_universe, free_port, running, signals
 from tests.service.test_cli import only_line, write_bars
 from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, work
+from tests.store.rows import plainly
 
 pytestmark = pytest.mark.clause("postgres")
 
@@ -78,6 +79,41 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     assert "computing" not in said[-1]
     assert HIDDEN not in "".join(said)
     assert {path.name for path in tmp_path.iterdir()} == {"bars"}
+
+
+def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean(
+    tmp_path: Path, url: str
+):
+    path = tmp_path / "signals.db"
+    file, said = f"sqlite:///{path}", []
+
+    def run(*arguments: str, status: int = 0, database: str = file) -> str:
+        done = signals(tmp_path, *arguments, database_url=database)
+        said.append(done.stdout + done.stderr)
+        assert done.returncode == status, said[-1]
+        return done.stdout.strip()
+
+    bars = write_bars(tmp_path / "bars", count=210)
+    run("replay", "--bars", str(bars))
+    run("keys", "create", "--label", "me")
+    kept = plainly(path, "SELECT data FROM carries WHERE indicator = 0 AND timeframe = 0")[0]
+    plainly(path, "UPDATE carries SET data = x'00' WHERE data = ?", kept)
+    assert "findings" in run("migrate", "--from", file, status=1, database=url).splitlines()[-1]
+    run("replay", "--bars", str(bars), status=1, database=url)
+    assert "run `signals migrate` again" in only_line(said[-1])
+    plainly(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
+    assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
+    assert said[-1].splitlines()[-1].endswith(": set SIGNALS_DATABASE_URL to it.")
+    for command in (("keys", "list"), ("audit",)):
+        assert run(*command, database=url) == run(*command)
+    run("replay", "--bars", str(bars), database=url)
+    run("migrate", "--from", file, "--to", url, status=1)
+    assert "is in use" in only_line(said[-1])
+    run("migrate", "--from", file, status=1)
+    assert "name two" in only_line(said[-1])
+    run("migrate", "--from", "mysql://there", "--to", url, status=1)
+    assert "expected sqlite:///PATH or postgresql://" in only_line(said[-1])
+    assert HIDDEN not in "".join(said)
 
 
 @asynccontextmanager
