@@ -1,13 +1,10 @@
-"""Both stores on one PostgreSQL database, each in a schema of its own."""
+"""The market store on PostgreSQL."""
 
 from typing import Self
 
 from store.market import SqlMarketStore
-from store.postgres_access import PostgresAccessStore
 from store.postgres_market_engine import PostgresMarketEngine
 from store.postgres_migrations import SCHEMAS
-
-__all__ = ["PostgresAccessStore", "PostgresMarketStore"]
 
 
 class PostgresMarketStore(SqlMarketStore):

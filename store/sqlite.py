@@ -1,14 +1,11 @@
-"""Both stores on SQLite, a file each, so that no market run makes a call wait."""
+"""The market store on SQLite."""
 
 from pathlib import Path
 from typing import Self
 
 from store.market import SqlMarketStore
-from store.sqlite_access import SqliteAccessStore
 from store.sqlite_engine import SqliteEngine
 from store.sqlite_migrations import MARKET_MIGRATIONS
-
-__all__ = ["SqliteAccessStore", "SqliteMarketStore"]
 
 
 class SqliteMarketStore(SqlMarketStore):

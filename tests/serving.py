@@ -27,10 +27,12 @@ from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKin
 from service.app import create_app
 from service.connections import BoundedProtocol, server_config
 from store.access_protocol import AccessStore
-from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.postgres import PostgresMarketStore
+from store.postgres_access import PostgresAccessStore
 from store.protocol import MarketStore
 from store.rows import ChangeRow, Pass, WatermarkRow
-from store.sqlite import SqliteAccessStore, SqliteMarketStore
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
 
 Face = Literal["mcp", "rest"]

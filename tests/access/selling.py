@@ -18,7 +18,7 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import ClaimRow, MembershipRow
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from tests.serving import Clock
 
 ADDRESS = "192.0.2.7"

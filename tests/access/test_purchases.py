@@ -445,7 +445,7 @@ KILLED_WHILE_REDEEMING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store.access_rows import MembershipRow
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 
 async def redeem(path, token_hash):
     store = await SqliteAccessStore.open(Path(path))

@@ -14,7 +14,7 @@ from rest_shim.client_address import ClientAddress, parse_proxies
 from service.app import create_app
 from store.access_rows import Notice
 from store.protocol import StoreError
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from tests.access.selling import opened
 from tests.serving import NOON, Clock, Served
 

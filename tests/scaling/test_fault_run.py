@@ -27,7 +27,8 @@ from compute.schedule import last_run, market_ms
 from compute.sources.simulated import source_name
 from compute.universe import load_universe
 from schemas.vocabulary import instant, midnight_s
-from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.postgres import PostgresMarketStore
+from store.postgres_access import PostgresAccessStore
 from tests.conftest import MAJORS
 from tests.postgres.server import PostgresServer
 from tests.scaling.clients import Caller, Reader, Spender, Told, eventually, milliseconds

@@ -9,7 +9,7 @@ import pytest
 
 from service.access_commands import escaped
 from store.access_rows import AccessRequestRow
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from tests.service.commands import signals
 from tests.service.test_cli import only_line, write_bars
 from tests.store.rows import one_call

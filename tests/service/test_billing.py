@@ -10,7 +10,7 @@ from compute.indicators.registry import INDICATORS
 from service.billing import billing_note, open_billing, unreachable
 from service.serve import serve
 from service.settings import PREFIX, Settings
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from tests.service.commands import environment, free_port, signals
 from tests.service.test_cli import only_line, write_bars
 from tests.serving import Clock

@@ -16,11 +16,13 @@ import asyncpg
 
 from store.access import SqlAccessStore
 from store.market import SqlMarketStore
-from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.postgres import PostgresMarketStore
+from store.postgres_access import PostgresAccessStore
 from store.postgres_database import put
 from store.postgres_migrations import SCHEMAS
 from store.protocol import LockTakenError, MarketStore
-from store.sqlite import SqliteAccessStore, SqliteMarketStore
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
 from tests.postgres.databases import copied_database, made_database
 from tests.store.rows import TABLES
 

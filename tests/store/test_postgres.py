@@ -8,7 +8,8 @@ import pytest
 
 from store import postgres_market_engine, writes
 from store.access_protocol import AccessStore
-from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.postgres import PostgresMarketStore
+from store.postgres_access import PostgresAccessStore
 from store.protocol import MarketStore, StoreError
 from tests.conftest import MAJORS
 from tests.postgres.databases import cut_sessions

@@ -6,7 +6,8 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from store.postgres import PostgresAccessStore, PostgresMarketStore
+from store.postgres import PostgresMarketStore
+from store.postgres_access import PostgresAccessStore
 from store.postgres_migrations import SCHEMAS
 from store.protocol import StoreError
 from tests.postgres.server import PostgresServer

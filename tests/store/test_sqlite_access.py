@@ -11,7 +11,7 @@ import pytest
 from store import sqlite_migrations
 from store.access_rows import KeyRow
 from store.protocol import StoreError
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from store.sqlite_engine import SqliteEngine
 from tests.store.access_verbs import FOR_GOOD, FOR_NOW, HASH, WAITED_FOR
 from tests.store.homes import Home, SqliteHome

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import pytest
 
 from store.access_rows import CallGroup, CountedGroup
-from store.sqlite import SqliteAccessStore
+from store.sqlite_access import SqliteAccessStore
 from tests.store.test_counts import NOON, hashed
 
 pytestmark = [

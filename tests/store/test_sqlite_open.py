@@ -16,7 +16,8 @@ from store import sqlite_migrations
 from store.blocks import packed
 from store.digest import chain_digest
 from store.protocol import StoreError
-from store.sqlite import SqliteAccessStore, SqliteMarketStore
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
 from tests.store.conftest import OpenMarket
 from tests.store.homes import Home, SqliteHome
 from tests.store.rows import NOW, alert, bar, blocks, change, content, full, plainly, query, work
