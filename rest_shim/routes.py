@@ -40,6 +40,7 @@ NOBODY_READS = 499
 
 Document = Callable[[Calls], Awaitable[str]]
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
+Telling = Callable[[Request, ApiError], Response]
 
 
 class Read:
@@ -102,21 +103,24 @@ def _submission(endpoint: Endpoint, submissions: Submissions, calls: Calls) -> R
     return guarded(endpoint.path, calls, respond)
 
 
-def guarded(route: str, calls: Calls, respond: Responder) -> Responder:
-    """Return a responder whose failures all have the one error body."""
+def guarded(route: str, calls: Calls, respond: Responder, told: Telling | None = None) -> Responder:
+    """Return a responder whose failures all are `told`, by default in the one error body."""
+
+    def refusal(request: Request, error: ApiError) -> Response:
+        return failed(error, calls) if told is None else told(request, error)
 
     async def answer(request: Request) -> Response:
         try:
             return await respond(request)
-        except ApiError as refusal:
-            return failed(refusal, calls)
+        except ApiError as error:
+            return refusal(request, error)
         except StoreError as failure:
-            return failed(store_failure(failure, route), calls)
+            return refusal(request, store_failure(failure, route))
         except ClientDisconnect:
             return Response(status_code=NOBODY_READS)
         except Exception as failure:
             log.error("rest_request_failed", route=route, **failure_facts(failure))
-            return failed(internal_error(), calls)
+            return refusal(request, internal_error())
 
     return answer
 

@@ -27,6 +27,7 @@ from rest_shim.webhooks import webhook_route
 from schemas.vocabulary import DAILY_LIMIT
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore
+from web.pages import static_routes
 from web.pay_page import pay_page_routes
 from web.return_pages import return_page_routes
 
@@ -63,7 +64,8 @@ def create_app(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
             *routes(calls, submissions),
-            *_pages(provider, calls),
+            *_checkout_pages(provider, calls),
+            *static_routes(),
             *_reports(access, provider, clock, calls),
         ],
         exception_handlers=failure_handlers(calls),
@@ -129,7 +131,7 @@ def _submissions(
     }
 
 
-def _pages(provider: Provider, calls: Calls) -> list[Route]:
+def _checkout_pages(provider: Provider, calls: Calls) -> list[Route]:
     """Return the pages that buyers see here: the sandbox's own, or where Stripe sends them back."""
     if isinstance(provider, SandboxBilling):
         return pay_page_routes(provider, calls)

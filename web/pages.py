@@ -1,54 +1,123 @@
-"""How a page for people is made: templates without script, every text escaped, strict headers."""
+"""How a page for people is made: a template, every text escaped, strict headers.
 
+Scripts and styles are files of this package; no page has any of its own, and none asks other hosts.
+"""
+
+from collections.abc import Callable
 from functools import cache
-from html import escape
+from hashlib import blake2b
 from importlib.resources import files
-from string import Template
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-STYLE_PATH = "/web/page.css"
+from mcp_server.calls import Calls
+from rest_shim.routes import Responder, guarded
+from schemas.errors import ApiError
+
+MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # `same-origin`, not `no-referrer`: under that one browsers send `Origin: null` with a form, which
 # the gate refuses. Either way the address of a checkout reaches no other host.
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+FAILURES = {404: "Not found", 429: "Too many attempts", 503: "Not available right now"}
 
 
-def page(
-    request: Request, title: str, content: str, *, mode: str = "", status: int = 200
-) -> Response:
-    """Return the page that a request asked for; `content` is HTML, title and mode are text.
+def page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return the page that a request asked for, in no cache.
 
-    The stylesheet's address is relative, so a proxy may serve all below a path of its own.
+    Every template takes `title`, and may take `badge` (a word beside the name), `here` (its path in
+    the navigation), `is_wide` and `is_public` (which search engines may show).
     """
-    style = "../" * (request.url.path.count("/") - 1) + STYLE_PATH[1:]
-    html = filled("page.html", content, title=title, mode=mode, style=style)
-    return HTMLResponse(html, status, HEADERS)
+    return HTMLResponse(rendered(template, root_of(request), **values), status, HEADERS)
 
 
-def filled(template: str, content: str = "", **texts: str) -> str:
-    """Return a template with its texts, escaped, and its content, which is HTML."""
-    escaped = {name: escape(text) for name, text in texts.items()}
-    return Template(_file(template)).substitute(escaped, content=content)
+def rendered(template: str, root: str, **values: Any) -> str:
+    """Return a template with its values; its links begin with `root`."""
+    defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False}
+    given: dict[str, Any] = {**defaults, **values, "root": root, "asset": _asset_of(root)}
+    return _templates().get_template(template).render(given)
 
 
-def style_route() -> Route:
-    """Return the route of the one stylesheet."""
-    return Route(STYLE_PATH, _style, methods=["GET"])
+def root_of(request: Request) -> str:
+    """Return the way from a request's path to the service's root.
+
+    Links are relative, so a proxy may serve all below a path of its own.
+    """
+    return "../" * (request.url.path.count("/") - 1) or "./"
 
 
-async def _style(request: Request) -> Response:
-    headers = {"Cache-Control": "public, max-age=3600", "X-Content-Type-Options": "nosniff"}
-    return Response(_file("page.css"), headers=headers, media_type="text/css")
+def page_route(path: str, calls: Calls, respond: Responder, *methods: str) -> Route:
+    """Return the route of a page, GET alone where no methods are named; failures are pages too."""
+    answer = guarded(path, calls, respond, told=failure_page)
+    return Route(path, answer, methods=methods or ["GET"])
+
+
+def failure_page(request: Request, error: ApiError) -> Response:
+    """Return a refusal as a page."""
+    title = FAILURES.get(error.status, "That did not work")
+    response = page(request, "message.html", status=error.status, title=title, text=error.message)
+    if error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    return response
+
+
+def static_routes() -> list[Route]:
+    """Return the routes of the files that pages rest on; their addresses change as they do."""
+    return [Route(f"/web/{name}", _static(name), methods=["GET"]) for name in _static_names()]
+
+
+def _static(name: str) -> Responder:
+    media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+
+    async def answer(request: Request) -> Response:
+        age = 31_536_000 if request.url.query == _digest(name) else 3600
+        headers = {
+            "Cache-Control": f"public, max-age={age}",
+            "Content-Security-Policy": "default-src 'none'",
+            "X-Content-Type-Options": "nosniff",
+        }
+        return Response(_bytes(name), headers=headers, media_type=media_type)
+
+    return answer
+
+
+def _asset_of(root: str) -> Callable[[str], str]:
+    return lambda name: f"{root}web/{name}?{_digest(name)}"
 
 
 @cache
-def _file(name: str) -> str:
-    return files("web").joinpath(name).read_text(encoding="utf-8")
+def _digest(name: str) -> str:
+    return blake2b(_bytes(name), digest_size=6).hexdigest()
+
+
+@cache
+def _bytes(name: str) -> bytes:
+    return files("web").joinpath("static", name).read_bytes()
+
+
+@cache
+def _static_names() -> tuple[str, ...]:
+    names = (file.name for file in files("web").joinpath("static").iterdir())
+    return tuple(sorted(name for name in names if name.rpartition(".")[2] in MEDIA_TYPES))
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )

@@ -1,7 +1,6 @@
 """The sandbox's pay page: what is bought, that no money moves, and a form to pay or cancel."""
 
 from typing import Literal
-from urllib.parse import parse_qs
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,12 +8,12 @@ from starlette.routing import Route
 
 from access.billing.sandbox import SandboxBilling, SessionStatus
 from mcp_server.calls import Calls
-from mcp_server.transport import read_body
 from rest_shim.routes import guarded
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import Billing, instant
 from store.access_rows import SandboxSession
-from web.pages import filled, page, style_route
+from web.forms import form_fields
+from web.pages import page
 
 PATH = "/sandbox/checkout/{session_id}"
 MODE = "Sandbox"
@@ -46,26 +45,21 @@ def pay_page_routes(billing: SandboxBilling, calls: Calls) -> list[Route]:
             raise ApiError("invalid_parameter", f"No such checkout is known. {ANEW}", 404)
         if request.method != "POST":
             return _shown(request, session, billing.status(session))
-        wanted = _wanted(await read_body(request.scope, request.receive))
+        wanted = _wanted(await form_fields(request))
         status = await billing.settle(session, wanted)
         return _shown(request, session, status, 200 if status == wanted else 409)
 
-    answer = guarded(PATH, calls, respond)
-    return [Route(PATH, answer, methods=["GET", "POST"]), style_route()]
+    return [Route(PATH, guarded(PATH, calls, respond), methods=["GET", "POST"])]
 
 
-def _wanted(body: bytes) -> Literal["paid", "cancelled"]:
+def _wanted(form: dict[str, str]) -> Literal["paid", "cancelled"]:
     """Return what a form asks for; ApiError 400 where that is not one of the two actions."""
-    try:
-        given = parse_qs(body.decode("ascii"), max_num_fields=10).get("action", [])
-    except ValueError:
-        given = []
-    if len(given) != 1 or given[0] not in ACTIONS:
+    if form.get("action") not in ACTIONS:
         raise invalid_parameter(
             "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
             "form-encoded: action=pay."
         )
-    return ACTIONS[given[0]]
+    return ACTIONS[form["action"]]
 
 
 def _shown(
@@ -73,17 +67,17 @@ def _shown(
 ) -> Response:
     """Return the page of a checkout as it is, or (409) as it stays whatever was asked."""
     title, text = SHOWN[status]
-    amount = f"USD {session.amount_usd:,}"
-    until = instant(session.expires_at)[:16].replace("T", " ")
-    form = filled("pay_form.html", amount=amount, until=until) if status == "open" else ""
-    checkout = filled(
+    return page(
+        request,
         "checkout.html",
-        form,
+        status=http_status,
         title=title,
+        badge=MODE,
         text=text if http_status == 200 else f"It can no longer be changed. {text}",
-        status=status,
+        state=status,
         plan=f"Premium, billed {session.billing}",
-        price=f"{amount} per {PERIODS[session.billing]}",
+        amount=f"USD {session.amount_usd:,}",
+        period=PERIODS[session.billing],
         email=session.contact_email,
+        until=instant(session.expires_at)[:16].replace("T", " "),
     )
-    return page(request, title, checkout, mode=MODE, status=http_status)

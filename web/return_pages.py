@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from web.pages import filled, page, style_route
+from web.pages import page
 
 PAGES = {
     "/checkout/paid": (
@@ -22,9 +22,9 @@ PAGES = {
 
 def return_page_routes() -> list[Route]:
     """Return the routes of both pages."""
-    return [*(Route(path, _shown, methods=["GET"]) for path in PAGES), style_route()]
+    return [Route(path, _shown, methods=["GET"]) for path in PAGES]
 
 
 async def _shown(request: Request) -> Response:
     title, text = PAGES[request.url.path]
-    return page(request, title, filled("message.html", title=title, text=text))
+    return page(request, "message.html", title=title, text=text)

@@ -1,7 +1,6 @@
 """The sandbox's pay page and the pages to come back to, over real sockets, as curl would."""
 
 from collections.abc import AsyncIterator
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -11,33 +10,11 @@ import pytest
 from access.billing.sandbox import LIFETIME_MS
 from tests.access.selling import HeldBilling
 from tests.serving import Clock, Served, coverage, serving
+from tests.web.page import Page, is_page
 
 pytestmark = pytest.mark.clause("sales")
 
 EMAIL = "agent@example.com"
-
-
-class Page(HTMLParser):
-    """What a page holds: its elements, its texts, the buttons that a form sends."""
-
-    def __init__(self, answer: httpx.Response) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(answer.text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for found, attributes in self.elements if found == tag]
-
-    @property
-    def actions(self) -> list[str | None]:
-        return [button["value"] for button in self.all("button")]
 
 
 @pytest.fixture
@@ -57,32 +34,6 @@ async def sent(served: Served, url: str, content: str | bytes) -> httpx.Response
     return await served.client.post(url, content=content)
 
 
-def is_page(answer: httpx.Response, status: int, title: str) -> Page:
-    """Hold an answer against what every page is; return what it holds."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "same-origin"
-    policy = dict(
-        part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
-    )
-    assert policy == {
-        "default-src": "'none'",
-        "style-src": "'self'",
-        "form-action": "'self'",
-        "frame-ancestors": "'none'",
-        "base-uri": "'none'",
-    }
-    page = Page(answer)
-    assert page.all("html") == [{"lang": "en"}]
-    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("title")) == 1
-    assert page.text.count(title) == 2  # heading and title
-    assert not page.all("script")
-    assert not [name for _, attributes in page.elements for name in attributes if name == "style"]
-    return page
-
-
 @pytest.mark.clause("5.10")
 @pytest.mark.parametrize(
     ("billing", "price"),
@@ -100,15 +51,22 @@ async def test_the_page_tells_plan_price_address_and_that_no_money_moves(
     assert page.all("form") == [{"method": "post"}]  # to the page's own address
 
 
-async def test_its_stylesheet_is_served_beside_it(served: Served, checkout_url: str) -> None:
+async def test_what_a_page_rests_on_is_served_beside_it(served: Served, checkout_url: str) -> None:
     page = Page(await served.client.get(checkout_url))
-    ((style,),) = [[link["href"] for link in page.all("link")]]
-    assert style is not None
-    below_a_path = urljoin("https://x.example/below/sandbox/checkout/sb_1", style)
-    assert below_a_path == "https://x.example/below/web/page.css"
-    answer = await served.client.get(urljoin(checkout_url, style))
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/css; charset=utf-8")
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    for name, media_type in (
+        ("page.css", "text/css; charset=utf-8"),
+        ("icon.svg", "image/svg+xml"),
+    ):
+        (href,) = [link["href"] for link in page.all("link") if name in str(link["href"])]
+        assert href is not None
+        below_a_path = urljoin("https://x.example/below/sandbox/checkout/sb_1", href)
+        assert below_a_path.startswith(f"https://x.example/below/web/{name}?")
+        answer = await served.client.get(urljoin(checkout_url, href))
+        assert (answer.status_code, answer.headers["content-type"]) == (200, media_type)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "public, max-age=31536000"
+        other = await served.client.get(f"/web/{name}?older")
+        assert other.headers["cache-control"] == "public, max-age=3600"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +146,7 @@ async def test_another_site_cannot_press_the_button(served: Served, checkout_url
 async def test_what_a_buyer_wrote_is_shown_as_text(served: Served) -> None:
     url = await begun(served, contact_email="a&b'$x@example.com")
     answer = await served.client.get(url)
-    assert "a&amp;b&#x27;$x@example.com" in answer.text
+    assert "a&amp;b&#39;$x@example.com" in answer.text
     assert "a&b'$x@example.com" in Page(answer).text
 
 
@@ -209,8 +167,9 @@ async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
         answer = await selling_by_stripe.client.get(path)
         page = is_page(answer, 200, title)
         assert told in page.text
-        ((style,),) = [[link["href"] for link in page.all("link")]]
-        assert (await selling_by_stripe.client.get(urljoin(path, style))).status_code == 200
+        for link in page.all("link"):
+            linked = urljoin(path, str(link["href"]))
+            assert (await selling_by_stripe.client.get(linked)).status_code == 200
 
 
 async def test_each_provider_has_its_own_pages_alone(

@@ -1,0 +1,58 @@
+"""What tests ask of every page."""
+
+from html.parser import HTMLParser
+
+import httpx
+
+
+class Page(HTMLParser):
+    """What a page holds: its elements, its texts, the buttons that a form sends."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(answer.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for found, attributes in self.elements if found == tag]
+
+    @property
+    def actions(self) -> list[str | None]:
+        return [button["value"] for button in self.all("button")]
+
+
+def is_page(answer: httpx.Response, status: int, title: str) -> Page:
+    """Hold an answer against what every page is; return what it holds."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    policy = dict(
+        part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
+    )
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "img-src": "'self'",
+        "connect-src": "'self'",
+        "style-src": "'self'",
+        "form-action": "'self'",
+        "frame-ancestors": "'none'",
+        "base-uri": "'none'",
+    }
+    page = Page(answer)
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("title")) == 1
+    assert page.text.count(title) >= 2  # heading and title
+    assert not [script for script in page.all("script") if not script.get("src")]
+    names = {name for _, attributes in page.elements for name in attributes}
+    assert not {name for name in names if name == "style" or name.startswith("on")}
+    return page
