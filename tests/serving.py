@@ -34,6 +34,7 @@ from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
+from tests.mailbox import Mailbox
 
 Face = Literal["mcp", "rest"]
 Place = Path | str
@@ -179,6 +180,7 @@ class Served:
     access: AccessStore
     keys: Keys
     clock: Clock
+    mailbox: Mailbox
     app: Any = field(repr=False)
 
     @property
@@ -321,7 +323,7 @@ async def serving(
     kind: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
-    clock = clock or Clock()
+    clock, mailbox = clock or Clock(), Mailbox()
     async with stores(place, kind) as (market, access):
         if published is not None:
             await seed(market, published)
@@ -332,15 +334,17 @@ async def serving(
                 market,
                 access,
                 provider or SandboxBilling(access, clock, base_url),
+                mailbox,
                 base_url=base_url,
                 clock=clock,
                 daily_limit=daily_limit,
                 checkout_limit=submissions,
                 access_request_limit=submissions,
+                sign_in_limit=submissions,
             )
             async with (
                 running(app, bound),
                 httpx.AsyncClient(base_url=base_url, verify=False, timeout=60) as client,
             ):
                 api_key = await keys.create("tests")
-                yield Served(base_url, api_key, client, market, access, keys, clock, app)
+                yield Served(base_url, api_key, client, market, access, keys, clock, mailbox, app)
