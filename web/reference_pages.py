@@ -1,0 +1,235 @@
+"""What each reference page shows: made from schemas, endpoints and clients, or a Markdown file.
+
+Every file of `web/texts` is a page; those of docs/ are links there, so each text is there once.
+"""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from access.plan import PRICE_USD, how_to_get_access
+from mcp_server.calls import AnyTool
+from mcp_server.tools.json_schema import input_schema
+from mcp_server.tools.registry import TOOLS
+from rest_shim.endpoints import CHECKOUT, CLAIM, ENDPOINTS, Endpoint
+from rest_shim.manifest import PURCHASES
+from rest_shim.openapi import openapi
+from rest_shim.registration import CLIENTS, KEY_VARIABLE
+from schemas.coverage import Coverage
+from schemas.errors import ErrorBody
+from schemas.vocabulary import Mode
+from web.field_rows import FieldRow, Shape, field_rows, shapes
+from web.markdown import Article, Heading, article, fences, inline
+
+EMAIL = "agent@example.com"
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the pages tell of this deployment."""
+
+    base_url: str
+    coverage: Coverage | None
+    mode: Mode | None
+    daily_limit: int
+
+
+class Made(NamedTuple):
+    """A page that is made; its template has its name."""
+
+    title: str
+    about: str
+    values: Callable[[Facts], Values]
+
+
+class PageLink(NamedTuple):
+    """A page as others point to it."""
+
+    name: str
+    title: str
+    about: str
+
+
+class Example(NamedTuple):
+    """A call of a tool and what it was answered, as JSON."""
+
+    arguments: dict[str, Any]
+    call: str
+    answer: str
+
+
+class ToolPart(NamedTuple):
+    """What a page tells of a tool."""
+
+    tool: AnyTool
+    endpoint: Endpoint
+    hints: dict[str, Any]
+    arguments: list[FieldRow]
+    shapes: list[Shape]
+    example: Example
+
+
+class EndpointPart(NamedTuple):
+    """What a page tells of an endpoint; the answer of a tool is told with the tool."""
+
+    endpoint: Endpoint
+    parameters: list[FieldRow]
+    body: list[FieldRow]
+    shapes: list[Shape]
+    call: str
+
+
+def page_links() -> list[PageLink]:
+    """Return every page, those first that are needed first."""
+    made = [PageLink(name, page.title, page.about) for name, page in MADE.items()]
+    return made + [PageLink(name, page.title, page.about) for name, page in _articles().items()]
+
+
+def page_values(name: str, facts: Facts) -> tuple[str, Values]:
+    """Return template and values of a page; KeyError where there is none of that name."""
+    if name in MADE:
+        made = MADE[name]
+        values = {"title": made.title, "about": made.about, **made.values(facts)}
+        return f"docs_{name}.html", values
+    text = _articles()[name]
+    template = "docs_indicators.html" if name == "indicators" else "docs_text.html"
+    return template, {**_told(text), "coverage": facts.coverage}
+
+
+def _told(text: Article) -> Values:
+    about, html, headings = text.about, text.html, text.headings
+    return {"title": text.title, "about": about, "headings": headings, "text": html}
+
+
+@cache
+def _articles() -> dict[str, Article]:
+    names = {name: f"{name}.md" for name in _text_names()}
+    return {name: article(_text(name), [*MADE, *names]) for name in names}
+
+
+def _text_names() -> list[str]:
+    found = (file.name for file in files("web").joinpath("texts").iterdir())
+    return sorted(name.removesuffix(".md") for name in found if name.endswith(".md"))
+
+
+def _text(name: str) -> str:
+    return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")
+
+
+@cache
+def examples() -> dict[str, Example]:
+    """Return the example of each tool; docs/examples.md holds calls and answers by turns."""
+    blocks = fences(_text("examples"))
+    calls = map(json.loads, blocks[::2])
+    told = zip(calls, blocks[::2], blocks[1::2], strict=True)
+    return {call["name"]: Example(call["arguments"], asked, got) for call, asked, got in told}
+
+
+def _tools(facts: Facts) -> Values:
+    endpoints = {endpoint.operation_id: endpoint for endpoint in ENDPOINTS}
+    parts = [_tool_part(tool, endpoints[tool.name], facts.coverage) for tool in TOOLS]
+    return {"parts": parts, "headings": [_heading(tool.name, tool.name) for tool in TOOLS]}
+
+
+def _tool_part(tool: AnyTool, endpoint: Endpoint, coverage: Coverage | None) -> ToolPart:
+    hints = tool.annotations.model_dump(by_alias=True, exclude_none=True)
+    return ToolPart(
+        tool,
+        endpoint,
+        {**hints, **tool.meta},
+        list(field_rows(input_schema(tool.query, coverage))),
+        shapes(tool.result),
+        examples()[tool.name],
+    )
+
+
+def _rest(facts: Facts) -> Values:
+    paths = openapi(facts.base_url, facts.coverage)["paths"]
+    return {
+        "parts": [_endpoint_part(one, paths[one.path], facts.base_url) for one in ENDPOINTS],
+        "error": shapes(ErrorBody)[0],
+        "daily_limit": facts.daily_limit,
+        "headings": [
+            *(_heading(one.operation_id, f"{one.method} {one.path}") for one in ENDPOINTS),
+            _heading("errors", "Errors"),
+        ],
+    }
+
+
+def _endpoint_part(endpoint: Endpoint, item: dict[str, Any], base_url: str) -> EndpointPart:
+    given = item[endpoint.method.lower()].get("parameters", [])
+    schema = {"properties": {one["name"]: {**one, **one["schema"]} for one in given}}
+    models = [one.model for one in endpoint.successes if one.model and not endpoint.tool]
+    return EndpointPart(
+        endpoint,
+        list(field_rows(schema)),
+        list(field_rows(endpoint.body.model_json_schema())) if endpoint.body else [],
+        [shape for model in dict.fromkeys(models) for shape in shapes(model)],
+        _curl(endpoint, base_url) if endpoint.method == "GET" else "",
+    )
+
+
+def _curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
+    """Return the command line that calls an endpoint, a tool's as its example does."""
+    arguments = examples()[endpoint.tool.name].arguments if endpoint.tool else {}
+    query = f"?{urlencode(arguments)}" if arguments else ""
+    words = ["curl", shlex.quote(f"{base_url}{endpoint.path}{query}")]
+    if endpoint.auth == "api_key":
+        words.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
+    if body:
+        words.append(f"-H 'Content-Type: application/json' -d {shlex.quote(body)}")
+    return " ".join(words)
+
+
+def _connect(facts: Facts) -> Values:
+    return {
+        "clients": [(one, inline(one.told), one.lines(facts.base_url)) for one in CLIENTS],
+        "key_variable": KEY_VARIABLE,
+        "base_url": facts.base_url,
+        "headings": [_heading(one.name, one.title.replace("`", "")) for one in CLIENTS],
+    }
+
+
+def _buy(facts: Facts) -> Values:
+    billing = next(iter(PRICE_USD))
+    checkout = json.dumps({"contact_email": EMAIL, "billing": billing})
+    return {
+        "steps": how_to_get_access(facts.base_url).steps,
+        "prices": PRICE_USD,
+        "daily_limit": facts.daily_limit,
+        "mode": facts.mode,
+        "note": inline(PURCHASES[facts.mode]),
+        "checkout": _curl(CHECKOUT, facts.base_url, checkout),
+        "claim": _curl(CLAIM, facts.base_url, '{"claim_token": "ct_..."}'),
+        "headings": [_heading("steps", "Three steps"), _heading("members", "For members")],
+    }
+
+
+def _heading(id_: str, text: str) -> Heading:
+    return Heading(2, id_, text)
+
+
+MADE = {
+    "connect": Made(
+        "Connect an agent",
+        "What registers this service with each client and framework, ready to copy.",
+        _connect,
+    ),
+    "buy": Made("Buy access", "What a key costs, and the calls by which an agent buys it.", _buy),
+    "tools": Made(
+        "MCP tools",
+        "Every tool: when to use it, its arguments, the fields of its answer, an example.",
+        _tools,
+    ),
+    "rest": Made(
+        "REST endpoints",
+        "Every endpoint: parameters, bodies, answers, statuses, and whether it needs a key.",
+        _rest,
+    ),
+}
