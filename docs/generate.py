@@ -27,7 +27,10 @@ from tests.serving import Served, serving
 from tests.serving import coverage as small_coverage
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{n}.md" for n in ("agents", "coverage", "examples")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{n}.md" for n in ("agents", "coverage", "examples")),
+)
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

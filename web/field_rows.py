@@ -57,8 +57,9 @@ def _branches(part: Schema) -> list[Schema]:
 
 
 def _text(part: Schema) -> str:
-    """Return what is said of a part, or of the one object that it may be, on one line."""
-    said = [one["description"] for one in (part, *_branches(part)) if "description" in one]
+    """Return what is said of a part, else of the object that it, or each item of it, is."""
+    objects = [each for branch in _branches(part) for each in (branch, branch.get("items", {}))]
+    said = [one["description"] for one in (part, *objects) if "description" in one]
     return " ".join(said[0].split()) if said else ""
 
 

@@ -28,7 +28,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """A Markdown file as a page shows it: `about` is its first paragraph, without markup."""
+    """A Markdown file as a page shows it: `about` is its first sentence, without markup."""
 
     title: str
     about: str
@@ -39,10 +39,13 @@ class Article:
 def article(text: str, pages: Collection[str]) -> Article:
     """Return a text that begins with its title, linking to the pages named."""
     tokens = _parser().parse(MARKS.sub("", text))
-    (title, *headings) = _anchored(tokens)
+    title, *headings = _anchored(tokens)
     _link(tokens, pages)
+    _align(tokens)
     about = next(_plain(tokens[at + 1]) for at in _opened(tokens, "paragraph_open"))
-    return Article(title.text, about, tuple(headings), _rendered(tokens[3:]))
+    return Article(
+        title.text, about.split(". ")[0].rstrip(".:") + ".", tuple(headings), _rendered(tokens[3:])
+    )
 
 
 def inline(text: str) -> Markup:
@@ -87,6 +90,14 @@ def _linked(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token
             child.attrSet("href", target or "")
         if is_kept or child.type not in ("link_open", "link_close"):
             yield child
+
+
+def _align(tokens: Sequence[Token]) -> None:
+    """Say by a class how a cell is aligned: no page may carry styles of its own."""
+    for token in tokens:
+        style = str(token.attrs.pop("style", ""))
+        if style:
+            token.attrSet("class", style.removeprefix("text-align:"))
 
 
 def _target(href: str, pages: Collection[str]) -> str | None:

@@ -1,14 +1,15 @@
 """The reference pages at /docs, open to everybody and the same for all."""
 
 from functools import lru_cache
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_server.calls import Calls
-from rest_shim.endpoints import A_MINUTE
-from web.pages import page, page_of, page_route, rendered, root_of
+from rest_shim.endpoints import A_MINUTE, NOT_AT_ALL
+from web.pages import page_of, page_route, rendered, root_of
 from web.reference_pages import Facts, page_links, page_values
 
 INDEX = "Documentation"
@@ -31,33 +32,21 @@ def reference_routes(calls: Calls) -> list[Route]:
 
 
 def _index(request: Request, title: str, about: str, status: int = 200) -> Response:
-    return page(
-        request,
-        "docs_index.html",
-        status=status,
-        title=title,
-        about=about,
-        here="docs",
-        is_wide=True,
-        is_public=status == 200,
-        links=page_links(),
-    )
+    is_found = status == 200
+    values = {"title": title, "about": about, "is_public": is_found, **_frame()}
+    text = rendered("docs_index.html", root_of(request), **values)
+    return page_of(text, status, A_MINUTE if is_found else NOT_AT_ALL)
 
 
 @lru_cache(maxsize=64)
 def _made(name: str, root: str, facts: Facts) -> str:
     """Return a page's text, the same until another coverage is published."""
     template, values = page_values(name, facts)
-    return rendered(
-        template,
-        root,
-        name=name,
-        here="docs",
-        is_wide=True,
-        is_public=True,
-        links=page_links(),
-        **values,
-    )
+    return rendered(template, root, name=name, is_public=True, **_frame(), **values)
+
+
+def _frame() -> dict[str, Any]:
+    return {"here": "docs", "is_wide": True, "links": page_links()}
 
 
 async def _facts(calls: Calls) -> Facts:

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from access.plan import PRICE_USD, how_to_get_access
+from access.plan import PRICE_USD
 from mcp_server.calls import AnyTool
 from mcp_server.tools.json_schema import input_schema
 from mcp_server.tools.registry import TOOLS
@@ -22,11 +22,17 @@ from rest_shim.openapi import openapi
 from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
+from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
 from schemas.vocabulary import Mode
 from web.field_rows import FieldRow, Shape, field_rows, shapes
 from web.markdown import Article, Heading, article, fences, inline
 
 EMAIL = "agent@example.com"
+# Whatever is not named here follows, by name.
+ORDER = (
+    *("connect", "buy", "tools", "rest", "agents", "examples"),
+    *("indicators", "universe", "decisions", "legal"),
+)
 Values = dict[str, Any]
 
 
@@ -87,8 +93,9 @@ class EndpointPart(NamedTuple):
 
 def page_links() -> list[PageLink]:
     """Return every page, those first that are needed first."""
-    made = [PageLink(name, page.title, page.about) for name, page in MADE.items()]
-    return made + [PageLink(name, page.title, page.about) for name, page in _articles().items()]
+    pages: dict[str, Made | Article] = {**_articles(), **MADE}
+    names = [*ORDER, *sorted(pages.keys() - set(ORDER))]
+    return [PageLink(name, pages[name].title, pages[name].about) for name in names]
 
 
 def page_values(name: str, facts: Facts) -> tuple[str, Values]:
@@ -115,7 +122,7 @@ def _articles() -> dict[str, Article]:
 
 def _text_names() -> list[str]:
     found = (file.name for file in files("web").joinpath("texts").iterdir())
-    return sorted(name.removesuffix(".md") for name in found if name.endswith(".md"))
+    return [name.removesuffix(".md") for name in found if name.endswith(".md")]
 
 
 def _text(name: str) -> str:
@@ -200,14 +207,18 @@ def _buy(facts: Facts) -> Values:
     billing = next(iter(PRICE_USD))
     checkout = json.dumps({"contact_email": EMAIL, "billing": billing})
     return {
-        "steps": how_to_get_access(facts.base_url).steps,
         "prices": PRICE_USD,
         "daily_limit": facts.daily_limit,
         "mode": facts.mode,
         "note": inline(PURCHASES[facts.mode]),
+        "every_s": CLAIM_EVERY_S,
+        "for_s": CLAIM_FOR_S,
         "checkout": _curl(CHECKOUT, facts.base_url, checkout),
         "claim": _curl(CLAIM, facts.base_url, '{"claim_token": "ct_..."}'),
-        "headings": [_heading("steps", "Three steps"), _heading("members", "For members")],
+        "headings": [
+            *([_heading("steps", "Three steps")] if facts.mode else []),
+            _heading("members", "For members"),
+        ],
     }
 
 
