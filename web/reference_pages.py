@@ -1,14 +1,9 @@
-"""What each reference page shows: made from schemas, endpoints and clients, or a Markdown file.
-
-Every file of `web/texts` is a page; those of docs/ are links there, so each text is there once.
-"""
+"""What each reference page shows: made from schemas, endpoints and clients, or an article."""
 
 import json
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -24,8 +19,9 @@ from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
 from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
 from schemas.vocabulary import Mode
+from web.articles import Example, articles, examples
 from web.field_rows import FieldRow, Shape, field_rows, shapes
-from web.markdown import Article, Heading, article, fences, inline
+from web.markdown import Article, Heading, inline
 
 EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.
@@ -62,14 +58,6 @@ class PageLink(NamedTuple):
     about: str
 
 
-class Example(NamedTuple):
-    """A call of a tool and what it was answered, as JSON."""
-
-    arguments: dict[str, Any]
-    call: str
-    answer: str
-
-
 class ToolPart(NamedTuple):
     """What a page tells of a tool."""
 
@@ -93,7 +81,7 @@ class EndpointPart(NamedTuple):
 
 def page_links() -> list[PageLink]:
     """Return every page, those first that are needed first."""
-    pages: dict[str, Made | Article] = {**_articles(), **MADE}
+    pages: dict[str, Made | Article] = {**articles(tuple(MADE)), **MADE}
     names = [*ORDER, *sorted(pages.keys() - set(ORDER))]
     return [PageLink(name, pages[name].title, pages[name].about) for name in names]
 
@@ -104,38 +92,14 @@ def page_values(name: str, facts: Facts) -> tuple[str, Values]:
         made = MADE[name]
         values = {"title": made.title, "about": made.about, **made.values(facts)}
         return f"docs_{name}.html", values
-    text = _articles()[name]
+    article = articles(tuple(MADE))[name]
     template = "docs_indicators.html" if name == "indicators" else "docs_text.html"
-    return template, {**_told(text), "coverage": facts.coverage}
+    return template, {**_told(article), "coverage": facts.coverage}
 
 
-def _told(text: Article) -> Values:
-    about, html, headings = text.about, text.html, text.headings
-    return {"title": text.title, "about": about, "headings": headings, "text": html}
-
-
-@cache
-def _articles() -> dict[str, Article]:
-    names = {name: f"{name}.md" for name in _text_names()}
-    return {name: article(_text(name), [*MADE, *names]) for name in names}
-
-
-def _text_names() -> list[str]:
-    found = (file.name for file in files("web").joinpath("texts").iterdir())
-    return [name.removesuffix(".md") for name in found if name.endswith(".md")]
-
-
-def _text(name: str) -> str:
-    return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")
-
-
-@cache
-def examples() -> dict[str, Example]:
-    """Return the example of each tool; docs/examples.md holds calls and answers by turns."""
-    blocks = fences(_text("examples"))
-    calls = map(json.loads, blocks[::2])
-    told = zip(calls, blocks[::2], blocks[1::2], strict=True)
-    return {call["name"]: Example(call["arguments"], asked, got) for call, asked, got in told}
+def _told(article: Article) -> Values:
+    about, headings, html = article.about, article.headings, article.html
+    return {"title": article.title, "about": about, "headings": headings, "html": html}
 
 
 def _tools(facts: Facts) -> Values:
@@ -186,12 +150,12 @@ def _curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
     """Return the command line that calls an endpoint, a tool's as its example does."""
     arguments = examples()[endpoint.tool.name].arguments if endpoint.tool else {}
     query = f"?{urlencode(arguments)}" if arguments else ""
-    words = ["curl", shlex.quote(f"{base_url}{endpoint.path}{query}")]
+    parts = [f"curl {shlex.quote(f'{base_url}{endpoint.path}{query}')}"]
     if endpoint.auth == "api_key":
-        words.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
+        parts.append(f'-H "Authorization: Bearer ${KEY_VARIABLE}"')
     if body:
-        words.append(f"-H 'Content-Type: application/json' -d {shlex.quote(body)}")
-    return " ".join(words)
+        parts += ["-H 'Content-Type: application/json'", f"-d {shlex.quote(body)}"]
+    return " \\\n  ".join(parts)
 
 
 def _connect(facts: Facts) -> Values:

@@ -13,7 +13,7 @@ over two lines. Another.
 
 <!-- generated: rows -->
 | a | b |
-| --- | --- |
+| --- | --: |
 | 1 | 2 |
 <!-- end -->
 
@@ -52,6 +52,8 @@ def test_links_between_files_lead_to_pages_and_others_are_text() -> None:
 def test_tables_and_code_can_be_scrolled_by_the_keyboard_and_marks_are_left_out() -> None:
     html = article(TEXT, []).html
     assert 'tabindex="0"><table>' in html
+    assert '<td class="right">2</td>' in html
+    assert "style" not in html
     assert html.count("</table></div>") == 1
     assert '<pre tabindex="0" data-copy><code>echo &#34;&lt;b&gt;&#34; &amp; done\n' in html
     assert "generated" not in html

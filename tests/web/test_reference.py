@@ -65,7 +65,7 @@ async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: Serv
     for name in TITLES:
         page = Page(await served.client.get(f"/docs/{name}"))
         assert len(page.ids) == len(set(page.ids))
-        assert all("id" in heading for heading in page.all("h2"))
+        assert all("id" in heading for heading in (*page.all("h2"), *page.all("h3")))
 
 
 async def test_the_index_and_a_missing_page_name_every_page(served: Served) -> None:

@@ -34,7 +34,7 @@ async def serious(walk: Walk) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("width", "scheme"), zip(WIDTHS, ("dark", "light"), strict=True))
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
     served: Served, width: int, scheme: str
 ) -> None:

@@ -138,7 +138,7 @@ async def as_curl_does(served: Served, line: str) -> httpx.Response:
     parser.add_argument("url")
     parser.add_argument("-H", action="append", default=[])
     parser.add_argument("-d")
-    program, *arguments = shlex.split(line)
+    program, *arguments = shlex.split(line.replace("\\\n", ""))
     assert program == "curl"
     given = parser.parse_args(arguments)
     headers = dict(header.split(": ") for header in given.H)
@@ -174,7 +174,7 @@ async def test_the_lines_of_a_client_are_those_of_signals_connect(
     assert served.api_key not in lines
 
 
-@pytest.mark.clause("5.4")
+@pytest.mark.clause("5.10")
 async def test_the_calls_of_the_page_buy_a_key(served: Served) -> None:
     sections = await shown(served, "buy")
     assert "nothing is charged" in sections.texts[""]
