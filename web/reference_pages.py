@@ -159,11 +159,13 @@ def _curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
 
 
 def _connect(facts: Facts) -> Values:
+    headings = [_heading(one.name, one.title.replace("`", "")) for one in CLIENTS]
+    told = [(inline(one.told), one.lines(facts.base_url)) for one in CLIENTS]
     return {
-        "clients": [(one, inline(one.told), one.lines(facts.base_url)) for one in CLIENTS],
+        "parts": [(heading, *each) for heading, each in zip(headings, told, strict=True)],
         "key_variable": KEY_VARIABLE,
         "base_url": facts.base_url,
-        "headings": [_heading(one.name, one.title.replace("`", "")) for one in CLIENTS],
+        "headings": headings,
     }
 
 
@@ -179,10 +181,9 @@ def _buy(facts: Facts) -> Values:
         "for_s": CLAIM_FOR_S,
         "checkout": _curl(CHECKOUT, facts.base_url, checkout),
         "claim": _curl(CLAIM, facts.base_url, '{"claim_token": "ct_..."}'),
-        "headings": [
-            *([_heading("steps", "Three steps")] if facts.mode else []),
-            _heading("members", "For members"),
-        ],
+        "headings": [_heading("steps", "Three steps"), _heading("members", "For members")]
+        if facts.mode
+        else [],
     }
 
 

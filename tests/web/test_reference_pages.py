@@ -191,7 +191,8 @@ async def test_where_nothing_is_sold_the_page_says_who_makes_keys(tmp_path: Path
     async with serving(tmp_path, coverage(), provider=NoBilling()) as served:
         sections = await shown(served, "buy")
     assert "signals keys create" in sections.texts[""]
-    assert list(sections.texts) == ["", "members"]
+    assert "USD" not in sections.texts[""]
+    assert list(sections.texts) == [""]
 
 
 async def test_what_a_source_publishes_is_shown_as_text(tmp_path: Path) -> None:
