@@ -25,7 +25,7 @@ def reference_routes(calls: Calls) -> list[Route]:
     async def one(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in (link.name for link in page_links()):
-            return _index(request, "Not found", "There is no such page; these there are.", 404)
+            return _index(request, "Not found", "There is no such page. These there are:", 404)
         return page_of(_made(name, root_of(request), await _facts(calls)), cache=A_MINUTE)
 
     return [page_route("/docs", calls, index), page_route("/docs/{name:path}", calls, one)]
