@@ -5,6 +5,7 @@ Such a part lies between `<!-- generated: NAME -->` and `<!-- end -->`; what lie
 
 import argparse
 import asyncio
+import json
 import re
 import sys
 import tempfile
@@ -23,9 +24,13 @@ from tests.agents.played import Task, every_task
 from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
 from tests.full_board import fill, turn_everything
 from tests.serving import Served, serving
+from tests.serving import coverage as small_coverage
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "agents.md", ROOT / "docs" / "coverage.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{n}.md" for n in ("agents", "coverage", "examples")),
+)
 ADDRESS = "http://127.0.0.1:8000"
 BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -57,6 +62,13 @@ NARROW: dict[str, list[Arguments]] = {
     CONFLUENCE: [{"min_agree": 5}],
     FLIPS: [{"direction": "bullish"}, {"timeframe": "1h"}],
     CATALOG: [{"ticker": "BTC,ETH"}],
+}
+SHOWN: dict[str, Arguments] = {
+    STATE: {"ticker": "BTC", "timeframe": "1d"},
+    SIGNALS: {"ticker": "BTC", "indicator": "trend_oracle", "limit": 1},
+    CONFLUENCE: {"timeframe": "1d", "direction": "bearish", "min_agree": 6},
+    FLIPS: {"timeframe": "1h"},
+    CATALOG: {"ticker": "BTC"},
 }
 
 
@@ -141,6 +153,20 @@ async def sizes() -> str:
             await turn_everything(served.market)
             turned = {tool.name: await _measured(served, tool.name, ASKED) for tool in TOOLS}
     return "\n".join([_sizes_at_most(usual, turned), _sizes_narrowed(narrow)])
+
+
+async def examples() -> str:
+    """Return a call of each tool and its answer, on the small store that tests are served from."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder), small_coverage()) as served:
+            return "\n".join([await _example(served, tool.name) for tool in TOOLS])
+
+
+async def _example(served: Served, tool: str) -> str:
+    call = {"name": tool, "arguments": SHOWN.get(tool, {})}
+    result = await served.call(tool, call["arguments"])
+    answer = json.dumps(result["structuredContent"], indent=2).replace(served.base_url, ADDRESS)
+    return f"## {tool}\n\n```json\n{json.dumps(call)}\n```\n\n```json\n{answer}\n```\n"
 
 
 async def coverage() -> str:
@@ -233,6 +259,7 @@ BLOCKS: dict[str, Callable[[], Awaitable[str]]] = {
     "clients": clients,
     "hosts": hosts,
     "frameworks": frameworks,
+    "examples": examples,
     "sizes": sizes,
     "tasks": tasks,
     "coverage": coverage,

@@ -96,6 +96,7 @@ def manifest(
         changelog=list(CHANGELOG),
         docs=f"{base_url}/api/v1",
         openapi=base_url + GET_OPENAPI.path,
+        reference=f"{base_url}/docs",
     )
 
 

@@ -161,6 +161,7 @@ class Manifest(Result):
     changelog: list[ChangelogEntry] = Field(description="Newest first.")
     docs: Uri
     openapi: Uri
+    reference: Uri = Field(description="Pages for people: tools, endpoints, indicators, clients.")
 
 
 class OpenApiDocument(BaseModel):

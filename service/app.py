@@ -30,6 +30,7 @@ from store.access_protocol import AccessStore
 from store.protocol import MarketStore
 from web.pages import static_routes
 from web.pay_page import pay_page_routes
+from web.reference import reference_routes
 from web.return_pages import return_page_routes
 
 
@@ -68,6 +69,7 @@ def create_app(
             *(Route(path, endpoint) for path in PATHS),
             *routes(calls, submissions),
             *_checkout_pages(provider, calls),
+            *reference_routes(calls),
             *static_routes(),
             *_reports(access, provider, clock, calls),
         ],

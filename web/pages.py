@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from mcp_server.calls import Calls
+from rest_shim.endpoints import NOT_AT_ALL
 from rest_shim.routes import Responder, guarded
 from schemas.errors import ApiError
 
@@ -22,7 +23,6 @@ MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml
 # `same-origin`, not `no-referrer`: under that one browsers send `Origin: null` with a form, which
 # the gate refuses. Either way the address of a checkout reaches no other host.
 HEADERS = {
-    "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
     "base-uri 'none'",
@@ -38,7 +38,12 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     Every template takes `title`, and may take `badge` (a word beside the name), `here` (its path in
     the navigation), `is_wide` and `is_public` (which search engines may show).
     """
-    return HTMLResponse(rendered(template, root_of(request), **values), status, HEADERS)
+    return page_of(rendered(template, root_of(request), **values), status)
+
+
+def page_of(text: str, status: int = 200, cache: str = NOT_AT_ALL) -> Response:
+    """Return a page that is rendered already; `cache` is its Cache-Control."""
+    return HTMLResponse(text, status, {**HEADERS, "Cache-Control": cache})
 
 
 def rendered(template: str, root: str, **values: Any) -> str:

@@ -9,7 +9,13 @@ from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 
-PAGES = [("GET", "/web/page.css"), ("GET", "/sandbox/checkout/x"), ("POST", "/sandbox/checkout/x")]
+PAGES = [
+    ("GET", "/docs"),
+    ("GET", "/docs/tools"),
+    ("GET", "/web/page.css"),
+    ("GET", "/sandbox/checkout/x"),
+    ("POST", "/sandbox/checkout/x"),
+]
 FOREIGN_HOSTS = [
     *("localhost.", "localhost.:80", "127.1", "127.0.0.2", "0.0.0.0", "2130706433", "0x7f.0.0.1"),
     *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::1", "::1", "[::1]evil.example", "[]"),

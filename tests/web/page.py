@@ -24,15 +24,19 @@ class Page(HTMLParser):
         return [attributes for found, attributes in self.elements if found == tag]
 
     @property
+    def ids(self) -> list[str | None]:
+        return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
+
+    @property
     def actions(self) -> list[str | None]:
         return [button["value"] for button in self.all("button")]
 
 
-def is_page(answer: httpx.Response, status: int, title: str) -> Page:
+def is_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
     """Hold an answer against what every page is; return what it holds."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["cache-control"] == cache
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "same-origin"
     policy = dict(

@@ -1,0 +1,74 @@
+"""Schemas as rows: every field, however deep, with what it may be."""
+
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field, RootModel
+
+from web.field_rows import field_rows, shapes
+
+pytestmark = pytest.mark.clause("pages")
+
+
+class Part(BaseModel):
+    """What a part
+    says of itself."""
+
+    share: float = Field(ge=0, le=1, description="Its share.")
+    side: Literal["a", "b"] | None
+
+
+class Whole(BaseModel):
+    """A whole."""
+
+    parts: list[Part]
+    best: Part | None
+    by_key: dict[Literal["x", "y"], dict[str, Literal["on", "off"]]]
+    kept: dict[str, Part]
+    size: int = Field(default=3, ge=1)
+    name: str = Field(max_length=9)
+
+
+class Nothing(BaseModel):
+    """Nothing at all."""
+
+    why: str
+
+
+class Either(RootModel[Whole | Nothing]):
+    """One of two."""
+
+
+def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
+    (shape,) = shapes(Whole)
+    assert shape.description == "A whole."
+    assert [(row.path, row.type, row.accepted) for row in shape.rows] == [
+        ("parts", "list of objects", ""),
+        ("parts[].share", "number", "0 to 1"),
+        ("parts[].side", "string or null", "a, b"),
+        ("best", "object or null", ""),
+        ("best.share", "number", "0 to 1"),
+        ("best.side", "string or null", "a, b"),
+        ("by_key", "object", "x, y to on, off"),
+        ("kept", "object", ""),
+        ("kept.*.share", "number", "0 to 1"),
+        ("kept.*.side", "string or null", "a, b"),
+        ("size", "integer", "at least 1"),
+        ("name", "string", "at most 9 characters"),
+    ]
+
+
+def test_a_row_tells_default_duty_and_meaning() -> None:
+    rows = {row.path: row for row in field_rows(Whole.model_json_schema())}
+    assert (rows["size"].default, rows["size"].is_required) == ("3", False)
+    assert (rows["name"].default, rows["name"].is_required) == ("", True)
+    meanings = {row.path: row.description for row in shapes(Whole)[0].rows}
+    assert meanings["best"] == "What a part says of itself."
+    assert meanings["best.share"] == "Its share."
+
+
+def test_an_answer_that_may_be_two_things_has_two_shapes() -> None:
+    assert [(one.description, len(one.rows)) for one in shapes(Either)] == [
+        ("A whole.", 12),
+        ("Nothing at all.", 1),
+    ]

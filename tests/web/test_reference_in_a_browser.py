@@ -1,0 +1,85 @@
+"""A real browser reads the reference pages and copies from them: `make prove`."""
+
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from rest_shim.registration import claude_code
+from tests.serving import Served
+from tests.web.test_pay_page_in_a_browser import CHROMIUM, WIDTHS, Walk, walking
+
+pytestmark = [
+    pytest.mark.clause("pages"),
+    pytest.mark.prove,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed here"),
+]
+READ = ("", "/connect", "/buy", "/tools", "/rest", "/indicators", "/performance")
+
+
+async def serious(walk: Walk) -> list[tuple[str, str]]:
+    """Return the serious findings of axe-core: rule and first element.
+
+    It is not added as a script, which the pages' policy forbids.
+    """
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    await walk.page.evaluate(axe)
+    asked = 'axe.run({resultTypes: ["violations"]})'
+    found: dict[str, Any] = await walk.page.evaluate(asked)
+    return [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
+    served: Served, width: int, scheme: str
+) -> None:
+    async with walking(width, scheme) as walk:
+        for path in READ:
+            walk.complaints.clear()
+            await walk.page.goto(f"{served.base_url}/docs{path}")
+            await walk.title()
+            await walk.fits()
+            assert walk.complaints == []
+            assert await serious(walk) == []
+        assert walk.hosts == {urlsplit(served.base_url).netloc}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_lines_are_copied_by_the_keyboard_and_that_is_said(
+    served: Served, width: int
+) -> None:
+    async with walking(width) as walk:
+        await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await walk.page.goto(f"{served.base_url}/docs/connect")
+        focused = await walk.tab_to("Copy")
+        assert await focused.get_attribute("aria-label") == "Copy the lines for Claude Code"
+        await walk.page.keyboard.press("Enter")
+        await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
+        copied = await walk.page.evaluate("navigator.clipboard.readText()")
+        assert copied == claude_code(served.base_url)
+        assert walk.complaints == []
+
+
+async def test_without_a_clipboard_the_lines_are_selected(served: Served) -> None:
+    async with walking(WIDTHS[0]) as walk:
+        await walk.page.add_init_script("delete Navigator.prototype.clipboard")
+        await walk.page.goto(f"{served.base_url}/docs/connect")
+        await walk.page.get_by_role("button", name="Copy the lines for Claude Code").click()
+        await walk.page.get_by_role("status").get_by_text("Selected").wait_for()
+        selected = await walk.page.evaluate("getSelection().toString()")
+        assert selected.strip() == claude_code(served.base_url)
+
+
+async def test_a_wide_table_scrolls_by_the_keyboard(served: Served) -> None:
+    async with walking(WIDTHS[0]) as walk:
+        await walk.page.goto(f"{served.base_url}/docs/tools")
+        table = walk.page.get_by_role("group", name="Arguments of signals_get_state")
+        await table.focus()
+        await walk.page.keyboard.press("ArrowRight")
+        await walk.page.wait_for_function("document.activeElement.scrollLeft > 0")
+        assert await table.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"

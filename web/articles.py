@@ -1,0 +1,43 @@
+"""The Markdown files of web/texts, each of which is a page.
+
+Those of docs/ are links, so that every text is there once; wheels hold what a link points to.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from web.markdown import Article, article, fences
+
+
+class Example(NamedTuple):
+    """A call of a tool and what it was answered, as JSON."""
+
+    arguments: dict[str, Any]
+    call: str
+    answer: str
+
+
+@cache
+def articles(others: tuple[str, ...]) -> dict[str, Article]:
+    """Return every text as an article, by name; they may link to each other and to `others`."""
+    names = [name.removesuffix(".md") for name in _file_names() if name.endswith(".md")]
+    return {name: article(_text(name), [*others, *names]) for name in names}
+
+
+@cache
+def examples() -> dict[str, Example]:
+    """Return the example of each tool; docs/examples.md holds calls and answers by turns."""
+    blocks = fences(_text("examples"))
+    calls = map(json.loads, blocks[::2])
+    told = zip(calls, blocks[::2], blocks[1::2], strict=True)
+    return {call["name"]: Example(call["arguments"], asked, got) for call, asked, got in told}
+
+
+def _file_names() -> list[str]:
+    return [file.name for file in files("web").joinpath("texts").iterdir()]
+
+
+def _text(name: str) -> str:
+    return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")

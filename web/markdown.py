@@ -1,0 +1,145 @@
+"""Markdown of this repository as parts of pages: no HTML of its own, an anchor on every heading.
+
+Links between the files of docs/ become links between pages; what is no page is shown as text.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+# The marks around generated parts, which would be shown where no HTML is taken.
+MARKS = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading that can be linked to."""
+
+    level: int
+    id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Article:
+    """A Markdown file as a page shows it: `about` is its first sentence, without markup."""
+
+    title: str
+    about: str
+    headings: tuple[Heading, ...]
+    html: Markup
+
+
+def article(text: str, pages: Collection[str]) -> Article:
+    """Return a text that begins with its title, linking to the pages named."""
+    tokens = _parser().parse(MARKS.sub("", text))
+    title, *headings = _anchored(tokens)
+    _link(tokens, pages)
+    _align(tokens)
+    about = next(_plain(tokens[at + 1]) for at in _opened(tokens, "paragraph_open"))
+    return Article(
+        title.text, about.split(". ")[0].rstrip(".:") + ".", tuple(headings), _rendered(tokens[3:])
+    )
+
+
+def inline(text: str) -> Markup:
+    """Return a line of Markdown without a paragraph around it."""
+    return Markup(_parser().renderInline(text))
+
+
+def fences(text: str) -> list[str]:
+    """Return the contents of the code blocks."""
+    return [token.content for token in _parser().parse(text) if token.type == "fence"]
+
+
+def slug(text: str) -> str:
+    """Return the anchor of a heading, as code hosts make it."""
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+def _anchored(tokens: Sequence[Token]) -> Iterator[Heading]:
+    """Give every heading an anchor of its own."""
+    seen: dict[str, int] = {}
+    for at in _opened(tokens, "heading_open"):
+        text = _plain(tokens[at + 1])
+        anchor = slug(text)
+        seen[anchor] = seen.get(anchor, -1) + 1
+        id_ = f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+        tokens[at].attrSet("id", id_)
+        yield Heading(int(tokens[at].tag[1:]), id_, text)
+
+
+def _link(tokens: Sequence[Token], pages: Collection[str]) -> None:
+    """Point links between files to pages; leave no link to what is no page."""
+    for token in tokens:
+        token.children = list(_linked(token.children or (), pages)) or None
+
+
+def _linked(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
+    is_kept = True
+    for child in children:
+        if child.type == "link_open":
+            target = _target(str(child.attrGet("href")), pages)
+            is_kept = target is not None
+            child.attrSet("href", target or "")
+        if is_kept or child.type not in ("link_open", "link_close"):
+            yield child
+
+
+def _align(tokens: Sequence[Token]) -> None:
+    """Say by a class how a cell is aligned: no page may carry styles of its own."""
+    for token in tokens:
+        style = str(token.attrs.pop("style", ""))
+        if style:
+            token.attrSet("class", style.removeprefix("text-align:"))
+
+
+def _target(href: str, pages: Collection[str]) -> str | None:
+    """Return where a link of a file leads from its page, None for what is not served."""
+    if href.startswith(("https://", "#")):
+        return href
+    name, dot, rest = href.partition(".md")
+    return name + rest if dot and name in pages else None
+
+
+def _opened(tokens: Sequence[Token], kind: str) -> Iterator[int]:
+    return (at for at, token in enumerate(tokens) if token.type == kind)
+
+
+def _plain(token: Token) -> str:
+    """Return the text of an inline token without its markup."""
+    kinds = {"softbreak": " "}
+    return "".join(kinds.get(child.type, child.content) for child in token.children or ())
+
+
+def _rendered(tokens: Sequence[Token]) -> Markup:
+    parser = _parser()
+    return Markup(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _table_open(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+    """A wide table scrolls by itself, also by the keyboard."""
+    return '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
+
+
+def _table_close(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+    return "</table></div>\n"
+
+
+def _fence(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+    return f'<pre tabindex="0" data-copy><code>{escape(tokens[at].content)}</code></pre>\n'
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.add_render_rule("table_open", _table_open)
+    parser.add_render_rule("table_close", _table_close)
+    parser.add_render_rule("fence", _fence)
+    return parser
