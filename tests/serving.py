@@ -15,6 +15,7 @@ from typing import Any, Literal
 import httpx
 import jsonschema
 import uvicorn
+from starlette.requests import Request
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
@@ -34,6 +35,7 @@ from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
+from web.viewer import Viewer
 
 Face = Literal["mcp", "rest"]
 Place = Path | str
@@ -190,6 +192,11 @@ class Served:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
 
+    async def page(self, path: str, *, is_member: bool = False) -> httpx.Response:
+        """GET a page as a browser would, signed in or not."""
+        cookies = {"cookie": "viewer=member"} if is_member else {}
+        return await self.client.get(path, headers=cookies)
+
     async def post(self, body: Any, **headers: str) -> httpx.Response:
         """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -309,6 +316,12 @@ def counting_broken(access: Any) -> Iterator[None]:
         db.execute("ALTER TABLE mislaid RENAME TO usage")
 
 
+async def viewer_of(request: Request) -> Viewer | None:
+    """Take whoever sends the tests' own cookie for a member."""
+    is_member = request.cookies.get("viewer") == "member"
+    return Viewer("member@example.com", "form-token") if is_member else None
+
+
 @asynccontextmanager
 async def serving(
     place: Place,
@@ -337,6 +350,7 @@ async def serving(
                 daily_limit=daily_limit,
                 checkout_limit=submissions,
                 access_request_limit=submissions,
+                viewer_of=viewer_of,
             )
             async with (
                 running(app, bound),

@@ -14,7 +14,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from mcp_server.answers import Answer
 from mcp_server.calls import Calls
+from mcp_server.transport import fields
+from rest_shim.conditions import takes_gzip
 from rest_shim.routes import Responder, guarded
 from schemas.errors import ApiError
 
@@ -39,6 +42,14 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     the navigation), `is_wide` and `is_public` (which search engines may show).
     """
     return HTMLResponse(rendered(template, root_of(request), **values), status, HEADERS)
+
+
+def kept_page(request: Request, answer: Answer) -> Response:
+    """Return a page that is kept as an answer is, compressed where the browser takes that."""
+    headers = {**HEADERS, "Vary": "Accept-Encoding"}
+    if not takes_gzip(fields(request.scope).get(b"accept-encoding", b"")):
+        return HTMLResponse(answer.text, headers=headers)
+    return HTMLResponse(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"})
 
 
 def rendered(template: str, root: str, **values: Any) -> str:

@@ -15,3 +15,8 @@ class Viewer:
 
 
 ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
+
+
+async def nobody(request: Request) -> Viewer | None:
+    """Take everybody for a visitor, where nobody can sign in."""
+    return None

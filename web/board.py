@@ -1,0 +1,120 @@
+"""The board at `/`: for members what is so now, for visitors the sample and what is open.
+
+The whole heat map of a timeframe is rendered once a version; what a filter leaves, at each request.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar, get_args
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from mcp_server.answers import Answer
+from mcp_server.calls import Calls, kept_with_board
+from mcp_server.context import Context
+from mcp_server.tools.get_catalog import get_catalog
+from mcp_server.tools.get_stats import get_stats
+from schemas.errors import ApiError
+from schemas.facts import CatalogResponse, StatsResponse
+from schemas.queries import CatalogQuery, NoArguments
+from schemas.vocabulary import TIMEFRAMES, Reading
+from web.board_query import BoardQuery, asked
+from web.heat_map import CLASS_NAMES, heat_map
+from web.pages import HEADERS, kept_page, page_route, rendered, root_of
+from web.sample_views import sample_views
+from web.viewer import ViewerOf
+from web.views import LEAST_AGREEING, Views, live_views
+
+BADGES = {
+    "simulated": "Simulated market",
+    "recorded": "Recorded data",
+    "live": "Live data",
+    "sample": "Sample, not live data",
+}
+
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """What needs no key; None before there is any."""
+
+    catalog: CatalogResponse | None
+    stats: StatsResponse | None
+
+
+class BoardPage:
+    """Draws the board on one context for whoever looks at it."""
+
+    def __init__(self, context: Context, viewer_of: ViewerOf) -> None:
+        self._context = context
+        self._viewer_of = viewer_of
+        self._lock = asyncio.Lock()
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request; ApiError where a filter is not accepted or nothing is there yet."""
+        query = asked(request, BoardQuery)
+        is_member = await self._viewer_of(request) is not None
+        if not query.is_unfiltered:
+            return HTMLResponse(await self._drawn(request, query, is_member), headers=HEADERS)
+        place = f"board page {query.timeframe} {is_member}"
+
+        async def draw() -> Answer:
+            return Answer((await self._drawn(request, query, is_member)).encode())
+
+        # One drawing serves all who wait for it.
+        async with self._lock:
+            return kept_page(request, await kept_with_board(self._context, place, draw))
+
+    async def _drawn(self, request: Request, query: BoardQuery, is_member: bool) -> str:
+        """Return the page; nothing in it tells one member from another."""
+        if is_member:
+            views, opened = await live_views(query.timeframe, self._context), None
+        else:
+            views, opened = sample_views(query.timeframe), await self._open()
+        return rendered(
+            "board.html",
+            root_of(request),
+            title="Board of readings",
+            here="",
+            is_wide=True,
+            is_public=not is_member,
+            base_url=self._context.base_url,
+            opened=opened,
+            **_values(views, query),
+        )
+
+    async def _open(self) -> Open:
+        catalog = await _or_none(get_catalog(CatalogQuery(), self._context))
+        return Open(catalog, await _or_none(get_stats(NoArguments(), self._context)))
+
+
+async def _or_none(answer: Awaitable[AnswerT]) -> AnswerT | None:
+    """Wait for an answer that is not there before the first compute."""
+    try:
+        return await answer
+    except ApiError:
+        return None
+
+
+def _values(views: Views, query: BoardQuery) -> dict[str, object]:
+    meta = views.state.meta
+    return {
+        "badge": BADGES[meta.source],
+        "views": views,
+        "meta": meta,
+        "query": query,
+        "addresses": [(timeframe, query.address(timeframe)) for timeframe in TIMEFRAMES],
+        "least_agreeing": LEAST_AGREEING,
+        "heat": heat_map(views.tracked, views.state.assets, query),
+        "classes": CLASS_NAMES,
+        "directions": get_args(Reading),
+    }
+
+
+def board_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:
+    """Return the route of the board."""
+    return [page_route("/", calls, BoardPage(calls.context, viewer_of).respond)]
