@@ -1,6 +1,6 @@
 """What an asset's page is drawn from: the answers of the tools' handlers, for members alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.context import Context
@@ -31,11 +31,15 @@ MOST_ROWS = 200
 
 @dataclass(frozen=True, slots=True)
 class AssetViews:
-    """What is and was read of one asset; `feed` holds the changes since `begins`, to `ends`."""
+    """What is and was read of one asset; `feed` holds the changes since `begins`, to `ends`.
+
+    `unlogged` are the names of the indicators whose changes the feed does not hold.
+    """
 
     state: StateResponse
     feed: SignalsResponse
     names: Mapping[StoredKey, str]
+    unlogged: Sequence[str]
     begins: Instant
     ends: Instant
     lanes: list[Lane]
@@ -61,6 +65,7 @@ async def asset_views(asset: CoveredAsset, timeframe: Timeframe, context: Contex
         state=state,
         feed=feed,
         names=_names(catalog),
+        unlogged=[i.name for i in catalog.indicators if i.id not in logged],
         begins=instant(begins),
         ends=instant(ends),
         lanes=lanes(feed.signals, now, logged, begins, ends) if now and begins < ends else [],

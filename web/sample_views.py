@@ -19,10 +19,6 @@ from schemas.results import (
 from schemas.vocabulary import INDICATOR_IDS, AssetClass, Reading, Side, Timeframe
 from web.views import LEAST_AGREEING, Views
 
-SAMPLE_NOTE = (
-    "Sample, not live data: fixed documentation readings in the shape of live ones, the same for "
-    "everybody at all times."
-)
 NAMES = dict(
     zip(
         INDICATOR_IDS,
@@ -61,7 +57,7 @@ def sample_views(timeframe: Timeframe) -> Views:
             as_of=feed.meta.as_of,
             assets=states,
             counts=StateCounts(assets=len(states), readings=len(states) * len(INDICATOR_IDS)),
-            meta=StateMeta(**meta | {"note": SAMPLE_NOTE}, not_covered=[], legacy_keys={}),
+            meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
         ),
         changes=feed.signals,
         flips=[_flipped(row) for row in feed.signals if row.tier == "universe"],
