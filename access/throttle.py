@@ -10,7 +10,7 @@ from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
 
-Attempt = Literal["checkout", "access-request"]
+Attempt = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
 LONGEST_S = DAY_MS // 1000
 
 

@@ -89,4 +89,5 @@ def horizons(now: int) -> Horizons:
         unredeemed=now - 90 * DAY_MS,
         events=now - 30 * DAY_MS,
         attempts=now - DAY_MS,
+        sign_ins=now,
     )

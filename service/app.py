@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from access.admission import Admissions
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
+from access.mail.mailer import Mailer
 from access.purchases import Purchases
 from access.requests import AccessRequests
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
@@ -39,12 +40,14 @@ def create_app(
     market: MarketStore,
     access: AccessStore,
     provider: Provider,
+    mailer: Mailer,
     *,
     base_url: str,
     clock: Callable[[], int],
     daily_limit: int = DAILY_LIMIT,
     checkout_limit: Limit = DEFAULT_LIMIT,
     access_request_limit: Limit = DEFAULT_LIMIT,
+    sign_in_limit: Limit = DEFAULT_LIMIT,
     trusted_proxies: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),

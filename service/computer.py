@@ -129,12 +129,12 @@ async def _computed(
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
         end_with_parent()
-        market, access, provider = await opened.enter_async_context(opened_parts(settings, clock))
+        parts = await opened.enter_async_context(opened_parts(settings, clock))
         with stop.ends():
-            work = computing(settings, market, indicators, clock)
+            work = computing(settings, parts.market, indicators, clock)
             async with work if computes else nullcontext():
                 _tell(parent, None)
-                await Upkeep(access, provider, clock, asyncio.sleep).run()
+                await Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()
 
 
 def _tell(parent: Connection, failure: Exception | None) -> None:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 from starlette.applications import Starlette
 
 from access.billing.provider import Provider
+from access.mail.mailer import Mailer
 from service.app import create_app
 from service.billing import open_billing
+from service.mail import open_mailer
 from service.settings import Settings, comma_separated
 from service.stores import open_access, open_market
 from store.access_protocol import AccessStore
@@ -16,11 +18,12 @@ from store.protocol import MarketStore
 
 
 class Parts(NamedTuple):
-    """Both stores, and who sells."""
+    """Both stores, who sells, and who sends mail."""
 
     market: MarketStore
     access: AccessStore
     provider: Provider
+    mailer: Mailer
 
 
 @asynccontextmanager
@@ -33,7 +36,7 @@ async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIte
         opened.push_async_callback(access.close)
         provider = open_billing(settings, access, clock)
         opened.push_async_callback(provider.close)
-        yield Parts(market, access, provider)
+        yield Parts(market, access, provider, open_mailer(settings))
 
 
 def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starlette:
@@ -45,6 +48,7 @@ def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starle
         daily_limit=settings.daily_limit,
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,
+        sign_in_limit=settings.sign_in_limit,
         trusted_proxies=comma_separated(settings.trusted_proxies),
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),

@@ -118,6 +118,10 @@ class Settings(BaseModel):
         default=DEFAULT_LIMIT,
         description="Access requests that one client address may send: ATTEMPTS/SECONDS.",
     )
+    sign_in_limit: Throttled = Field(
+        default=DEFAULT_LIMIT,
+        description="Sign-in links that one client address may ask for: ATTEMPTS/SECONDS.",
+    )
     trusted_proxies: str = Field(
         default="",
         description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "
@@ -257,6 +261,13 @@ class Settings(BaseModel):
         if not self.is_sqlite:
             return Path("signals-venues")
         return self.market_path.with_name(self.market_path.name + "-venues")
+
+    @property
+    def outbox_folder(self) -> Path:
+        """The folder that mail is written to where none is sent."""
+        if not self.is_sqlite:
+            return Path("signals-outbox")
+        return self.market_path.with_name(self.market_path.name + "-outbox")
 
     @property
     def bars_folder(self) -> Path | None:

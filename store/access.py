@@ -5,90 +5,23 @@ from dataclasses import astuple
 from typing import Protocol
 
 from schemas.vocabulary import Mode
+from store import access_statements as statements
 from store.access_rows import (
     AccessRequestRow,
     CallGroup,
     ClaimRow,
     CountedGroup,
+    HeldKey,
+    HeldMembership,
     Horizons,
     KeyRow,
     MembershipRow,
     Notice,
     SandboxSession,
     SandboxStatus,
+    SignInRow,
 )
 from store.database import Engine
-
-KEYS = """
-SELECT id, label, created_at, revoked_at, mode, membership_id,
-  (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
-FROM keys ORDER BY id
-"""
-CLAIM = """
-SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
-  expires_at, redeemed_at
-FROM claims WHERE token_hash = ?
-"""
-NEW_CLAIM = """
-INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
-  created_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-TAKE_CLAIM = """
-UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING 1
-"""
-NEW_MEMBERSHIP = """
-INSERT INTO memberships
-  (provider, mode, subscription, customer, contact_email, billing, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id
-"""
-NEW_BOUGHT_KEY = """
-INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)
-RETURNING id
-"""
-_LIVE_MEMBERSHIPS = """
-SELECT provider, mode, subscription, customer, contact_email, billing, created_at
-FROM memberships WHERE provider = ? AND ended_at IS NULL
-"""
-MEMBERSHIPS = f"{_LIVE_MEMBERSHIPS} ORDER BY id"
-MEMBERSHIPS_OF_CUSTOMER = f"{_LIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
-END_MEMBERSHIP = """
-UPDATE memberships SET ended_at = ?, ended_why = ?
-WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
-"""
-REVOKE_KEYS_OF_MEMBERSHIP = """
-UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
-"""
-NEW_ATTEMPT = """
-INSERT INTO attempts (kind, address, at) SELECT ?1, ?2, CAST(?3 AS BIGINT)
-WHERE (SELECT count(*) FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?4) < ?5
-RETURNING at
-"""
-FREE_AGAIN = """
-SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3 - 1
-"""
-KNOWN_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
-PUT_ACCESS_REQUEST = """
-INSERT INTO access_requests
-  (contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (contact_email) DO UPDATE SET agent_name = excluded.agent_name,
-  operator = excluded.operator, use_case = excluded.use_case,
-  expected_volume = excluded.expected_volume, updated_at = excluded.updated_at
-"""
-ACCESS_REQUESTS = """
-SELECT contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at
-FROM access_requests ORDER BY created_at, contact_email
-"""
-PRUNE_USAGE = """
-DELETE FROM usage
-WHERE last_at < ? AND day < (SELECT max(day) FROM usage AS all_days WHERE key_id = usage.key_id)
-RETURNING 1
-"""
-PRUNE_CLAIMS = "DELETE FROM claims WHERE redeemed_at IS NULL AND expires_at < ? RETURNING 1"
-PRUNE_SANDBOX = "DELETE FROM sandbox_sessions WHERE expires_at < ? RETURNING 1"
-PRUNE_EVENTS = "DELETE FROM events WHERE handled_at < ? RETURNING 1"
-PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
 
 
 class Counting(Protocol):
@@ -128,7 +61,7 @@ class SqlAccessStore:
     async def list_keys(self) -> list[KeyRow]:
         """Return every key, oldest first."""
         async with self._engine.querying() as db:
-            return [KeyRow(*row) for row in await db.rows(KEYS)]
+            return [KeyRow(*row) for row in await db.rows(statements.KEYS)]
 
     async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
         """Revoke a key for good, the first time counting; False where no such key exists."""
@@ -145,12 +78,12 @@ class SqlAccessStore:
     async def create_claim(self, claim: ClaimRow) -> None:
         """Store a checkout."""
         async with self._engine.writing_for_good() as db:
-            await db.rows(NEW_CLAIM, *astuple(claim)[:-1])
+            await db.rows(statements.NEW_CLAIM, *astuple(claim)[:-1])
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         """Return the checkout of a token."""
         async with self._engine.querying() as db:
-            rows = await db.rows(CLAIM, token_hash)
+            rows = await db.rows(statements.CLAIM, token_hash)
         return ClaimRow(*rows[0]) if rows else None
 
     async def redeem(
@@ -158,11 +91,11 @@ class SqlAccessStore:
     ) -> bool:
         """Make the one key of a claim, and its membership; False where it was redeemed before."""
         async with self._engine.writing_for_good() as db:
-            if not await db.rows(TAKE_CLAIM, redeemed_at, claim.id):
+            if not await db.rows(statements.TAKE_CLAIM, redeemed_at, claim.id):
                 return False
-            made = await db.rows(NEW_MEMBERSHIP, *astuple(member))
+            made = await db.rows(statements.NEW_MEMBERSHIP, *astuple(member))
             key = (key_hash, claim.agent_name, redeemed_at, member.mode, made[0][0])
-            key_id = (await db.rows(NEW_BOUGHT_KEY, *key))[0][0]
+            key_id = (await db.rows(statements.NEW_BOUGHT_KEY, *key))[0][0]
             await db.rows("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
         return True
 
@@ -170,20 +103,82 @@ class SqlAccessStore:
         """Return a provider's memberships that have not ended, of one customer or of all."""
         async with self._engine.querying() as db:
             if customer is None:
-                rows = await db.rows(MEMBERSHIPS, provider)
+                rows = await db.rows(statements.MEMBERSHIPS, provider)
             else:
-                rows = await db.rows(MEMBERSHIPS_OF_CUSTOMER, provider, customer)
+                rows = await db.rows(statements.MEMBERSHIPS_OF_CUSTOMER, provider, customer)
         return [MembershipRow(*row) for row in rows]
 
     async def end_membership(self, member: MembershipRow, ended_at: int, why: str) -> int:
         """Revoke every live key of a membership for good; return how many."""
         subscription = member.provider, member.subscription
         async with self._engine.writing_for_good() as db:
-            ended = await db.rows(END_MEMBERSHIP, ended_at, why, *subscription)
+            ended = await db.rows(statements.END_MEMBERSHIP, ended_at, why, *subscription)
             if not ended:
                 return 0
-            revoking = REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
+            revoking = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
             return len(await db.rows(*revoking))
+
+    async def memberships_of(self, email: str) -> list[HeldMembership]:
+        """Return every membership of a mailbox, in whatever case its address is; oldest first."""
+        async with self._engine.querying() as db:
+            rows = await db.rows(statements.MEMBERSHIPS_OF_EMAIL, email.lower())
+        return [HeldMembership(row[0], MembershipRow(*row[3:]), *row[1:3]) for row in rows]
+
+    async def keys_of(self, membership_id: int, day: int) -> list[HeldKey]:
+        """Return the keys of a membership, oldest first."""
+        async with self._engine.querying() as db:
+            rows = await db.rows(statements.KEYS_OF_MEMBERSHIP, day, membership_id)
+        return [HeldKey(KeyRow(*row[1:]), row[0]) for row in rows]
+
+    async def create_member_key(
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: int
+    ) -> bool:
+        """Store a key of a membership; False where that has ended, or has `most` live keys."""
+        async with self._engine.writing_for_good() as db:
+            await db.alone("keys of a membership", str(membership_id))
+            key = key_hash, label, created_at, membership_id, most
+            return bool(await db.rows(statements.NEW_MEMBER_KEY, *key))
+
+    async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
+        """Give a key of a membership another label; False where there is no such live key."""
+        async with self._engine.writing_for_good() as db:
+            return bool(await db.rows(statements.RELABEL_KEY, label, key_id, membership_id))
+
+    async def revoke_member_key(self, membership_id: int, key_id: int, revoked_at: int) -> bool:
+        """Revoke a key of a membership for good, the first time counting; False for no such key."""
+        async with self._engine.writing_for_good() as db:
+            return bool(
+                await db.rows(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
+            )
+
+    async def create_sign_in_link(self, link: SignInRow) -> None:
+        """Store a link that was mailed."""
+        sql = "INSERT INTO sign_in_links (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+        async with self._engine.writing_for_good() as db:
+            await db.rows(sql, *astuple(link))
+
+    async def sign_in(
+        self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
+    ) -> str | None:
+        """Use a link up for a session; return whose, None where it was used, is late or unknown."""
+        async with self._engine.writing_for_good() as db:
+            used = await db.rows(statements.USE_SIGN_IN_LINK, at, link_hash)
+            if not used:
+                return None
+            await db.rows(statements.NEW_SESSION, session_hash, used[0][0], expires_at)
+        return str(used[0][0])
+
+    async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
+        """Return a session that lasts."""
+        async with self._engine.querying() as db:
+            rows = await db.rows(statements.SESSION, token_hash, at)
+        return SignInRow(*rows[0]) if rows else None
+
+    async def end_session(self, token_hash: bytes) -> None:
+        """End a session; idempotent."""
+        sql = "DELETE FROM sessions WHERE token_hash = ? RETURNING 1"
+        async with self._engine.writing_for_good() as db:
+            await db.rows(sql, token_hash)
 
     async def is_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""
@@ -221,23 +216,23 @@ class SqlAccessStore:
         """Take one of an address's attempts; the time when one is free again if none is left."""
         async with self._engine.writing() as db:
             await db.alone(kind, address)
-            if await db.rows(NEW_ATTEMPT, kind, address, at, at - window_ms, limit):
+            if await db.rows(statements.NEW_ATTEMPT, kind, address, at, at - window_ms, limit):
                 return None
-            newest = await db.rows(FREE_AGAIN, kind, address, limit)
+            newest = await db.rows(statements.FREE_AGAIN, kind, address, limit)
             return int(newest[0][0]) + window_ms
 
     async def put_access_request(self, request: AccessRequestRow) -> bool:
         """Store a request, or update the one of this address; True where it is new."""
         async with self._engine.writing_for_good() as db:
             await db.alone(request.contact_email)
-            known = await db.rows(KNOWN_ACCESS_REQUEST, request.contact_email)
-            await db.rows(PUT_ACCESS_REQUEST, *astuple(request))
+            known = await db.rows(statements.KNOWN_ACCESS_REQUEST, request.contact_email)
+            await db.rows(statements.PUT_ACCESS_REQUEST, *astuple(request))
         return not known
 
     async def list_access_requests(self) -> list[AccessRequestRow]:
         """Return every request, oldest first."""
         async with self._engine.querying() as db:
-            return [AccessRequestRow(*row) for row in await db.rows(ACCESS_REQUESTS)]
+            return [AccessRequestRow(*row) for row in await db.rows(statements.ACCESS_REQUESTS)]
 
     async def notice(self, notice: Notice) -> None:
         """Keep what a serving process saw, in place of the last of this name."""
@@ -261,11 +256,13 @@ class SqlAccessStore:
         """
         pruned = 0
         for sql, time in (
-            (PRUNE_USAGE, before.usage),
-            (PRUNE_CLAIMS, before.unredeemed),
-            (PRUNE_SANDBOX, before.unredeemed),
-            (PRUNE_EVENTS, before.events),
-            (PRUNE_ATTEMPTS, before.attempts),
+            (statements.PRUNE_USAGE, before.usage),
+            (statements.PRUNE_CLAIMS, before.unredeemed),
+            (statements.PRUNE_SANDBOX, before.unredeemed),
+            (statements.PRUNE_EVENTS, before.events),
+            (statements.PRUNE_ATTEMPTS, before.attempts),
+            (statements.PRUNE_SIGN_IN_LINKS, before.sign_ins),
+            (statements.PRUNE_SESSIONS, before.sign_ins),
         ):
             async with self._engine.writing() as db:
                 pruned += len(await db.rows(sql, time))

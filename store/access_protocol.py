@@ -13,12 +13,15 @@ from store.access_rows import (
     CallGroup,
     ClaimRow,
     CountedGroup,
+    HeldKey,
+    HeldMembership,
     Horizons,
     KeyRow,
     MembershipRow,
     Notice,
     SandboxSession,
     SandboxStatus,
+    SignInRow,
 )
 
 MOST_GROUPS = 64
@@ -67,6 +70,37 @@ class AccessStore(Protocol):
 
     async def end_membership(self, member: MembershipRow, ended_at: int, why: str) -> int:
         """Revoke every live key of a membership for good; return how many."""
+
+    async def memberships_of(self, email: str) -> list[HeldMembership]:
+        """Return every membership of a mailbox, in whatever case its address is; oldest first."""
+
+    async def keys_of(self, membership_id: int, day: int) -> list[HeldKey]:
+        """Return the keys of a membership, oldest first."""
+
+    async def create_member_key(
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: int
+    ) -> bool:
+        """Store a key of a membership; False where that has ended, or has `most` live keys."""
+
+    async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
+        """Give a key of a membership another label; False where there is no such live key."""
+
+    async def revoke_member_key(self, membership_id: int, key_id: int, revoked_at: int) -> bool:
+        """Revoke a key of a membership for good; False where there is no such key."""
+
+    async def create_sign_in_link(self, link: SignInRow) -> None:
+        """Store a link that was mailed."""
+
+    async def sign_in(
+        self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
+    ) -> str | None:
+        """Use a link up for a session; return whose, None where it was used, is late or unknown."""
+
+    async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
+        """Return a session that lasts."""
+
+    async def end_session(self, token_hash: bytes) -> None:
+        """End a session; idempotent."""
 
     async def is_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""

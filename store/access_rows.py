@@ -75,6 +75,33 @@ class MembershipRow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldMembership:
+    """A membership as it is kept; `ended_why` is why its keys were revoked, None while it lasts."""
+
+    id: int
+    member: MembershipRow
+    ended_at: int | None
+    ended_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key of a member's, and how many calls it has made on the UTC day that was asked about."""
+
+    key: KeyRow
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignInRow:
+    """What lets somebody in: a mailed link, or a session; its token is stored as SHA-256."""
+
+    token_hash: bytes
+    contact_email: str
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxSession:
     """One checkout in the sandbox processor's own books."""
 
@@ -117,3 +144,4 @@ class Horizons:
     unredeemed: int
     events: int
     attempts: int
+    sign_ins: int

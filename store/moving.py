@@ -112,6 +112,8 @@ ACCESS = (
         "contact_email",
     ),
     Table("notices", "name, detail, at", "name"),
+    Table("sign_in_links", "token_hash, contact_email, expires_at, used_at", "token_hash"),
+    Table("sessions", "token_hash, contact_email, expires_at", "token_hash"),
 )
 
 

@@ -11,7 +11,7 @@ from asyncpg import Connection
 from store.protocol import StoreError
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
-ACCESS_MIGRATIONS = ("postgres_access_0001",)
+ACCESS_MIGRATIONS = ("postgres_access_0001", "postgres_access_0002")
 # What each store is called in the database, and what it needs there.
 SCHEMAS = {
     "market": ("signals_market", MARKET_MIGRATIONS),

@@ -21,7 +21,7 @@ MARKET_MIGRATIONS = (
     "market_0004",
     "market_0005",
 )
-ACCESS_MIGRATIONS = ("access_0001", "access_0002")
+ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003")
 PATIENCE_S, PAUSE_S = 5.0, 0.005
 
 

@@ -35,6 +35,7 @@ from store.rows import ChangeRow, Pass, WatermarkRow
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
+from tests.mailbox import Mailbox
 from web.viewer import Viewer
 
 Face = Literal["mcp", "rest"]
@@ -181,6 +182,7 @@ class Served:
     access: AccessStore
     keys: Keys
     clock: Clock
+    mailbox: Mailbox
     app: Any = field(repr=False)
 
     @property
@@ -192,10 +194,10 @@ class Served:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
 
-    async def page(self, path: str, *, is_member: bool = False) -> httpx.Response:
-        """GET a page as a browser would, signed in or not."""
+    async def page(self, path: str, *, is_member: bool = False, **headers: str) -> httpx.Response:
+        """GET a page as the browser of a member or of a visitor does."""
         cookies = {"cookie": "viewer=member"} if is_member else {}
-        return await self.client.get(path, headers=cookies)
+        return await self.client.get(path, headers=cookies | headers)
 
     async def post(self, body: Any, **headers: str) -> httpx.Response:
         """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
@@ -317,9 +319,9 @@ def counting_broken(access: Any) -> Iterator[None]:
 
 
 async def viewer_of(request: Request) -> Viewer | None:
-    """Take whoever sends the tests' own cookie for a member."""
-    is_member = request.cookies.get("viewer") == "member"
-    return Viewer("member@example.com", "form-token") if is_member else None
+    """Take whoever sends the tests' own cookie as signed in, as a member or as none any more."""
+    known = request.cookies.get("viewer")
+    return Viewer("viewer@example.com", "form-token", known == "member") if known else None
 
 
 @asynccontextmanager
@@ -334,7 +336,7 @@ async def serving(
     kind: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
-    clock = clock or Clock()
+    clock, mailbox = clock or Clock(), Mailbox()
     async with stores(place, kind) as (market, access):
         if published is not None:
             await seed(market, published)
@@ -345,11 +347,13 @@ async def serving(
                 market,
                 access,
                 provider or SandboxBilling(access, clock, base_url),
+                mailbox,
                 base_url=base_url,
                 clock=clock,
                 daily_limit=daily_limit,
                 checkout_limit=submissions,
                 access_request_limit=submissions,
+                sign_in_limit=submissions,
                 viewer_of=viewer_of,
             )
             async with (
@@ -357,4 +361,4 @@ async def serving(
                 httpx.AsyncClient(base_url=base_url, verify=False, timeout=60) as client,
             ):
                 api_key = await keys.create("tests")
-                yield Served(base_url, api_key, client, market, access, keys, clock, app)
+                yield Served(base_url, api_key, client, market, access, keys, clock, mailbox, app)

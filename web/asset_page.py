@@ -31,9 +31,11 @@ def asset_page_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:
     async def respond(request: Request) -> Response:
         timeframe = asked(request, AssetPageQuery).timeframe
         asset = _asset(request.path_params["ticker"], await _coverage(context))
-        is_member = await viewer_of(request) is not None
+        viewer = await viewer_of(request)
+        is_member = viewer is not None and viewer.is_member
         views = await asset_views(asset, timeframe, context) if is_member else None
-        return page(request, "asset.html", **_values(asset, timeframe, views))
+        values = _values(asset, timeframe, views)
+        return page(request, "asset.html", viewer=viewer, **values)
 
     return [page_route(PATH, calls, respond)]
 

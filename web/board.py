@@ -1,6 +1,6 @@
 """The board at `/`: for members what is so now, for visitors the sample and what is open.
 
-The whole heat map of a timeframe is rendered once a version; what a filter leaves, at each request.
+The whole board of a timeframe is drawn once a version; what a filter leaves of it, at each request.
 """
 
 import asyncio
@@ -8,8 +8,9 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar, get_args
 
+from markupsafe import Markup
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_server.answers import Answer
@@ -23,10 +24,10 @@ from schemas.queries import CatalogQuery, NoArguments
 from schemas.vocabulary import TIMEFRAMES, Reading
 from web.board_query import BoardQuery, asked
 from web.heat_map import CLASS_NAMES, heat_map
-from web.pages import HEADERS, kept_page, page_route, rendered, root_of
+from web.pages import compressed, page, page_route, rendered
 from web.sample_views import sample_views
 from web.viewer import ViewerOf
-from web.views import LEAST_AGREEING, Views, live_views
+from web.views import LEAST_AGREEING, live_views
 
 BADGES = {
     "simulated": "Simulated market",
@@ -34,6 +35,8 @@ BADGES = {
     "live": "Live data",
     "sample": "Sample, not live data",
 }
+
+ROOT = "./"
 
 AnswerT = TypeVar("AnswerT")
 
@@ -57,34 +60,52 @@ class BoardPage:
     async def respond(self, request: Request) -> Response:
         """Answer one request; ApiError where a filter is not accepted or nothing is there yet."""
         query = asked(request, BoardQuery)
-        is_member = await self._viewer_of(request) is not None
-        if not query.is_unfiltered:
-            return HTMLResponse(await self._drawn(request, query, is_member), headers=HEADERS)
-        place = f"board page {query.timeframe} {is_member}"
+        viewer = await self._viewer_of(request)
+        is_member = viewer is not None and viewer.is_member
+        kept = await self._kept(query, is_member) if query.is_unfiltered else None
+        text = await self._drawn(query, is_member) if kept is None else kept.text.decode()
+        response = page(
+            request,
+            "board.html",
+            title="Board of readings",
+            here="",
+            badge=BADGES[(await self._context.board()).coverage.source if is_member else "sample"],
+            is_wide=True,
+            is_public=not is_member,
+            viewer=viewer,
+            board=Markup(text),
+        )
+        return response if kept is None else compressed(request, response)
+
+    async def _kept(self, query: BoardQuery, is_member: bool) -> Answer:
+        """Return the board of a version; one drawing serves all who wait for it."""
 
         async def draw() -> Answer:
-            return Answer((await self._drawn(request, query, is_member)).encode())
+            return Answer((await self._drawn(query, is_member)).encode())
 
-        # One drawing serves all who wait for it.
+        place = f"board page {query.timeframe} {is_member}"
         async with self._lock:
-            return kept_page(request, await kept_with_board(self._context, place, draw))
+            return await kept_with_board(self._context, place, draw)
 
-    async def _drawn(self, request: Request, query: BoardQuery, is_member: bool) -> str:
-        """Return the page; nothing in it tells one member from another."""
+    async def _drawn(self, query: BoardQuery, is_member: bool) -> str:
+        """Return what a page shows below its header; nothing tells one member from another."""
         if is_member:
             views, opened = await live_views(query.timeframe, self._context), None
         else:
             views, opened = sample_views(query.timeframe), await self._open()
         return rendered(
-            "board.html",
-            root_of(request),
-            title="Board of readings",
-            here="",
-            is_wide=True,
-            is_public=not is_member,
+            "board_main.html",
+            ROOT,
             base_url=self._context.base_url,
             opened=opened,
-            **_values(views, query),
+            views=views,
+            meta=views.state.meta,
+            query=query,
+            heat=heat_map(views.tracked, views.state.assets, query),
+            addresses=[(timeframe, query.address(timeframe)) for timeframe in TIMEFRAMES],
+            classes=CLASS_NAMES,
+            directions=get_args(Reading),
+            least_agreeing=LEAST_AGREEING,
         )
 
     async def _open(self) -> Open:
@@ -98,21 +119,6 @@ async def _or_none(answer: Awaitable[AnswerT]) -> AnswerT | None:
         return await answer
     except ApiError:
         return None
-
-
-def _values(views: Views, query: BoardQuery) -> dict[str, object]:
-    meta = views.state.meta
-    return {
-        "badge": BADGES[meta.source],
-        "views": views,
-        "meta": meta,
-        "query": query,
-        "addresses": [(timeframe, query.address(timeframe)) for timeframe in TIMEFRAMES],
-        "least_agreeing": LEAST_AGREEING,
-        "heat": heat_map(views.tracked, views.state.assets, query),
-        "classes": CLASS_NAMES,
-        "directions": get_args(Reading),
-    }
 
 
 def board_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:

@@ -3,6 +3,7 @@
 Scripts and styles are files of this package; no page has any of its own, and none asks other hosts.
 """
 
+import gzip
 from collections.abc import Callable
 from functools import cache
 from hashlib import blake2b
@@ -14,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from mcp_server.answers import Answer
 from mcp_server.calls import Calls
 from mcp_server.transport import fields
 from rest_shim.conditions import takes_gzip
@@ -44,12 +44,17 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     return HTMLResponse(rendered(template, root_of(request), **values), status, HEADERS)
 
 
-def kept_page(request: Request, answer: Answer) -> Response:
-    """Return a page that is kept as an answer is, compressed where the browser takes that."""
-    headers = {**HEADERS, "Vary": "Accept-Encoding"}
-    if not takes_gzip(fields(request.scope).get(b"accept-encoding", b"")):
-        return HTMLResponse(answer.text, headers=headers)
-    return HTMLResponse(answer.gzipped, headers={**headers, "Content-Encoding": "gzip"})
+def compressed(request: Request, response: Response) -> Response:
+    """Return a page as gzip where the browser takes that.
+
+    None that shows what a stranger's link may say beside secrets: its size would tell of them.
+    """
+    response.headers["Vary"] = "Accept-Encoding"
+    if takes_gzip(fields(request.scope).get(b"accept-encoding", b"")):
+        response.body = gzip.compress(response.body, compresslevel=1, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Content-Length"] = str(len(response.body))
+    return response
 
 
 def rendered(template: str, root: str, **values: Any) -> str:

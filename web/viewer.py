@@ -1,17 +1,29 @@
-"""Who looks at a page: nobody known, or a member who has signed in."""
+"""Who looks at a page: nobody known, or somebody who has signed in.
+
+A session is a cookie that no script reads and no other site's form sends.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from starlette.requests import Request
+from starlette.responses import Response
+
+from access.member_keys import MemberKeys
+from access.sign_in import SESSION_MS, SignIn
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A signed-in member; `form_token` is what each of their forms must carry."""
+    """Who has signed in; `form_token` is what each of their forms must carry.
+
+    `is_member` where they hold the plan at this moment, so may see what needs a key.
+    """
 
     email: str
     form_token: str
+    is_member: bool = True
 
 
 ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
@@ -20,3 +32,45 @@ ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
 async def nobody(request: Request) -> Viewer | None:
     """Take everybody for a visitor, where nobody can sign in."""
     return None
+
+
+class Sessions:
+    """The sessions of browsers, by cookies that go over TLS alone where the service has it."""
+
+    def __init__(self, sign_in: SignIn, members: MemberKeys, base_url: str) -> None:
+        self._sign_in = sign_in
+        self._members = members
+        self._is_secure = base_url.startswith("https://")
+        self._name = "__Host-session" if self._is_secure else "session"
+
+    async def viewer(self, request: Request) -> Viewer | None:
+        """Return who sent a request, None for whoever has not signed in."""
+        token = self._token(request)
+        email = await self._sign_in.signed_in(token) if token else None
+        if email is None:
+            return None
+        return Viewer(email, _form_token(token), await self._members.is_member(email))
+
+    def begin(self, response: Response, token: str) -> None:
+        """Give the browser the cookie of a session that has begun."""
+        response.set_cookie(
+            self._name,
+            token,
+            max_age=SESSION_MS // 1000,
+            secure=self._is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    async def end(self, request: Request, response: Response) -> None:
+        """End the session that a request belongs to, here and in the browser."""
+        await self._sign_in.end(self._token(request))
+        response.delete_cookie(self._name, secure=self._is_secure, httponly=True, samesite="lax")
+
+    def _token(self, request: Request) -> str:
+        return request.cookies.get(self._name, "")
+
+
+def _form_token(session_token: str) -> str:
+    """Return what another site, which cannot read the cookie, cannot know."""
+    return sha256(f"form {session_token}".encode()).hexdigest()

@@ -21,6 +21,7 @@ from store.rows import Statistics
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.full_board import size_in
+from tests.mailbox import Mailbox
 from tests.mcp_server.test_get_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.mcp_server.test_get_catalog import OPEN_HEADERS
 from tests.serving import (
@@ -72,7 +73,7 @@ async def served_by(
         with loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
-                market, served.access, NoBilling(), base_url=base_url, clock=served.clock
+                market, served.access, NoBilling(), Mailbox(), base_url=base_url, clock=served.clock
             )
             async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
                 yield replace(served, base_url=base_url, client=client, market=market, app=app)

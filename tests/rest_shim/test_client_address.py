@@ -16,6 +16,7 @@ from store.access_rows import Notice
 from store.protocol import StoreError
 from store.sqlite_access import SqliteAccessStore
 from tests.access.selling import opened
+from tests.mailbox import Mailbox
 from tests.serving import NOON, Clock, Served
 
 pytestmark = pytest.mark.clause("access")
@@ -140,6 +141,7 @@ def behind(served: Served, proxy: str) -> Any:
         served.market,
         served.access,
         SandboxBilling(served.access, served.clock, served.base_url),
+        Mailbox(),
         base_url=served.base_url,
         clock=served.clock,
         trusted_proxies=[proxy],

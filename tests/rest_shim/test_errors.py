@@ -15,6 +15,7 @@ from service.app import create_app
 from store.protocol import StoreError
 from store.sqlite import SqliteMarketStore
 from tests.bad_inputs import KEYED_PATHS
+from tests.mailbox import Mailbox
 from tests.mcp_server.test_quota import bought
 from tests.rest_shim.document import documented, served_document, served_operations
 from tests.serving import counting_broken
@@ -185,6 +186,7 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
         served.market,
         served.access,
         NoBilling(),
+        Mailbox(),
         base_url=served.base_url,
         clock=served.clock,
         daily_limit=1,
@@ -242,6 +244,7 @@ async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, t
         served.market,
         served.access,
         NoBilling(),
+        Mailbox(),
         base_url=served.base_url,
         clock=served.clock,
         daily_limit=1,
@@ -265,7 +268,12 @@ async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served)
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
     app = create_app(
-        served.market, served.access, NoBilling(), base_url=served.base_url, clock=served.clock
+        served.market,
+        served.access,
+        NoBilling(),
+        Mailbox(),
+        base_url=served.base_url,
+        clock=served.clock,
     )
     claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
     asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
@@ -305,7 +313,12 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
     market = await UnreadableStore.open(tmp_path / "market.db")
     try:
         app = create_app(
-            market, served.access, NoBilling(), base_url=served.base_url, clock=served.clock
+            market,
+            served.access,
+            NoBilling(),
+            Mailbox(),
+            base_url=served.base_url,
+            clock=served.clock,
         )
         for path in OF_THE_MARKET:
             response = await failing(served, app, "GET", path)
@@ -383,7 +396,7 @@ async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("/", None),
+        ("/asset", None),
         ("/api/v1/state/", "/api/v1/state"),
         ("/api/v1/signal", "/api/v1/signals"),
         ("/api/v2/state", "/api/v1/state"),

@@ -13,6 +13,7 @@ import httpx
 from access.billing.sandbox import SandboxBilling
 from access.keys import Keys
 from service.app import create_app
+from tests.mailbox import Mailbox
 from tests.service.forked import FORKING
 from tests.serving import loopback_socket, running, stores
 
@@ -68,7 +69,7 @@ async def _served(folder: Path, bound: socket.socket, clock: Any, other: Connect
     base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     async with stores(folder) as (market, access):
         billing = SandboxBilling(access, now, base_url)
-        app = create_app(market, access, billing, base_url=base_url, clock=now)
+        app = create_app(market, access, billing, Mailbox(), base_url=base_url, clock=now)
         async with running(app, bound):
             other.send((base_url, await Keys(access, now).create("tests")))
             with suppress(EOFError):

@@ -98,7 +98,9 @@ async def test_pruning_keeps_each_keys_last_day_of_use_and_what_is_needed(
     await access.mark_handled("evt_new", 20)
     for at in (10, 20):
         await access.attempt("checkout", "192.0.2.1", at, 5, 100)
-    pruned = await access.prune(Horizons(usage=8 * DAY_MS, unredeemed=0, events=20, attempts=20))
+    pruned = await access.prune(
+        Horizons(usage=8 * DAY_MS, unredeemed=0, events=20, attempts=20, sign_ins=0)
+    )
     assert pruned == 4
     async with home.plain() as run:
         assert await run("SELECT key_id, day FROM usage ORDER BY key_id") == [(1, 2), (2, 9)]

@@ -36,6 +36,8 @@ WRITTEN = (
     "put_access_request",
     "attempt",
     "notice",
+    "create_sign_in_link",
+    "sign_in",
 )
 
 

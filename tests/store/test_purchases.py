@@ -185,7 +185,10 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
         claim, _, _ = other(number)
         await access.create_claim(replace(claim, expires_at=expires_at))
     await access.create_sandbox_session(SESSION)
-    assert await access.prune(Horizons(0, unredeemed=NOW + 1001, events=0, attempts=0)) == 2
+    assert (
+        await access.prune(Horizons(0, unredeemed=NOW + 1001, events=0, attempts=0, sign_ins=0))
+        == 2
+    )
     found = await plainly(home, "SELECT id FROM claims ORDER BY id")
     assert found == [("claim1",), ("claim3",)]
     assert await access.find_sandbox_session("sb_1") is None

@@ -194,9 +194,8 @@ async def test_the_whole_board_is_drawn_once_a_version(tmp_path: Path):
 
 
 async def test_a_page_is_the_same_compressed_or_not(served):
-    url, cookie = f"{served.base_url}/", {"cookie": "viewer=member"}
     plain, packed = [
-        await served.client.get(url, headers={**cookie, "accept-encoding": encoding})
+        await served.page("/", is_member=True, **{"accept-encoding": encoding})
         for encoding in ("identity", "gzip")
     ]
     assert packed.headers["content-encoding"] == "gzip"
@@ -217,6 +216,13 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
     for row in sample["signals"]:
         assert {"datetime": row["created_at"]} in page.all("time")
         assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
+
+
+async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
+    lapsed = is_page(await served.page("/", cookie="viewer=lapsed"), 200, TITLE)
+    assert heat(lapsed) == heat(await board(served, is_member=False))
+    asset = await served.page("/assets/BTC", cookie="viewer=lapsed")
+    assert "Readings of BTC need a membership" in asset.text
 
 
 async def test_visitors_are_told_what_is_open(served):

@@ -1,0 +1,33 @@
+"""Mail for one machine: every message becomes a file in a folder, and leaves it for nobody."""
+
+import asyncio
+import os
+import secrets
+from email.message import EmailMessage
+from pathlib import Path
+
+from access.mail.mailer import MailError
+
+
+class Outbox:
+    """A Mailer that writes each mail as NUMBER.eml, readable by its owner alone."""
+
+    def __init__(self, folder: Path, sender: str) -> None:
+        self._folder = folder
+        self._sender = sender
+
+    async def send(self, mail: EmailMessage) -> None:
+        """Write a mail; MailError where the folder takes none."""
+        mail["From"] = self._sender
+        try:
+            await asyncio.to_thread(self._write, bytes(mail))
+        except OSError as error:
+            raise MailError(f"cannot write to {self._folder}: {error.strerror}") from None
+
+    def _write(self, content: bytes) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{len(list(self._folder.iterdir())) + 1:06}-{secrets.token_hex(4)}.eml"
+        with open(
+            os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        ) as f:
+            f.write(content)

@@ -1,0 +1,109 @@
+"""What members do with keys: they make them without a second purchase, name and revoke them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from access.billing.provider import Provider
+from access.keys import MAX_LABEL, hash_key, new_key
+from schemas.errors import ApiError, invalid_parameter
+from schemas.vocabulary import DAY_MS
+from store.access_protocol import AccessStore
+from store.access_rows import HeldKey, HeldMembership
+
+MOST_LIVE_KEYS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A membership and its keys, oldest first; `is_live` where its keys work on this server."""
+
+    membership: HeldMembership
+    keys: list[HeldKey]
+    is_live: bool
+
+    @property
+    def live_keys(self) -> int:
+        """How many of its keys have not been revoked."""
+        return sum(held.key.revoked_at is None for held in self.keys)
+
+
+class MemberKeys:
+    """The members' hands on the keys of one access store; `clock` tells epoch ms."""
+
+    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._provider = provider
+        self._clock = clock
+
+    async def is_member(self, email: str) -> bool:
+        """Tell whether a mailbox holds the plan on this server, now."""
+        return any(self._is_live(held) for held in await self._memberships(email))
+
+    async def plans(self, email: str) -> list[Plan]:
+        """Return what a mailbox has bought here, oldest first, what has ended too."""
+        day = self._clock() // DAY_MS
+        return [
+            Plan(held, await self._store.keys_of(held.id, day), self._is_live(held))
+            for held in await self._memberships(email)
+        ]
+
+    async def create(self, email: str, membership_id: int, label: str) -> str:
+        """Make a key of a membership and return it, the only time it is shown.
+
+        ApiError 400 for a bad label, 404 for somebody else's membership, 409 where it has ended or
+        has as many live keys as it may.
+        """
+        held, named = await self._own(email, membership_id), checked_label(label)
+        api_key, now = new_key(), self._clock()
+        if not self._is_live(held) or not await self._store.create_member_key(
+            held.id, hash_key(api_key), named, now, MOST_LIVE_KEYS
+        ):
+            raise ApiError(
+                "invalid_parameter",
+                f"No key was made: a membership that lasts has at most {MOST_LIVE_KEYS} live keys. "
+                "Revoke one that you no longer use, then create another.",
+                409,
+            )
+        return api_key
+
+    async def relabel(self, email: str, membership_id: int, key_id: int, label: str) -> None:
+        """Name a live key anew; ApiError 400 for a bad label, 404 where there is no such key."""
+        held, named = await self._own(email, membership_id), checked_label(label)
+        if not await self._store.relabel_key(held.id, key_id, named):
+            raise _unknown("key")
+
+    async def revoke(self, email: str, membership_id: int, key_id: int) -> None:
+        """Revoke a key for good; ApiError 404 where there is no such key."""
+        held = await self._own(email, membership_id)
+        if not await self._store.revoke_member_key(held.id, key_id, self._clock()):
+            raise _unknown("key")
+
+    async def _own(self, email: str, membership_id: int) -> HeldMembership:
+        for held in await self._memberships(email):
+            if held.id == membership_id:
+                return held
+        raise _unknown("membership")
+
+    async def _memberships(self, email: str) -> list[HeldMembership]:
+        held = await self._store.memberships_of(email)
+        return [one for one in held if one.member.provider == self._provider.name]
+
+    def _is_live(self, held: HeldMembership) -> bool:
+        return held.ended_at is None and held.member.mode == self._provider.mode
+
+
+def checked_label(label: str) -> str:
+    """Return a label as it is kept; ApiError 400 where it is none."""
+    label = label.strip()
+    if not 1 <= len(label) <= MAX_LABEL or not label.isprintable():
+        raise invalid_parameter(
+            f"label: is empty, too long or has control characters; accepted: 1 to {MAX_LABEL} "
+            "printable characters that tell you where the key is used."
+        )
+    return label
+
+
+def _unknown(what: str) -> ApiError:
+    return ApiError(
+        "invalid_parameter", f"You have no such {what}: reload the page for those you have.", 404
+    )

@@ -1,0 +1,124 @@
+"""How members sign in: a link is mailed to the address that the payment processor knows.
+
+A link works once and for minutes, and makes a session; both are stored as hashes alone. Whoever
+asks for a link learns nothing of who is a member.
+"""
+
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
+
+import structlog
+
+from access.billing.provider import Provider
+from access.email import checked_email
+from access.mail.mailer import Mailer, MailError, mail_to
+from access.throttle import Limit, Throttle
+from schemas.errors import ApiError, failure_facts
+from schemas.vocabulary import DAY_MS
+from store.access_protocol import AccessStore
+from store.access_rows import HeldMembership, SignInRow
+
+LINK_MINUTES = 15
+LINK_MS = LINK_MINUTES * 60_000
+SESSION_MS = 7 * DAY_MS
+# What a mailbox is sent at most, whoever asks.
+MAILS = Limit(5, 3600)
+PATH = "/sign-in/"
+
+log = structlog.get_logger("sign_in")
+
+
+class SignIn:
+    """Lets the members of one access store in; `clock` tells epoch ms.
+
+    `asking` throttles client addresses.
+    """
+
+    def __init__(
+        self,
+        store: AccessStore,
+        provider: Provider,
+        mailer: Mailer,
+        asking: Throttle,
+        clock: Callable[[], int],
+        *,
+        base_url: str,
+    ) -> None:
+        self._store = store
+        self._provider = provider
+        self._mailer = mailer
+        self._asking = asking
+        self._mailing = Throttle(store, clock, "sign-in-mail", MAILS)
+        self._clock = clock
+        self._link_base = f"{base_url}{PATH}"
+
+    async def ask(self, email: str, address: str) -> str:
+        """Return the mailbox that `mail_link` is to be called with, once the asker has his answer.
+
+        ApiError 400 for what is no address, 429 for too many from a client address.
+        """
+        mailbox = checked_email(email, takes_special_use=self._provider.takes_special_use_email)
+        await self._asking.attempt(address)
+        return mailbox
+
+    async def begin(self, link_token: str) -> str:
+        """Use a link up and return the token of the session that it makes.
+
+        ApiError 404 where it was used before, is older than minutes, or never was one.
+        """
+        session_token, now = secrets.token_urlsafe(32), self._clock()
+        email = await self._store.sign_in(
+            hash_token(link_token), hash_token(session_token), now, now + SESSION_MS
+        )
+        if email is None:
+            raise ApiError(
+                "invalid_parameter",
+                f"This link was used before, is older than {LINK_MINUTES} minutes, or was not "
+                "copied whole. Ask for another one.",
+                404,
+            )
+        return session_token
+
+    async def signed_in(self, session_token: str) -> str | None:
+        """Return the e-mail address whose session a token is, None for none that lasts."""
+        session = await self._store.find_session(hash_token(session_token), self._clock())
+        return None if session is None else session.contact_email
+
+    async def end(self, session_token: str) -> None:
+        """Sign out; idempotent."""
+        await self._store.end_session(hash_token(session_token))
+
+    async def mail_link(self, mailbox: str) -> None:
+        """Mail a link where a mailbox is a member's; what goes wrong is logged, not raised.
+
+        An answer that waited for it, or told of it, would tell who is a member.
+        """
+        try:
+            held = await self._store.memberships_of(mailbox)
+            own = [one for one in held if one.member.provider == self._provider.name]
+            if own:
+                await self._mailing.attempt(mailbox)
+                await self._send(own[-1])
+        except ApiError:
+            log.warning("sign_in_not_mailed", why="a mailbox has been sent too many")
+        except MailError as error:
+            log.error("sign_in_not_mailed", why=str(error))
+        except Exception as error:
+            log.error("sign_in_not_mailed", **failure_facts(error))
+
+    async def _send(self, held: HeldMembership) -> None:
+        """Mail to the address that the processor reported, not to the one that was typed in."""
+        token, email = secrets.token_urlsafe(32), held.member.contact_email
+        link = SignInRow(hash_token(token), email, self._clock() + LINK_MS)
+        await self._store.create_sign_in_link(link)
+        text = (
+            f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"
+            f"The link works once, for {LINK_MINUTES} minutes. If it was not you, do nothing."
+        )
+        await self._mailer.send(mail_to(email, "Sign in to signals", text))
+
+
+def hash_token(token: str) -> bytes:
+    """Return the SHA-256 of a token; it is 256 random bits, so a slow hash would add nothing."""
+    return sha256(token.encode()).digest()

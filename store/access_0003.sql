@@ -1,0 +1,21 @@
+-- How members sign in: a link that was mailed makes one session. Both are stored as hashes alone.
+
+CREATE TABLE sign_in_links (
+  token_hash BLOB PRIMARY KEY CHECK (length(token_hash) = 32),
+  contact_email TEXT NOT NULL,
+  expires_at INTEGER NOT NULL,
+  used_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX sign_in_links_expiring ON sign_in_links (expires_at);
+
+CREATE TABLE sessions (
+  token_hash BLOB PRIMARY KEY CHECK (length(token_hash) = 32),
+  contact_email TEXT NOT NULL,
+  expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX sessions_expiring ON sessions (expires_at);
+
+-- Of a mailbox, whatever the case in which its address was written.
+CREATE INDEX memberships_of_email ON memberships (lower(contact_email));

@@ -1,0 +1,106 @@
+"""The statements of the access store that are longer than a line, for every engine."""
+
+KEYS = """
+SELECT id, label, created_at, revoked_at, mode, membership_id,
+  (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
+FROM keys ORDER BY id
+"""
+CLAIM = """
+SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
+  expires_at, redeemed_at
+FROM claims WHERE token_hash = ?
+"""
+NEW_CLAIM = """
+INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
+  created_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+TAKE_CLAIM = """
+UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING 1
+"""
+NEW_MEMBERSHIP = """
+INSERT INTO memberships
+  (provider, mode, subscription, customer, contact_email, billing, created_at)
+VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id
+"""
+NEW_BOUGHT_KEY = """
+INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)
+RETURNING id
+"""
+_LIVE_MEMBERSHIPS = """
+SELECT provider, mode, subscription, customer, contact_email, billing, created_at
+FROM memberships WHERE provider = ? AND ended_at IS NULL
+"""
+MEMBERSHIPS = f"{_LIVE_MEMBERSHIPS} ORDER BY id"
+MEMBERSHIPS_OF_CUSTOMER = f"{_LIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
+END_MEMBERSHIP = """
+UPDATE memberships SET ended_at = ?, ended_why = ?
+WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
+"""
+REVOKE_KEYS_OF_MEMBERSHIP = """
+UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
+"""
+MEMBERSHIPS_OF_EMAIL = """
+SELECT id, ended_at, ended_why, provider, mode, subscription, customer, contact_email, billing,
+  created_at
+FROM memberships WHERE lower(contact_email) = ? ORDER BY id
+"""
+KEYS_OF_MEMBERSHIP = """
+SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0),
+  id, label, created_at, revoked_at, mode, membership_id,
+  (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
+FROM keys WHERE membership_id = ? ORDER BY id
+"""
+NEW_MEMBER_KEY = """
+INSERT INTO keys (key_hash, label, created_at, mode, membership_id)
+SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id FROM memberships
+WHERE id = ?4 AND ended_at IS NULL
+  AND (SELECT count(*) FROM keys WHERE membership_id = ?4 AND revoked_at IS NULL) < ?5
+RETURNING id
+"""
+RELABEL_KEY = """
+UPDATE keys SET label = ? WHERE id = ? AND membership_id = ? AND revoked_at IS NULL RETURNING id
+"""
+REVOKE_MEMBER_KEY = """
+UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? AND membership_id = ? RETURNING id
+"""
+USE_SIGN_IN_LINK = """
+UPDATE sign_in_links SET used_at = ?1 WHERE token_hash = ?2 AND used_at IS NULL AND expires_at > ?1
+RETURNING contact_email
+"""
+NEW_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+SESSION = """
+SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? AND expires_at > ?
+"""
+NEW_ATTEMPT = """
+INSERT INTO attempts (kind, address, at) SELECT ?1, ?2, CAST(?3 AS BIGINT)
+WHERE (SELECT count(*) FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?4) < ?5
+RETURNING at
+"""
+FREE_AGAIN = """
+SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3 - 1
+"""
+KNOWN_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
+PUT_ACCESS_REQUEST = """
+INSERT INTO access_requests
+  (contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (contact_email) DO UPDATE SET agent_name = excluded.agent_name,
+  operator = excluded.operator, use_case = excluded.use_case,
+  expected_volume = excluded.expected_volume, updated_at = excluded.updated_at
+"""
+ACCESS_REQUESTS = """
+SELECT contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at
+FROM access_requests ORDER BY created_at, contact_email
+"""
+PRUNE_USAGE = """
+DELETE FROM usage
+WHERE last_at < ? AND day < (SELECT max(day) FROM usage AS all_days WHERE key_id = usage.key_id)
+RETURNING 1
+"""
+PRUNE_CLAIMS = "DELETE FROM claims WHERE redeemed_at IS NULL AND expires_at < ? RETURNING 1"
+PRUNE_SANDBOX = "DELETE FROM sandbox_sessions WHERE expires_at < ? RETURNING 1"
+PRUNE_EVENTS = "DELETE FROM events WHERE handled_at < ? RETURNING 1"
+PRUNE_ATTEMPTS = "DELETE FROM attempts WHERE at < ? RETURNING 1"
+PRUNE_SIGN_IN_LINKS = "DELETE FROM sign_in_links WHERE expires_at < ? RETURNING 1"
+PRUNE_SESSIONS = "DELETE FROM sessions WHERE expires_at < ? RETURNING 1"
