@@ -20,6 +20,7 @@ from web.heat_map import CLASS_NAMES
 from web.pages import page, page_route
 from web.timeline import WIDTH
 from web.viewer import ViewerOf
+from web.views import of_one_version
 
 PATH = "/assets/{ticker}"
 
@@ -33,9 +34,12 @@ def asset_page_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:
         asset = _asset(request.path_params["ticker"], await _coverage(context))
         viewer = await viewer_of(request)
         is_member = viewer is not None and viewer.is_member
-        views = await asset_views(asset, timeframe, context) if is_member else None
+        views = await live(asset, timeframe) if is_member else None
         values = _values(asset, timeframe, views)
         return page(request, "asset.html", viewer=viewer, **values)
+
+    async def live(asset: CoveredAsset, timeframe: Timeframe) -> AssetViews:
+        return await of_one_version(context, lambda: asset_views(asset, timeframe, context))
 
     return [page_route(PATH, calls, respond)]
 

@@ -27,7 +27,7 @@ from web.heat_map import CLASS_NAMES, heat_map
 from web.pages import compressed, page, page_route, rendered
 from web.sample_views import sample_views
 from web.viewer import ViewerOf
-from web.views import LEAST_AGREEING, live_views
+from web.views import LEAST_AGREEING, live_views, of_one_version
 
 BADGES = {
     "simulated": "Simulated market",
@@ -35,7 +35,7 @@ BADGES = {
     "live": "Live data",
     "sample": "Sample, not live data",
 }
-
+# What links of the page at `/` begin with, whoever asks for it.
 ROOT = "./"
 
 AnswerT = TypeVar("AnswerT")
@@ -89,20 +89,22 @@ class BoardPage:
 
     async def _drawn(self, query: BoardQuery, is_member: bool) -> str:
         """Return what a page shows below its header; nothing tells one member from another."""
+        context, timeframe = self._context, query.timeframe
         if is_member:
-            views, opened = await live_views(query.timeframe, self._context), None
+            views = await of_one_version(context, lambda: live_views(timeframe, context))
+            opened = None
         else:
-            views, opened = sample_views(query.timeframe), await self._open()
+            views, opened = sample_views(timeframe), await self._open()
         return rendered(
             "board_main.html",
             ROOT,
-            base_url=self._context.base_url,
+            base_url=context.base_url,
             opened=opened,
             views=views,
             meta=views.state.meta,
             query=query,
             heat=heat_map(views.tracked, views.state.assets, query),
-            addresses=[(timeframe, query.address(timeframe)) for timeframe in TIMEFRAMES],
+            addresses=[(each, query.address(each)) for each in TIMEFRAMES],
             classes=CLASS_NAMES,
             directions=get_args(Reading),
             least_agreeing=LEAST_AGREEING,

@@ -1,7 +1,8 @@
 """What the board is drawn from: the answers of the tools' handlers, for members alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mcp_server.context import Context
 from mcp_server.tools.get_catalog import get_catalog
@@ -17,6 +18,8 @@ from schemas.vocabulary import IndicatorId, Instant, Side, Timeframe
 MOST_CHANGES = 20
 MOST_GROUPS = 8
 LEAST_AGREEING = 4
+
+ViewsT = TypeVar("ViewsT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,18 @@ class Views:
     flips_until: Instant
     hours: int
     agreeing: Mapping[Side, Sequence[ConfluenceResult]]
+
+
+async def of_one_version(context: Context, read: Callable[[], Awaitable[ViewsT]]) -> ViewsT:
+    """Return several answers of one version: read anew where a run was committed meanwhile.
+
+    ApiError `unavailable` before the first compute.
+    """
+    while True:
+        board = await context.board()
+        views = await read()
+        if await context.board() is board:
+            return views
 
 
 async def live_views(timeframe: Timeframe, context: Context) -> Views:

@@ -126,6 +126,12 @@ async def test_a_timeframe_that_is_not_covered_has_no_timeline(served):
     assert (await asset_page(served, "XAU", "1d")).all("svg")
 
 
+async def test_an_asset_is_called_late_on_its_own_page_alone(served):
+    assert "Late" not in (await asset_page(served, "BTC")).text
+    late = is_page(await served.page("/assets/ETH", is_member=True), 200, "Ethereum (ETH)")
+    assert "Late" in late.text
+
+
 async def test_simulated_data_are_marked_here_too(served):
     text = (await asset_page(served, "BTC")).text
     assert "Simulated market" in text

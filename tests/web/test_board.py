@@ -193,6 +193,27 @@ async def test_the_whole_board_is_drawn_once_a_version(tmp_path: Path):
         assert counted.market.feeds > drawn
 
 
+class MovingStore(SqliteMarketStore):
+    """Commits a run while the feed is first read."""
+
+    has_moved = False
+
+    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+        if not self.has_moved:
+            self.has_moved = True
+            later = NOON + HOUR_MS
+            await self.commit(work(later, [change(later, "NVDA", "ceres", "4h", -1, 0)]))
+        return await super().feed(query)
+
+
+@pytest.mark.clause("feed")
+async def test_all_of_a_page_is_of_one_version(tmp_path: Path):
+    async with serving(tmp_path, coverage(), kind=MovingStore) as moving:
+        page = await board(moving)
+    assert "NVDA Ceres 4h" in page.text
+    assert heat(page)["NVDA"]["Ceres"] == "bearish"
+
+
 async def test_a_page_is_the_same_compressed_or_not(served):
     plain, packed = [
         await served.page("/", is_member=True, **{"accept-encoding": encoding})
