@@ -1,9 +1,8 @@
-"""The board at `/`: members see what the handlers answer, visitors a sample and nothing live."""
+"""The board at `/`, whose members see what the handlers answer."""
 
 import itertools
-import re
 from pathlib import Path
-from urllib.parse import urlencode, urljoin
+from urllib.parse import urljoin
 
 import pytest
 
@@ -15,24 +14,12 @@ from store.sqlite import SqliteMarketStore
 from tests.full_board import cover, full_coverage
 from tests.serving import ASSETS, HOUR_MS, NAMES, NOON, Served, change, coverage, serving, work
 from tests.sharing import served as served
-from tests.web.page import Page, is_page
+from tests.web.boards import TITLE, board, heat
+from tests.web.page import is_page
 
 pytestmark = pytest.mark.clause("pages")
 
-TITLE = "Board of readings"
-SAMPLED = {"BTC", "ETH", "SOL", "XRP", "NVDA", "AAPL", "TSLA", "XAU", "XAG"}
 MOST_BYTES = 200_000
-
-
-async def board(served: Served, *, is_member: bool = True, **filters: str) -> Page:
-    answer = await served.page(f"/?{urlencode(filters)}", is_member=is_member)
-    return is_page(answer, 200, TITLE)
-
-
-def heat(page: Page) -> dict[str, dict[str, str]]:
-    """Return the readings that a heat map shows, by ticker and heading of the column."""
-    head, *rows = page.rows
-    return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[1:]}
 
 
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
@@ -223,63 +210,6 @@ async def test_a_page_is_the_same_compressed_or_not(served):
     assert "content-encoding" not in plain.headers
     assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
     assert plain.text == packed.text
-
-
-async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(served):
-    page = await board(served, is_member=False)
-    shown = heat(page)
-    assert shown.keys() == SAMPLED
-    assert tuple(shown["BTC"]) == tuple(NAMES.values())
-    assert page.text.count("Sample, not live data") == 2  # badge and notice
-    assert "a simulated market" in page.text
-    assert {"./sign-in", "./docs/buy", "./docs"} <= {link["href"] for link in page.all("a")}
-    sample = (await served.client.get("/api/v1/signals/sample")).json()
-    for row in sample["signals"]:
-        assert {"datetime": row["created_at"]} in page.all("time")
-        assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
-
-
-async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
-    lapsed = is_page(await served.page("/", cookie="viewer=lapsed"), 200, TITLE)
-    assert heat(lapsed) == heat(await board(served, is_member=False))
-    asset = await served.page("/assets/BTC", cookie="viewer=lapsed")
-    assert "Readings of BTC need a membership" in asset.text
-
-
-async def test_visitors_are_told_what_is_open(served):
-    page = await board(served, is_member=False)
-    text = " ".join(page.text.split())
-    stats = (await served.client.get("/api/v1/stats")).json()
-    assert "4 of 5 assets: 3 crypto, 2 stocks and metals" in text
-    assert f"Changes in 30 days{stats['universe_tier']['total_signals']} " in text
-
-
-async def test_no_reading_reaches_a_visitor_whatever_changes_in_the_store(served_alone: Served):
-    async def seen() -> list[str]:
-        paths = ("/", "/?timeframe=1d", "/?text=btc", "/assets/BTC", "/assets/MATIC?timeframe=1h")
-        pages = [await served_alone.page(path) for path in paths]
-        counted = re.compile(r"(Changes in 30 days</dt><dd>)[0-9,]+")
-        return [counted.sub(r"\1", page.text) for page in pages]
-
-    before, members = await seen(), heat(await board(served_alone))
-    later = NOON + HOUR_MS
-    rows = [
-        change(later, row.ticker, row.indicator, row.timeframe, -1 if row.reading else 1, 0)
-        for row in await served_alone.market.readings()
-    ]
-    spaced = [row._replace(created_at=later + place) for place, row in enumerate(rows)]
-    await served_alone.market.commit(work(later, spaced))
-    assert heat(await board(served_alone)) != members
-    assert await seen() == before
-    assert "101.5" not in "".join(before)  # the price of every row of the store
-
-
-async def test_before_the_first_compute_members_are_told_and_visitors_see_the_sample(
-    served_empty: Served,
-):
-    page = is_page(await served_empty.page("/", is_member=True), 503, "Not available right now")
-    assert "Nothing has been computed yet" in page.text
-    assert heat(await board(served_empty, is_member=False)).keys() == SAMPLED
 
 
 async def test_names_and_what_was_asked_for_are_shown_as_text(served_alone: Served):
