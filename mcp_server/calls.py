@@ -1,6 +1,6 @@
 """One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -102,18 +102,26 @@ class Calls:
         """Return the answer to a query; what rests on the board is kept with it."""
         if not tool.rests_on_board:
             return await _rendered(tool, asked.query, self.context.called_by(caller))
-        board, now = await self.context.boards.board(), self.context.clock()
-        answer = self._kept(board, asked)
-        if answer is None:
-            answer = await _rendered(tool, asked.query, self.context)
-            if board is not None:
-                rendered = Rendered(answer, now, changes_at(board, now))
-                board.answers.keep(asked.place, rendered)
-        return answer
+        return await kept_with_board(
+            self.context, asked.place, lambda: _rendered(tool, asked.query, self.context)
+        )
 
     def _kept(self, board: Board | None, asked: Asked) -> Answer | None:
         """Return the answer that is kept with a board, where it is true by now."""
         return None if board is None else board.answers.at(asked.place, self.context.clock())
+
+
+async def kept_with_board(
+    context: Context, place: str, render: Callable[[], Awaitable[Answer]]
+) -> Answer:
+    """Return what rests on the board alone, rendered where none that is kept is true by now."""
+    board, now = await context.boards.board(), context.clock()
+    answer = None if board is None else board.answers.at(place, now)
+    if answer is None:
+        answer = await render()
+        if board is not None:
+            board.answers.keep(place, Rendered(answer, now, changes_at(board, now)))
+    return answer
 
 
 async def _rendered(tool: AnyTool, query: BaseModel, context: Context) -> Answer:

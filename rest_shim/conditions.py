@@ -21,7 +21,7 @@ def negotiated(answer: Answer, endpoint: Endpoint, given: Fields) -> tuple[int, 
     success = endpoint.successes[0]
     text_type = "" if success.media_type == JSON else "; charset=utf-8"
     headers.append((b"content-type", f"{success.media_type}{text_type}".encode()))
-    if len(answer.text) < LEAST_COMPRESSED or not _takes_gzip(given.get(b"accept-encoding", b"")):
+    if len(answer.text) < LEAST_COMPRESSED or not takes_gzip(given.get(b"accept-encoding", b"")):
         return success.status, headers, answer.text
     return success.status, [*headers, (b"content-encoding", b"gzip")], answer.gzipped
 
@@ -33,7 +33,7 @@ def _names(known: bytes, etag: bytes) -> bool:
 
 
 @lru_cache(KEPT_VALUES)
-def _takes_gzip(accept_encoding: bytes) -> bool:
+def takes_gzip(accept_encoding: bytes) -> bool:
     """Tell whether Accept-Encoding takes gzip: by its name, else by `*`."""
     wanted = qualities(accept_encoding)
     return wanted.get("gzip", wanted.get("*", 0.0)) > 0

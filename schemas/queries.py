@@ -16,7 +16,6 @@ class Query(BaseModel):
 AsOf = Annotated[
     str | None,
     Field(
-        default=None,
         description="The board as it was served at this past ISO 8601 instant, zone required.",
         json_schema_extra={"format": "date-time"},
     ),
@@ -39,7 +38,7 @@ class StateQuery(Query):
         default="full",
         description="board: a compact letter matrix with its legend. Default full.",
     )
-    as_of: AsOf
+    as_of: AsOf = None
 
 
 class SignalsQuery(Query):
@@ -76,7 +75,7 @@ class ConfluenceQuery(Query):
         default=3, ge=1, le=6, description="Least number of agreeing indicators. Default 3."
     )
     asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
-    as_of: AsOf
+    as_of: AsOf = None
 
 
 class FlipsQuery(Query):

@@ -28,10 +28,13 @@ from rest_shim.webhooks import webhook_route
 from schemas.vocabulary import DAILY_LIMIT
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore
+from web.asset_page import asset_page_routes
+from web.board import board_routes
 from web.pages import static_routes
 from web.pay_page import pay_page_routes
 from web.reference import reference_routes
 from web.return_pages import return_page_routes
+from web.viewer import ViewerOf, nobody
 
 
 def create_app(
@@ -49,6 +52,7 @@ def create_app(
     trusted_proxies: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
+    viewer_of: ViewerOf = nobody,
 ) -> Starlette:
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
 
@@ -71,6 +75,8 @@ def create_app(
             *_checkout_pages(provider, calls),
             *reference_routes(calls),
             *static_routes(),
+            *board_routes(calls, viewer_of),
+            *asset_page_routes(calls, viewer_of),
             *_reports(access, provider, clock, calls),
         ],
         exception_handlers=failure_handlers(calls),

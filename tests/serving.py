@@ -15,6 +15,7 @@ from typing import Any, Literal
 import httpx
 import jsonschema
 import uvicorn
+from starlette.requests import Request
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
@@ -35,6 +36,7 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
 from tests.mailbox import Mailbox
+from web.viewer import Viewer
 
 Face = Literal["mcp", "rest"]
 Place = Path | str
@@ -192,6 +194,11 @@ class Served:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
 
+    async def page(self, path: str, *, is_member: bool = False, **headers: str) -> httpx.Response:
+        """GET a page as the browser of a member or of a visitor does."""
+        cookies = {"cookie": "viewer=member"} if is_member else {}
+        return await self.client.get(path, headers=cookies | headers)
+
     async def post(self, body: Any, **headers: str) -> httpx.Response:
         """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -311,6 +318,12 @@ def counting_broken(access: Any) -> Iterator[None]:
         db.execute("ALTER TABLE mislaid RENAME TO usage")
 
 
+async def viewer_of(request: Request) -> Viewer | None:
+    """Take whoever sends the tests' own cookie as signed in, as a member or as none any more."""
+    known = request.cookies.get("viewer")
+    return Viewer("viewer@example.com", "form-token", known == "member") if known else None
+
+
 @asynccontextmanager
 async def serving(
     place: Place,
@@ -341,6 +354,7 @@ async def serving(
                 checkout_limit=submissions,
                 access_request_limit=submissions,
                 sign_in_limit=submissions,
+                viewer_of=viewer_of,
             )
             async with (
                 running(app, bound),

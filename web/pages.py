@@ -3,6 +3,7 @@
 Scripts and styles are files of this package; no page has any of its own, and none asks other hosts.
 """
 
+import gzip
 from collections.abc import Callable
 from functools import cache
 from hashlib import blake2b
@@ -15,6 +16,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from mcp_server.calls import Calls
+from mcp_server.transport import fields
+from rest_shim.conditions import takes_gzip
 from rest_shim.endpoints import NOT_AT_ALL
 from rest_shim.routes import Responder, guarded
 from schemas.errors import ApiError
@@ -44,6 +47,19 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
 def page_of(text: str, status: int = 200, cache: str = NOT_AT_ALL) -> Response:
     """Return a page that is rendered already; `cache` is its Cache-Control."""
     return HTMLResponse(text, status, {**HEADERS, "Cache-Control": cache})
+
+
+def compressed(request: Request, response: Response) -> Response:
+    """Return a page as gzip where the browser takes that.
+
+    None that shows what a stranger's link may say beside secrets: its size would tell of them.
+    """
+    response.headers["Vary"] = "Accept-Encoding"
+    if takes_gzip(fields(request.scope).get(b"accept-encoding", b"")):
+        response.body = gzip.compress(response.body, compresslevel=1, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Content-Length"] = str(len(response.body))
+    return response
 
 
 def rendered(template: str, root: str, **values: Any) -> str:

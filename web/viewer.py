@@ -29,6 +29,11 @@ class Viewer:
 ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
 
 
+async def nobody(request: Request) -> Viewer | None:
+    """Take everybody for a visitor, where nobody can sign in."""
+    return None
+
+
 class Sessions:
     """The sessions of browsers, by cookies that go over TLS alone where the service has it."""
 

@@ -12,7 +12,7 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
-PAGES = ("/docs", "/sandbox/", "/web/")
+PAGES = ("/assets/", "/docs", "/sandbox/", "/web/")
 
 
 class Document:
@@ -82,7 +82,7 @@ def served_operations(served: Served) -> list[tuple[str, str]]:
     return [
         (method, route.path)
         for route in served.app.routes
-        if not route.path.startswith(PAGES)
+        if route.path != "/" and not route.path.startswith(PAGES)
         for method in (route.methods or {"POST"}) - {"HEAD"}
     ]
 

@@ -396,7 +396,7 @@ async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
 @pytest.mark.parametrize(
     ("path", "meant"),
     [
-        ("/", None),
+        ("/asset", None),
         ("/api/v1/state/", "/api/v1/state"),
         ("/api/v1/signal", "/api/v1/signals"),
         ("/api/v2/state", "/api/v1/state"),

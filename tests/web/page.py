@@ -6,19 +6,31 @@ import httpx
 
 
 class Page(HTMLParser):
-    """What a page holds: its elements, its texts, the buttons that a form sends."""
+    """What a page holds: its elements, its texts, the cells of its tables, its forms' buttons."""
 
     def __init__(self, answer: httpx.Response) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.rows: list[list[str]] = []
+        self._is_in_cell = False
         self.feed(answer.text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+            self._is_in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_in_cell = self._is_in_cell and tag not in {"td", "th"}
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self._is_in_cell:
+            self.rows[-1][-1] += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for found, attributes in self.elements if found == tag]

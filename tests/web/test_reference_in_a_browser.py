@@ -8,7 +8,7 @@ import pytest
 
 from rest_shim.registration import claude_code
 from tests.serving import Served
-from tests.web.test_pay_page_in_a_browser import CHROMIUM, WIDTHS, Walk, walking
+from tests.web.walking import CHROMIUM, WIDTHS, Walk, walking
 
 pytestmark = [
     pytest.mark.clause("pages"),

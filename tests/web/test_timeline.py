@@ -1,0 +1,68 @@
+"""Lanes of an asset: what was read from when to when, by hand calculation."""
+
+from typing import Any
+
+import pytest
+
+from schemas.results import Signal, Transition
+from schemas.vocabulary import HOUR_MS, Reading, instant
+from tests.serving import NOON
+from web.timeline import Lane, Span, lanes
+
+pytestmark = pytest.mark.clause("pages")
+
+BEGINS, ENDS = NOON - 10 * HOUR_MS, NOON
+
+
+def turned(hours_ago: float, before: Reading, after: Reading, **others: Any) -> Signal:
+    row: dict[str, Any] = {
+        "id": f"{hours_ago}",
+        "tier": "universe",
+        "ticker": "BTC",
+        "asset_class": "crypto",
+        "indicator": "ceres",
+        "indicator_name": "Ceres",
+        "timeframe": "1h",
+        "direction": after,
+        "transition": Transition.model_validate({"from": before, "to": after}),
+        "change_type": None,
+        "action": None,
+        "price": 1.0,
+        "created_at": instant(int(NOON - hours_ago * HOUR_MS)),
+    }
+    return Signal.model_validate({**row, **others})
+
+
+def lane(*rows: Signal, now: Reading | None = "bullish") -> Lane:
+    """Return the only lane of rows that come newest first."""
+    present = {} if now is None else {"ceres": now}
+    (only,) = lanes(rows, present, ["ceres"], BEGINS, ENDS)
+    return only
+
+
+def test_a_change_ends_one_reading_and_begins_the_next() -> None:
+    rows = turned(2.5, "neutral", "bullish"), turned(6, "bearish", "neutral")
+    assert lane(*rows) == Lane(
+        "ceres",
+        [Span("bearish", 0.0, 400.0), Span("neutral", 400.0, 350.0), Span("bullish", 750.0, 250.0)],
+        changes=2,
+    )
+
+
+def test_without_a_change_the_present_reading_was_read_all_the_time() -> None:
+    assert lane(now="bearish") == Lane("ceres", [Span("bearish", 0.0, 1000)], changes=0)
+
+
+def test_without_any_reading_nothing_is_drawn() -> None:
+    assert lane(now=None) == Lane("ceres", [], changes=0)
+
+
+def test_rows_of_the_last_run_that_spill_over_its_minute_stay_within_the_lane() -> None:
+    spilled = turned(0, "neutral", "bullish", created_at=instant(NOON + 5))
+    assert lane(spilled).spans == [Span("neutral", 0.0, 1000.0), Span("bullish", 1000.0, 0.0)]
+
+
+def test_alerts_and_other_indicators_turn_no_lane() -> None:
+    alert = turned(1, "neutral", "bullish", tier="alerts", transition=None, action="LONG")
+    other = turned(2, "neutral", "bearish", indicator="enzo")
+    assert lane(alert, other) == lane()

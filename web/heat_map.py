@@ -1,0 +1,62 @@
+"""The heat map: a row an asset, a column an indicator, of what signals_get_state answers."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from schemas.facts import CatalogAsset
+from schemas.results import AssetState
+from schemas.vocabulary import INDICATOR_IDS, AssetClass, IndicatorId, Reading, Timeframe
+from web.board_query import BoardQuery
+
+CLASS_NAMES: dict[AssetClass, str] = {"crypto": "Crypto", "stock": "Stocks", "metal": "Metals"}
+
+Asset = CatalogAsset | AssetState
+
+
+class Row(NamedTuple):
+    """One asset and its reading of each column, None where it has none."""
+
+    ticker: str
+    name: str
+    readings: tuple[Reading | None, ...]
+
+
+class HeatMap(NamedTuple):
+    """What is shown of the board by asset class: `shown` of its `total` assets."""
+
+    columns: tuple[IndicatorId, ...]
+    groups: dict[AssetClass, list[Row]]
+    shown: int
+    total: int
+
+
+def heat_map(
+    tracked: Sequence[CatalogAsset], states: Sequence[AssetState], query: BoardQuery
+) -> HeatMap:
+    """Return the heat map of a query: every tracked asset, and the removed that have readings."""
+    by_ticker = {state.ticker: state for state in states}
+    assets: dict[str, Asset] = {**by_ticker, **{asset.ticker: asset for asset in tracked}}
+    columns = INDICATOR_IDS if query.indicator is None else (query.indicator,)
+    groups: dict[AssetClass, list[Row]] = {kind: [] for kind in CLASS_NAMES}
+    for ticker, asset in sorted(assets.items()):
+        row = _row(asset, by_ticker.get(ticker), columns, query.timeframe)
+        if _is_asked(asset, row, query):
+            groups[asset.asset_class].append(row)
+    held = {kind: rows for kind, rows in groups.items() if rows}
+    return HeatMap(columns, held, sum(map(len, held.values())), len(assets))
+
+
+def _row(
+    asset: Asset, state: AssetState | None, columns: Iterable[IndicatorId], timeframe: Timeframe
+) -> Row:
+    signals = {} if state is None else state.signals
+    readings = tuple(signals.get(column, {}).get(timeframe) for column in columns)
+    return Row(asset.ticker, asset.name, readings)
+
+
+def _is_asked(asset: Asset, row: Row, query: BoardQuery) -> bool:
+    return (
+        query.asset_class in (None, asset.asset_class)
+        and (query.direction is None or query.direction in row.readings)
+        and (query.text or "").casefold() in f"{row.ticker} {row.name}".casefold()
+    )

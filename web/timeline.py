@@ -1,0 +1,71 @@
+"""The readings of an asset over time, as lanes to draw, from its rows of the feed."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from mcp_server.values import instant_ms
+from schemas.results import Signal
+from schemas.vocabulary import IndicatorId, Reading, StoredKey
+
+WIDTH = 1000
+
+
+class Span(NamedTuple):
+    """A reading from `x` on, of `WIDTH` in all."""
+
+    reading: Reading
+    x: float
+    width: float
+
+
+class Lane(NamedTuple):
+    """What one indicator read; without spans where it has no reading."""
+
+    indicator: IndicatorId
+    spans: list[Span]
+    changes: int
+
+
+def lanes(
+    rows: Sequence[Signal],
+    now: Mapping[StoredKey, Reading],
+    logged: Iterable[IndicatorId],
+    begins: int,
+    ends: int,
+) -> list[Lane]:
+    """Return a lane for each logged indicator.
+
+    `rows` are those of both tiers from `begins` to `ends` (epoch ms), newest first; `now` is what
+    is read at the end.
+    """
+    changes = [row for row in reversed(rows) if row.transition is not None]
+    return [
+        _lane(id_, [row for row in changes if row.indicator == id_], now.get(id_), begins, ends)
+        for id_ in logged
+    ]
+
+
+def _lane(
+    indicator: IndicatorId, rows: Sequence[Signal], now: Reading | None, begins: int, ends: int
+) -> Lane:
+    scale = WIDTH / (ends - begins)
+    turns = [*_turns(rows, now, begins)]
+    places = [round((min(at, ends) - begins) * scale, 1) for at, _ in turns] + [WIDTH]
+    spans = [
+        Span(reading, x, round(until - x, 1))
+        for (_, reading), (x, until) in zip(turns, pairwise(places), strict=True)
+    ]
+    return Lane(indicator, spans, len(rows))
+
+
+def _turns(
+    rows: Sequence[Signal], now: Reading | None, begins: int
+) -> Iterator[tuple[int, Reading]]:
+    """Yield from when on what is read; at first it is what the first change left."""
+    first = rows[0].transition.from_ if rows and rows[0].transition else now
+    if first is not None:
+        yield begins, first
+    for row in rows:
+        if row.transition is not None:
+            yield instant_ms("created_at", row.created_at), row.transition.to
