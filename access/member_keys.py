@@ -78,6 +78,14 @@ class MemberKeys:
         if not await self._store.revoke_member_key(held.id, key_id, self._clock()):
             raise _unknown("key")
 
+    async def live_key(self, email: str, membership_id: int, key_id: int) -> HeldKey:
+        """Return a key that has not been revoked; ApiError 404 where there is no such key."""
+        membership = await self._own(email, membership_id)
+        for held in await self._store.keys_of(membership.id, self._clock() // DAY_MS):
+            if held.key.id == key_id and held.key.revoked_at is None:
+                return held
+        raise _unknown("key")
+
     async def _own(self, email: str, membership_id: int) -> HeldMembership:
         for held in await self._memberships(email):
             if held.id == membership_id:

@@ -49,6 +49,7 @@ class Purchases:
         self._throttle = throttle
         self._clock = clock
         self._api = f"{base_url}/api/v1"
+        self._dashboard = f"{base_url}/settings/api-access"
         self._daily_limit = daily_limit
 
     async def checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
@@ -100,7 +101,7 @@ class Purchases:
         if claim is None:
             raise self._no_key("no checkout has this token. Check that it was copied whole, or")
         if claim.redeemed_at is not None:
-            raise _redeemed()
+            raise self._redeemed()
         payment = await self._payments.word(claim)
         if isinstance(payment, Paid):
             return await self._redeem(claim, payment)
@@ -120,7 +121,7 @@ class Purchases:
             created_at=now,
         )
         if not await self._store.redeem(claim, member, hash_key(api_key), now):
-            raise _redeemed()
+            raise self._redeemed()
         return ActiveClaim(
             status="active",
             mode=claim.mode,
@@ -150,15 +151,14 @@ class Purchases:
         message = f"claim_token: {why} start anew with POST {self._api}/access/checkout."
         return ApiError("invalid_parameter", message, 404)
 
+    def _redeemed(self) -> ApiError:
+        return ApiError(
+            "invalid_parameter",
+            "claim_token: was already redeemed; its key was shown once and is not recoverable. "
+            f"Whoever paid makes another at {self._dashboard}, without a second purchase.",
+            409,
+        )
+
 
 def _hash_token(claim_token: str) -> bytes:
     return sha256(claim_token.encode()).digest()
-
-
-def _redeemed() -> ApiError:
-    return ApiError(
-        "invalid_parameter",
-        "claim_token: was already redeemed; its key was shown once and is not recoverable. Ask the "
-        "operator of this service to replace it.",
-        409,
-    )

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from starlette.applications import Starlette
 
 from access.billing.provider import Provider
 from access.mail.mailer import Mailer
+from access.mail.outbox import Outbox
 from service.app import create_app
 from service.billing import open_billing
 from service.mail import open_mailer
@@ -52,4 +54,10 @@ def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starle
         trusted_proxies=comma_separated(settings.trusted_proxies),
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),
+        outbox=_outbox_told(settings, parts.mailer),
     )
+
+
+def _outbox_told(settings: Settings, mailer: Mailer) -> Path | None:
+    """Return where mail stays, which concerns nobody but whoever sits at this machine."""
+    return mailer.folder.resolve() if settings.is_local and isinstance(mailer, Outbox) else None

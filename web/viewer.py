@@ -6,12 +6,17 @@ A session is a cookie that no script reads and no other site's form sends.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
+from secrets import compare_digest
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from access.member_keys import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
+from rest_shim.routes import Responder
+from schemas.errors import ApiError
+from web.forms import form_fields
+from web.pages import see_other
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class Viewer:
 
 
 ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
+ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
 
 
 class Sessions:
@@ -46,6 +52,17 @@ class Sessions:
             return None
         return Viewer(email, _form_token(token), await self._members.is_member(email))
 
+    def signed_in(self, respond: ViewerResponder) -> Responder:
+        """Return a responder that has whoever has not signed in do so."""
+
+        async def answer(request: Request) -> Response:
+            viewer = await self.viewer(request)
+            if viewer is None:
+                return see_other(request, "sign-in")
+            return await respond(request, viewer)
+
+        return answer
+
     def begin(self, response: Response, token: str) -> None:
         """Give the browser the cookie of a session that has begun."""
         response.set_cookie(
@@ -64,6 +81,18 @@ class Sessions:
 
     def _token(self, request: Request) -> str:
         return request.cookies.get(self._name, "")
+
+
+async def viewer_form(request: Request, viewer: Viewer) -> dict[str, str]:
+    """Return the fields of a form; ApiError 403 where no page that the viewer was shown sent it."""
+    form = await form_fields(request)
+    if not compare_digest(form.get("form_token", "").encode(), viewer.form_token.encode()):
+        raise ApiError(
+            "invalid_parameter",
+            "This form is not of your present session. Open its page again and send it from there.",
+            403,
+        )
+    return form
 
 
 def _form_token(session_token: str) -> str:

@@ -12,7 +12,7 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
-PAGES = ("/sandbox/", "/web/")
+PAGES = ("/sandbox/", "/web/", "/sign-", "/settings")
 
 
 class Document:

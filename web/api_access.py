@@ -1,0 +1,106 @@
+"""Settings, API access: what a member has bought, and its keys. All that changes anything is POST.
+
+Ids in addresses are of the viewer's own; those of others are unknown here, as those of nobody.
+"""
+
+import re
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from access.keys import MAX_LABEL
+from access.member_keys import MOST_LIVE_KEYS, MemberKeys
+from mcp_server.calls import Calls
+from rest_shim.registration import CLIENTS, KEY_VARIABLE
+from schemas.errors import ApiError
+from web.pages import page, page_route, see_other
+from web.viewer import Sessions, Viewer, viewer_form
+
+HOME = "settings/api-access"
+KEYS = f"/{HOME}/{{membership}}/keys"
+ID = re.compile(r"[0-9]{1,18}")
+
+
+def api_access_routes(members: MemberKeys, sessions: Sessions, calls: Calls) -> list[Route]:
+    """Return the routes of the page and of each of its forms."""
+    pages, viewed = _ApiAccess(members, calls), sessions.signed_in
+    return [
+        page_route("/settings", calls, viewed(pages.lead_home)),
+        page_route(f"/{HOME}", calls, viewed(pages.show)),
+        page_route(KEYS, calls, viewed(pages.create), "POST"),
+        page_route(f"{KEYS}/{{key}}/label", calls, viewed(pages.relabel), "POST"),
+        page_route(f"{KEYS}/{{key}}/revoke", calls, viewed(pages.revoke), "GET", "POST"),
+    ]
+
+
+class _ApiAccess:
+    def __init__(self, members: MemberKeys, calls: Calls) -> None:
+        self._members = members
+        self._base_url = calls.context.base_url
+        self._daily_limit = calls.context.daily_limit
+
+    async def lead_home(self, request: Request, viewer: Viewer) -> Response:
+        """Lead to the one page of the settings."""
+        return see_other(request, HOME)
+
+    async def show(self, request: Request, viewer: Viewer) -> Response:
+        """Show what a viewer has bought, and its keys."""
+        return _page(
+            request,
+            "api_access.html",
+            "API access",
+            viewer,
+            plans=await self._members.plans(viewer.email),
+            daily_limit=self._daily_limit,
+            most_keys=MOST_LIVE_KEYS,
+            longest_label=MAX_LABEL,
+        )
+
+    async def create(self, request: Request, viewer: Viewer) -> Response:
+        """Make a key and show it in this answer alone: no address leads to it."""
+        form = await viewer_form(request, viewer)
+        membership = _id(request, "membership")
+        api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
+        return _page(
+            request,
+            "new_key.html",
+            "Your new key",
+            viewer,
+            api_key=api_key,
+            variable=KEY_VARIABLE,
+            clients=[(client, client.lines(self._base_url)) for client in CLIENTS],
+        )
+
+    async def relabel(self, request: Request, viewer: Viewer) -> Response:
+        """Name a key anew."""
+        form = await viewer_form(request, viewer)
+        await self._members.relabel(viewer.email, *_key(request), form.get("label", ""))
+        return see_other(request, HOME)
+
+    async def revoke(self, request: Request, viewer: Viewer) -> Response:
+        """Say what revoking a key does, or do it."""
+        if request.method == "POST":
+            await viewer_form(request, viewer)
+            await self._members.revoke(viewer.email, *_key(request))
+            return see_other(request, HOME)
+        held = await self._members.live_key(viewer.email, *_key(request))
+        return _page(request, "revoke_key.html", "Revoke this key?", viewer, held=held)
+
+
+def _page(request: Request, template: str, title: str, viewer: Viewer, **values: Any) -> Response:
+    return page(request, template, title=title, here=HOME, is_wide=True, viewer=viewer, **values)
+
+
+def _key(request: Request) -> tuple[int, int]:
+    """Return the ids of a membership and of a key of it."""
+    return _id(request, "membership"), _id(request, "key")
+
+
+def _id(request: Request, name: str) -> int:
+    """Return an id of a request's path; ApiError 404 for what cannot be one."""
+    text: str = request.path_params[name]
+    if not ID.fullmatch(text):
+        raise ApiError("invalid_parameter", f"No {name} has this address.", 404)
+    return int(text)
