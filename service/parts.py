@@ -60,4 +60,5 @@ def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starle
 
 def _outbox_told(settings: Settings, mailer: Mailer) -> Path | None:
     """Return where mail stays, which concerns nobody but whoever sits at this machine."""
-    return mailer.folder.resolve() if settings.is_local and isinstance(mailer, Outbox) else None
+    is_told = settings.is_local and isinstance(mailer, Outbox)
+    return settings.outbox_folder.resolve() if is_told else None

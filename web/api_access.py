@@ -68,6 +68,7 @@ class _ApiAccess:
             "new_key.html",
             "Your new key",
             viewer,
+            status=201,
             api_key=api_key,
             variable=KEY_VARIABLE,
             clients=[(client, client.lines(self._base_url)) for client in CLIENTS],

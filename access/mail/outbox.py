@@ -13,7 +13,7 @@ class Outbox:
     """A Mailer that writes each mail as NUMBER.eml, readable by its owner alone."""
 
     def __init__(self, folder: Path, sender: str) -> None:
-        self.folder = folder
+        self._folder = folder
         self._sender = sender
 
     async def send(self, mail: EmailMessage) -> None:
@@ -22,12 +22,12 @@ class Outbox:
         try:
             await asyncio.to_thread(self._write, bytes(mail))
         except OSError as error:
-            raise MailError(f"cannot write to {self.folder}: {error.strerror}") from None
+            raise MailError(f"cannot write to {self._folder}: {error.strerror}") from None
 
     def _write(self, content: bytes) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"{len(list(self.folder.iterdir())) + 1:06}-{secrets.token_hex(4)}.eml"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{len(list(self._folder.iterdir())) + 1:06}-{secrets.token_hex(4)}.eml"
         with open(
-            os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         ) as f:
             f.write(content)
