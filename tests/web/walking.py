@@ -1,0 +1,133 @@
+"""A real browser that walks pages, and what tests ask of every page that it shows."""
+
+import shutil
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+BROWSER_TESTS = [
+    pytest.mark.prove,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed here"),
+]
+ARGUMENTS = (
+    "--no-sandbox",
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+WIDTHS = (390, 1440)
+MOST_STOPS = 100
+# What of axe's findings is refused.
+REFUSED = {"serious", "critical"}
+# The contrast that WCAG 2.2 AA asks for between a text and what is behind it.
+LEAST_CONTRAST = 4.5
+# Every text that is shown, with its colour and that of the nearest ancestor that paints one.
+COLOURS = """
+() => [...document.querySelectorAll("h1, p, dt, dd, button, span")]
+  .filter(one => one.innerText.trim())
+  .map(one => {
+    let behind = one;
+    while (getComputedStyle(behind).backgroundColor === "rgba(0, 0, 0, 0)")
+      behind = behind.parentElement;
+    const numbers = text => text.match(/[0-9.]+/g).map(Number);
+    return [one.innerText, numbers(getComputedStyle(one).color),
+            numbers(getComputedStyle(behind).backgroundColor)];
+  })
+"""
+
+
+@dataclass
+class Walk:
+    """One browser window, and whatever went wrong in it."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda sent: self.hosts.add(urlsplit(sent.url).netloc))
+
+    async def title(self) -> str:
+        heading: str = await self.page.inner_text("h1")
+        assert await self.page.title() == f"{heading} - signals"
+        return heading
+
+    async def tab_to(self, text: str) -> Any:
+        """Return what shows a text and nothing else, reached by the Tab key alone."""
+        focused = self.page.locator(":focus-visible")
+        for _ in range(MOST_STOPS):
+            await self.page.keyboard.press("Tab")
+            if text == (await focused.inner_text()).strip():
+                return focused
+        raise AssertionError(f"Tab does not reach {text}")
+
+    async def tab_to_field(self, name: str) -> None:
+        """Reach the field of a form by the Tab key alone."""
+        for _ in range(MOST_STOPS):
+            await self.page.keyboard.press("Tab")
+            if await self.page.evaluate("document.activeElement.name") == name:
+                return
+        raise AssertionError(f"Tab does not reach the field {name}")
+
+    async def fits(self) -> None:
+        """Assert that nothing is cut off sideways and every text can be read."""
+        width = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert width <= 0
+        colours = await self.page.evaluate(COLOURS)
+        assert colours
+        for text, colour, behind in colours:
+            assert contrast(colour, behind) >= LEAST_CONTRAST, text
+
+    async def is_accessible(self) -> None:
+        """Assert that axe-core finds nothing serious in what is shown."""
+        source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+        await self.page.evaluate(source)
+        found = await self.page.evaluate("axe.run()")
+        serious = [
+            (finding["id"], [node["html"] for node in finding["nodes"][:3]])
+            for finding in found["violations"]
+            if finding["impact"] in REFUSED
+        ]
+        assert serious == []
+
+
+def luminance(colour: list[float]) -> float:
+    """Return the relative luminance of sRGB values of 0 to 255, as WCAG defines it."""
+    parts = [value / 255 for value in colour[:3]]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@asynccontextmanager
+async def walking(
+    width: int, scheme: str = "light", cookies: Collection[dict[str, str]] = ()
+) -> AsyncIterator[Walk]:
+    """Open a browser window that goes by itself; `cookies` are sent from the first page on."""
+    playwright = pytest.importorskip("playwright.async_api")
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            viewport = {"width": width, "height": 844}
+            page = await browser.new_page(viewport=viewport, color_scheme=scheme)
+            await page.context.add_cookies([*cookies])
+            yield Walk(page)
+        finally:
+            await browser.close()
