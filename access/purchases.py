@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from access.billing.provider import Ended, Order, Paid, Provider
+from access.claims import Claims
 from access.email import checked_email
-from access.keys import hash_key, new_key
-from access.payments import Payments, word_of
+from access.payments import word_of
 from access.plan import PRICE_USD
 from access.throttle import Throttle
 from schemas.errors import ApiError
@@ -25,7 +25,7 @@ from schemas.purchase import (
 )
 from schemas.vocabulary import instant
 from store.access_protocol import AccessStore
-from store.access_rows import ClaimRow, MembershipRow
+from store.access_rows import ClaimRow
 
 Claimed = ActiveClaim | PendingClaim
 
@@ -45,7 +45,7 @@ class Purchases:
     ) -> None:
         self._store = store
         self._provider = provider
-        self._payments = Payments(provider, clock)
+        self._claims = Claims(store, provider, clock)
         self._throttle = throttle
         self._clock = clock
         self._api = f"{base_url}/api/v1"
@@ -102,7 +102,7 @@ class Purchases:
             raise self._no_key("no checkout has this token. Check that it was copied whole, or")
         if claim.redeemed_at is not None:
             raise self._redeemed()
-        payment = await self._payments.word(claim)
+        payment = await self._claims.word(claim)
         if isinstance(payment, Paid):
             return await self._redeem(claim, payment)
         if isinstance(payment, Ended):
@@ -110,17 +110,8 @@ class Purchases:
         return self._pending()
 
     async def _redeem(self, claim: ClaimRow, paid: Paid) -> ActiveClaim:
-        api_key, now = new_key(), self._clock()
-        member = MembershipRow(
-            provider=claim.provider,
-            mode=claim.mode,
-            subscription=paid.subscription,
-            customer=paid.customer,
-            contact_email=paid.contact_email,
-            billing=claim.billing,
-            created_at=now,
-        )
-        if not await self._store.redeem(claim, member, hash_key(api_key), now):
+        api_key = await self._claims.redeem(claim, paid)
+        if api_key is None:
             raise self._redeemed()
         return ActiveClaim(
             status="active",

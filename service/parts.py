@@ -13,7 +13,8 @@ from access.mail.outbox import Outbox
 from service.app import create_app
 from service.billing import open_billing
 from service.mail import open_mailer
-from service.settings import Settings, comma_separated
+from service.setting_types import comma_separated
+from service.settings import Settings
 from service.stores import open_access, open_market
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore

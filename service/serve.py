@@ -24,9 +24,10 @@ from service.connections import Listener, server_config
 from service.heap import one_heap
 from service.lifetime import beside, stoppable
 from service.parts import Parts, app_of, opened_parts
-from service.settings import Settings, SettingsError, is_loopback
+from service.settings import Settings, SettingsError
 from service.telling import tell
 from store.access_protocol import AccessStore
+from store.addresses import is_loopback
 
 log = structlog.get_logger("service")
 

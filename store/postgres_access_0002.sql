@@ -17,5 +17,11 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
+-- So that lower() changes the letters of ASCII alone, as a SQLite file's does.
+ALTER TABLE memberships ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
+ALTER TABLE claims ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
+
 -- Of a mailbox, whatever the case in which its address was written.
-CREATE INDEX memberships_of_email ON memberships (lower(contact_email));
+CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
+CREATE INDEX claims_of_email ON claims
+  (lower(contact_email), provider, mode, created_at) WHERE redeemed_at IS NULL;

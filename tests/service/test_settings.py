@@ -6,7 +6,8 @@ from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
 from service.cli import _parser
-from service.settings import PREFIX, Settings, SettingsError, comma_separated
+from service.setting_types import comma_separated
+from service.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
 
