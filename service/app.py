@@ -11,6 +11,7 @@ from access.admission import Admissions
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
+from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
 from access.purchases import Purchases
 from access.requests import AccessRequests
@@ -88,7 +89,7 @@ def create_app(
             *routes(calls, submissions),
             *_checkout_pages(provider, calls),
             *sign_in_routes(sign_in, sessions, calls, outbox),
-            *api_access_routes(members, sessions, calls),
+            *api_access_routes(members, MemberBilling(members, provider), sessions, calls),
             *static_routes(),
             *_reports(access, provider, clock, calls),
         ],

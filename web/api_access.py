@@ -3,6 +3,7 @@
 Ids in addresses are of the viewer's own; those of others are unknown here, as those of nobody.
 """
 
+import asyncio
 import re
 from typing import Any
 
@@ -10,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from access.billing.provider import Standing
 from access.keys import MAX_LABEL
-from access.member_keys import MOST_LIVE_KEYS, MemberKeys
+from access.member_billing import MemberBilling
+from access.member_keys import MOST_LIVE_KEYS, MemberKeys, Plan
 from mcp_server.calls import Calls
 from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
@@ -23,21 +26,26 @@ KEYS = f"/{HOME}/{{membership}}/keys"
 ID = re.compile(r"[0-9]{1,18}")
 
 
-def api_access_routes(members: MemberKeys, sessions: Sessions, calls: Calls) -> list[Route]:
+def api_access_routes(
+    members: MemberKeys, billing: MemberBilling, sessions: Sessions, calls: Calls
+) -> list[Route]:
     """Return the routes of the page and of each of its forms."""
-    pages, viewed = _ApiAccess(members, calls), sessions.signed_in
+    pages, viewed = _ApiAccess(members, billing, calls), sessions.signed_in
     return [
         page_route("/settings", calls, viewed(pages.lead_home)),
         page_route(f"/{HOME}", calls, viewed(pages.show)),
         page_route(KEYS, calls, viewed(pages.create), "POST"),
         page_route(f"{KEYS}/{{key}}/label", calls, viewed(pages.relabel), "POST"),
         page_route(f"{KEYS}/{{key}}/revoke", calls, viewed(pages.revoke), "GET", "POST"),
+        page_route(f"/{HOME}/{{membership}}/billing", calls, viewed(pages.lead_away), "POST"),
+        page_route(f"/{HOME}/payments/{{payment}}", calls, viewed(pages.claim), "POST"),
     ]
 
 
 class _ApiAccess:
-    def __init__(self, members: MemberKeys, calls: Calls) -> None:
+    def __init__(self, members: MemberKeys, billing: MemberBilling, calls: Calls) -> None:
         self._members = members
+        self._billing = billing
         self._base_url = calls.context.base_url
         self._daily_limit = calls.context.daily_limit
 
@@ -46,13 +54,19 @@ class _ApiAccess:
         return see_other(request, HOME)
 
     async def show(self, request: Request, viewer: Viewer) -> Response:
-        """Show what a viewer has bought, and its keys."""
+        """Show what a viewer has bought, how billing sees it, and its keys."""
+        plans = await self._members.plans(viewer.email)
+        standings, unclaimed = await asyncio.gather(
+            self._billing.standings(plans), self._billing.unclaimed(viewer.email)
+        )
         return _page(
             request,
             "api_access.html",
             "API access",
             viewer,
-            plans=await self._members.plans(viewer.email),
+            plans=list(zip(plans, standings, strict=True)),
+            unclaimed=unclaimed or [],
+            is_all_known=unclaimed is not None and _all_known(plans, standings),
             daily_limit=self._daily_limit,
             most_keys=MOST_LIVE_KEYS,
             longest_label=MAX_LABEL,
@@ -63,16 +77,13 @@ class _ApiAccess:
         form = await viewer_form(request, viewer)
         membership = _id(request, "membership")
         api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
-        return _page(
-            request,
-            "new_key.html",
-            "Your new key",
-            viewer,
-            status=201,
-            api_key=api_key,
-            variable=KEY_VARIABLE,
-            clients=[(client, client.lines(self._base_url)) for client in CLIENTS],
-        )
+        return self._shown_once(request, viewer, api_key)
+
+    async def claim(self, request: Request, viewer: Viewer) -> Response:
+        """Make the key of a payment that no agent has claimed, and show it."""
+        await viewer_form(request, viewer)
+        api_key = await self._members.claim(viewer.email, request.path_params["payment"])
+        return self._shown_once(request, viewer, api_key)
 
     async def relabel(self, request: Request, viewer: Viewer) -> Response:
         """Name a key anew."""
@@ -89,9 +100,40 @@ class _ApiAccess:
         held = await self._members.live_key(viewer.email, *_key(request))
         return _page(request, "revoke_key.html", "Revoke this key?", viewer, held=held)
 
+    async def lead_away(self, request: Request, viewer: Viewer) -> Response:
+        """Lead to the processor's own pages on a plan.
+
+        By a page and not at once, as no form of ours may lead to another host.
+        """
+        await viewer_form(request, viewer)
+        home = f"{self._base_url}/{HOME}"
+        portal = await self._billing.portal(viewer.email, _id(request, "membership"), home)
+        response = _page(request, "billing.html", "Your billing", viewer, portal=portal)
+        if portal is not None:
+            response.headers["Refresh"] = f"0; url={portal}"
+        return response
+
+    def _shown_once(self, request: Request, viewer: Viewer, api_key: str) -> Response:
+        return _page(
+            request,
+            "new_key.html",
+            "Your new key",
+            viewer,
+            status=201,
+            api_key=api_key,
+            variable=KEY_VARIABLE,
+            clients=[(client, client.lines(self._base_url)) for client in CLIENTS],
+        )
+
 
 def _page(request: Request, template: str, title: str, viewer: Viewer, **values: Any) -> Response:
     return page(request, template, title=title, here=HOME, is_wide=True, viewer=viewer, **values)
+
+
+def _all_known(plans: list[Plan], standings: list[Standing | None]) -> bool:
+    """Tell whether billing had a word on all that may change."""
+    pairs = zip(plans, standings, strict=True)
+    return all(standing is not None for plan, standing in pairs if plan.is_live)
 
 
 def _key(request: Request) -> tuple[int, int]:

@@ -204,7 +204,7 @@ async def test_what_has_ended_says_why_and_gives_no_key(served: Served, member: 
     page = await member.home()
     assert f"Ended on {AT_FIRST}: the payment was disputed" in page.text
     assert "To go on, your agent buys the plan anew" in page.text
-    assert [form["action"] for form in page.all("form")] == ["../sign-out"]
+    assert keys not in " ".join(str(form["action"]) for form in page.all("form"))
     is_page(await member.send(keys, label="x"), 409, "That did not work")
     async with signed_in(served) as later:
         assert "the payment was disputed" in (await later.home()).text
