@@ -124,7 +124,8 @@ class Purchases:
                 start_here=f"Register the MCP server {self._api}/mcp and call signals_get_state "
                 f"with a ticker, or GET {self._api}/state?ticker=BTC",
             ),
-            store_this="Store api_key now: it is shown this once and cannot be recovered.",
+            store_this="Store api_key now: it is shown this once and cannot be recovered. Whoever "
+            f"paid makes others at {self._dashboard}.",
             docs=self._api,
             catalog=f"{self._api}/catalog",
         )
