@@ -19,26 +19,30 @@ from mcp_server.calls import Calls
 from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
 from web.pages import page, page_route, see_other
-from web.viewer import Sessions, Viewer, viewer_form
+from web.viewer import HOME, Sessions, Viewer
 
-HOME = "settings/api-access"
 KEYS = f"/{HOME}/{{membership}}/keys"
+KEY = f"{KEYS}/{{key}}"
+BILLING = f"/{HOME}/{{membership}}/billing"
+PAYMENT = f"/{HOME}/payments/{{payment}}"
 ID = re.compile(r"[0-9]{1,18}")
+Form = dict[str, str]
 
 
 def api_access_routes(
     members: MemberKeys, billing: MemberBilling, sessions: Sessions, calls: Calls
 ) -> list[Route]:
     """Return the routes of the page and of each of its forms."""
-    pages, viewed = _ApiAccess(members, billing, calls), sessions.signed_in
+    pages, viewed, sent = _ApiAccess(members, billing, calls), sessions.signed_in, sessions.sent
     return [
         page_route("/settings", calls, viewed(pages.lead_home)),
         page_route(f"/{HOME}", calls, viewed(pages.show)),
-        page_route(KEYS, calls, viewed(pages.create), "POST"),
-        page_route(f"{KEYS}/{{key}}/label", calls, viewed(pages.relabel), "POST"),
-        page_route(f"{KEYS}/{{key}}/revoke", calls, viewed(pages.revoke), "GET", "POST"),
-        page_route(f"/{HOME}/{{membership}}/billing", calls, viewed(pages.lead_away), "POST"),
-        page_route(f"/{HOME}/payments/{{payment}}", calls, viewed(pages.claim), "POST"),
+        page_route(KEYS, calls, sent(pages.create), "GET", "POST"),
+        page_route(f"{KEY}/label", calls, sent(pages.relabel), "GET", "POST"),
+        page_route(f"{KEY}/revoke", calls, viewed(pages.ask_before_revoking)),
+        page_route(f"{KEY}/revoke", calls, sent(pages.revoke), "POST"),
+        page_route(BILLING, calls, sent(pages.lead_away), "GET", "POST"),
+        page_route(PAYMENT, calls, sent(pages.claim), "GET", "POST"),
     ]
 
 
@@ -72,40 +76,37 @@ class _ApiAccess:
             longest_label=MAX_LABEL,
         )
 
-    async def create(self, request: Request, viewer: Viewer) -> Response:
+    async def create(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Make a key and show it in this answer alone: no address leads to it."""
-        form = await viewer_form(request, viewer)
         membership = _id(request, "membership")
         api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
         return self._shown_once(request, viewer, api_key)
 
-    async def claim(self, request: Request, viewer: Viewer) -> Response:
+    async def claim(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Make the key of a payment that no agent has claimed, and show it."""
-        await viewer_form(request, viewer)
         api_key = await self._members.claim(viewer.email, request.path_params["payment"])
         return self._shown_once(request, viewer, api_key)
 
-    async def relabel(self, request: Request, viewer: Viewer) -> Response:
+    async def relabel(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Name a key anew."""
-        form = await viewer_form(request, viewer)
         await self._members.relabel(viewer.email, *_key(request), form.get("label", ""))
         return see_other(request, HOME)
 
-    async def revoke(self, request: Request, viewer: Viewer) -> Response:
-        """Say what revoking a key does, or do it."""
-        if request.method == "POST":
-            await viewer_form(request, viewer)
-            await self._members.revoke(viewer.email, *_key(request))
-            return see_other(request, HOME)
+    async def ask_before_revoking(self, request: Request, viewer: Viewer) -> Response:
+        """Say what revoking a key does, with the button that does it."""
         held = await self._members.live_key(viewer.email, *_key(request))
         return _page(request, "revoke_key.html", "Revoke this key?", viewer, held=held)
 
-    async def lead_away(self, request: Request, viewer: Viewer) -> Response:
+    async def revoke(self, request: Request, viewer: Viewer, form: Form) -> Response:
+        """Revoke a key."""
+        await self._members.revoke(viewer.email, *_key(request))
+        return see_other(request, HOME)
+
+    async def lead_away(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Lead to the processor's own pages on a plan.
 
         By a page and not at once, as no form of ours may lead to another host.
         """
-        await viewer_form(request, viewer)
         home = f"{self._base_url}/{HOME}"
         portal = await self._billing.portal(viewer.email, _id(request, "membership"), home)
         response = _page(request, "billing.html", "Your billing", viewer, portal=portal)

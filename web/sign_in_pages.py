@@ -14,9 +14,7 @@ from access.sign_in import LINK_MINUTES, PATH, SignIn
 from mcp_server.calls import Calls
 from web.forms import form_fields
 from web.pages import page, page_route, see_other
-from web.viewer import Sessions, Viewer, viewer_form
-
-HOME = "settings/api-access"
+from web.viewer import HOME, Sessions, Viewer
 
 
 def sign_in_routes(
@@ -27,7 +25,7 @@ def sign_in_routes(
     return [
         page_route("/sign-in", calls, pages.ask, "GET", "POST"),
         page_route(f"{PATH}{{link_token}}", calls, pages.use_link, "GET", "POST"),
-        page_route("/sign-out", calls, sessions.signed_in(pages.leave), "POST"),
+        page_route("/sign-out", calls, sessions.sent(pages.leave), "GET", "POST"),
     ]
 
 
@@ -49,15 +47,14 @@ class _SignInPages:
         """Show the button of a link, or use the link up."""
         if request.method != "POST":
             return page(request, "sign_in_link.html", title="Sign in to signals")
-        await form_fields(request)
+        await form_fields(request)  # which refuses other sites' forms; ours has no field
         session_token = await self._sign_in.begin(request.path_params["link_token"])
         response = see_other(request, HOME)
         self._sessions.begin(response, session_token)
         return response
 
-    async def leave(self, request: Request, viewer: Viewer) -> Response:
+    async def leave(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
         """End the session."""
-        await viewer_form(request, viewer)
         response = see_other(request, "sign-in")
         await self._sessions.end(request, response)
         return response

@@ -33,6 +33,9 @@ class Viewer:
 
 ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
 ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
+FormResponder = Callable[[Request, Viewer, dict[str, str]], Awaitable[Response]]
+# Where who has signed in is led to, from the service's root.
+HOME = "settings/api-access"
 
 
 class Sessions:
@@ -42,7 +45,7 @@ class Sessions:
         self._sign_in = sign_in
         self._members = members
         self._is_secure = base_url.startswith("https://")
-        self._name = "__Host-session" if self._is_secure else "session"
+        self._name = "__Host-signals_session" if self._is_secure else "signals_session"
 
     async def viewer(self, request: Request) -> Viewer | None:
         """Return who sent a request, None for whoever has not signed in."""
@@ -62,6 +65,21 @@ class Sessions:
             return await respond(request, viewer)
 
         return answer
+
+    def sent(self, respond: FormResponder) -> Responder:
+        """Return a responder to forms of our pages; whoever comes without one is led home.
+
+        ApiError 403 for a form that no page held which this viewer was shown.
+        """
+
+        async def answer(request: Request, viewer: Viewer) -> Response:
+            if request.method != "POST":
+                return see_other(request, HOME)
+            form = await form_fields(request)
+            _check_token(form, viewer)
+            return await respond(request, viewer, form)
+
+        return self.signed_in(answer)
 
     def begin(self, response: Response, token: str) -> None:
         """Give the browser the cookie of a session that has begun."""
@@ -83,16 +101,13 @@ class Sessions:
         return request.cookies.get(self._name, "")
 
 
-async def viewer_form(request: Request, viewer: Viewer) -> dict[str, str]:
-    """Return the fields of a form; ApiError 403 where no page that the viewer was shown sent it."""
-    form = await form_fields(request)
+def _check_token(form: dict[str, str], viewer: Viewer) -> None:
     if not compare_digest(form.get("form_token", "").encode(), viewer.form_token.encode()):
         raise ApiError(
             "invalid_parameter",
             "This form is not of your present session. Open its page again and send it from there.",
             403,
         )
-    return form
 
 
 def _form_token(session_token: str) -> str:

@@ -71,7 +71,7 @@ def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
     home = client.post(f"/sign-in/{token}", follow_redirects=True).text
     form_token, path = (re.search(pattern, home)[1] for pattern in (FORM_TOKEN, KEYS_FORM))
     made = client.post(path, data={"form_token": form_token, "label": MARK}).text
-    return [token, client.cookies["session"], form_token, API_KEY.search(made)[0]]
+    return [token, client.cookies["signals_session"], form_token, API_KEY.search(made)[0]]
 
 
 def ask_everywhere(client: httpx.Client, secret: str) -> None:

@@ -25,7 +25,7 @@ from tests.web.page import is_page
 pytestmark = pytest.mark.clause("dashboard")
 
 STRANGER = "stranger@example.com"
-SESSION = re.compile(r"session=([A-Za-z0-9_-]{43}); (.*)")
+SESSION = re.compile(r"signals_session=([A-Za-z0-9_-]{43}); (.*)")
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: Serv
         assert answer.status_code == 303
         (cookie,) = answer.headers.get_list("set-cookie")
         token, *attributes = cookie.split("; ")
-        assert token.startswith("__Host-session=")
+        assert token.startswith("__Host-signals_session=")
         assert set(attributes) == {"HttpOnly", "Max-Age=604800", "Path=/", "SameSite=lax", "Secure"}
         sent = {"Cookie": token}
         assert (await public.client.get(HOME, headers=sent)).status_code == 200
@@ -152,12 +152,12 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: Serv
 async def test_signing_out_ends_the_session_and_not_only_the_cookie(served: Served) -> None:
     await bought(served)
     async with signed_in(served) as member:
-        token = member.client.cookies["session"]
+        token = member.client.cookies["signals_session"]
         left = await member.send("/sign-out")
         assert (left.status_code, left.headers["location"]) == (303, "./sign-in")
         assert not member.client.cookies
         assert await is_signed_out(member.client)
-        member.client.cookies["session"] = token
+        member.client.cookies["signals_session"] = token
         assert await is_signed_out(member.client)
 
 
@@ -180,7 +180,7 @@ async def test_who_has_signed_in_is_led_home_from_the_form(served: Served) -> No
 
 async def test_a_made_up_session_is_none(served: Served) -> None:
     for value in ("", "x", "A" * 43, "a=b"):
-        answer = await served.client.get(HOME, headers={"Cookie": f"session={value}"})
+        answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
         assert answer.status_code == 303
 
 
