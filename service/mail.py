@@ -26,6 +26,13 @@ def open_mailer(settings: Settings) -> Mailer:
     return Smtp(SmtpServer.parse(settings.smtp_url.get_secret_value()), settings.mail_from)
 
 
+def mail_note(settings: Settings) -> str | None:
+    """Return where whoever signs in finds the link, where it is not sent."""
+    if settings.smtp_url is not None or settings.billing == "off":
+        return None
+    return f"Mail: written to {settings.outbox_folder}."
+
+
 async def mail_findings(settings: Settings) -> AsyncIterator[Finding]:
     """Reach where mail goes, and send none."""
     try:
