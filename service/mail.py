@@ -1,6 +1,7 @@
 """Which way mail leaves, by the settings, and what the doctor says of it."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from access.mail.mailer import Mailer, MailError
 from access.mail.outbox import Outbox
@@ -31,6 +32,12 @@ def mail_note(settings: Settings) -> str | None:
     if settings.smtp_url is not None or settings.billing == "off":
         return None
     return f"Mail: written to {settings.outbox_folder}."
+
+
+def outbox_told(settings: Settings) -> Path | None:
+    """Return the folder that pages may name, for it concerns whoever sits at this machine alone."""
+    is_told = settings.smtp_url is None and settings.is_local
+    return settings.outbox_folder.resolve() if is_told else None
 
 
 async def mail_findings(settings: Settings) -> AsyncIterator[Finding]:

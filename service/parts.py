@@ -2,17 +2,15 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from starlette.applications import Starlette
 
 from access.billing.provider import Provider
 from access.mail.mailer import Mailer
-from access.mail.outbox import Outbox
 from service.app import create_app
 from service.billing import open_billing
-from service.mail import open_mailer
+from service.mail import open_mailer, outbox_told
 from service.setting_types import comma_separated
 from service.settings import Settings
 from service.stores import open_access, open_market
@@ -55,11 +53,5 @@ def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starle
         trusted_proxies=comma_separated(settings.trusted_proxies),
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),
-        outbox=_outbox_told(settings, parts.mailer),
+        outbox=outbox_told(settings),
     )
-
-
-def _outbox_told(settings: Settings, mailer: Mailer) -> Path | None:
-    """Return where mail stays, which concerns nobody but whoever sits at this machine."""
-    is_told = settings.is_local and isinstance(mailer, Outbox)
-    return settings.outbox_folder.resolve() if is_told else None

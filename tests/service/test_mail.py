@@ -4,7 +4,7 @@ import pytest
 
 from access.mail.outbox import Outbox
 from access.mail.smtp import Smtp
-from service.mail import open_mailer
+from service.mail import open_mailer, outbox_told
 from service.settings import SettingsError
 from tests.service.commands import free_port, running, signals
 from tests.service.test_billing import read
@@ -20,6 +20,13 @@ SMTP = {"smtp_url": "smtp://127.0.0.1:9", "mail_from": "keys@mail.example"}
 )
 def test_the_settings_choose_where_mail_goes(given: dict[str, str], kind: type) -> None:
     assert type(open_mailer(read(**given))) is kind
+
+
+def test_pages_name_the_folder_of_mail_to_who_sits_at_this_machine_alone() -> None:
+    told = outbox_told(read(database_url="sqlite:////data/signals.db"))
+    assert str(told) == "/data/signals.db-outbox"
+    for others in (SMTP, {"host": "0.0.0.0"}, {"base_url": "https://signals.example"}):
+        assert outbox_told(read(**others)) is None
 
 
 def test_a_server_without_a_sender_is_one_clear_line() -> None:
