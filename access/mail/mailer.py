@@ -1,5 +1,6 @@
 """What a way to send mail must do."""
 
+import secrets
 from datetime import UTC, datetime
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -29,6 +30,17 @@ def mail_to(address: str, subject: str, text: str, at: int) -> EmailMessage:
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)
     return mail
+
+
+def complete(mail: EmailMessage, sender: str) -> None:
+    """Say who a mail is from, and name it: large mailbox providers take none without an id."""
+    mail["From"] = address_of(sender)
+    mail["Message-ID"] = f"<{secrets.token_hex(16)}@{domain_of(sender)}>"
+
+
+def domain_of(sender: str) -> str:
+    """Return the domain of an address as servers name each other."""
+    return sender.rpartition("@")[2].encode("idna").decode()
 
 
 def address_of(text: str) -> Address:

@@ -7,7 +7,7 @@ from email.message import EmailMessage
 from email.policy import SMTPUTF8
 from pathlib import Path
 
-from access.mail.mailer import MailError, address_of
+from access.mail.mailer import MailError, complete
 
 
 class Outbox:
@@ -19,7 +19,7 @@ class Outbox:
 
     async def send(self, mail: EmailMessage) -> None:
         """Write a mail; MailError where the folder takes none."""
-        mail["From"] = address_of(self._sender)
+        complete(mail, self._sender)
         try:
             await asyncio.to_thread(self._write, mail.as_bytes(policy=SMTPUTF8))
         except OSError as error:

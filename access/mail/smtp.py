@@ -8,7 +8,7 @@ from email.message import EmailMessage
 
 import aiosmtplib
 
-from access.mail.mailer import MailError, address_of
+from access.mail.mailer import MailError, complete, domain_of
 from access.mail.smtp_server import SmtpServer
 
 TIMEOUT_S = 15.0
@@ -27,7 +27,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Smtp:
-    """A Mailer; an exchange with the server, whatever it is slow at, ends within `timeout_s`."""
+    """A Mailer; a mail is sent within `timeout_s` or not at all, whatever the server is slow at."""
 
     def __init__(self, server: SmtpServer, sender: str, timeout_s: float = TIMEOUT_S) -> None:
         self._server = server
@@ -39,7 +39,7 @@ class Smtp:
 
     async def send(self, mail: EmailMessage) -> None:
         """Send a mail; MailError where it cannot leave."""
-        mail["From"] = address_of(self._sender)
+        complete(mail, self._sender)
         async with self._session() as session:
             await session.send_message(mail)
 
@@ -53,7 +53,7 @@ class Smtp:
         client = aiosmtplib.SMTP(
             hostname=self._server.host,
             port=self._server.port,
-            local_hostname=self._sender.rpartition("@")[2].encode("idna").decode(),
+            local_hostname=domain_of(self._sender),
             timeout=self._timeout_s,
             use_tls=self._server.has_tls,
             start_tls=False,
@@ -91,5 +91,5 @@ class Smtp:
     def _told(self, error: Exception) -> str:
         cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
         reason = next(reason for kind, reason in REASONS if isinstance(cause, kind))
-        code = getattr(error, "code", None)
-        return f"{self._server.name} {reason}" + (f" (SMTP {code})" if code else "")
+        code = getattr(error, "code", 0)
+        return f"{self._server.name} {reason}" + (f" (SMTP {code})" if code > 0 else "")

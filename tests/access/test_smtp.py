@@ -1,5 +1,7 @@
 """Mail by the real SMTP library to a server on loopback: how it is secured, and how it fails."""
 
+import re
+
 import pytest
 
 from access.mail.mailer import MailError, mail_to
@@ -58,6 +60,7 @@ async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls
     assert got.mail["Subject"] == "Sign in"
     assert got.mail["Date"] == "Wed, 30 Sep 2026 12:03:00 +0000"
     assert got.mail["Auto-Submitted"] == "auto-generated"
+    assert re.fullmatch(r"<\w{32}@mail\.example>", got.mail["Message-ID"])
     assert got.mail.get_content().splitlines() == ["Follow", "", LINK]
 
 
@@ -104,6 +107,7 @@ async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
         ("DATA", f"554 no spam {MEMBER}", "refuses what it was asked (SMTP 554)"),
         ("DATA", "", "broke the connection off"),
         ("MAIL", "what?", "refuses what it was asked"),
+        ("AUTH", "what?", "refuses what it was asked"),
     ],
 )
 async def test_what_a_server_says_of_a_mail_is_not_repeated(

@@ -63,9 +63,11 @@ class SmtpDouble:
         await asyncio.gather(*self._sessions, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-            await _Session(self, reader, writer).run()
-        writer.close()
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+                await _Session(self, reader, writer).run()
+        finally:
+            writer.transport.abort()
 
 
 class _Session:
