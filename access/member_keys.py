@@ -23,9 +23,14 @@ class Plan:
     is_live: bool
 
     @property
-    def live_keys(self) -> int:
-        """How many of its keys have not been revoked."""
-        return sum(held.key.revoked_at is None for held in self.keys)
+    def live_keys(self) -> list[HeldKey]:
+        """The keys that have not been revoked."""
+        return [held for held in self.keys if held.key.revoked_at is None]
+
+    @property
+    def revoked_keys(self) -> list[HeldKey]:
+        """The keys that are of no use any more."""
+        return [held for held in self.keys if held.key.revoked_at is not None]
 
 
 class MemberKeys:

@@ -88,7 +88,7 @@ async def test_a_member_makes_keys_without_a_second_purchase_and_each_works(
         (None, "live", 0),
         ("laptop", "live", 1),
     ]
-    assert (plan.is_live, plan.live_keys) == (True, 2)
+    assert (plan.is_live, len(plan.live_keys)) == (True, 2)
     counter.shop.clock.now += DAY_MS
     assert [held.used for held in (await counter.plan()).keys] == [0, 0]
 
@@ -161,7 +161,7 @@ async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
     (member,) = await counter.shop.store.memberships("held")
     await counter.shop.store.end_membership(member, NOON + 5, "the payment was disputed")
     plan = await counter.plan()
-    assert (plan.is_live, plan.live_keys) == (False, 0)
+    assert (plan.is_live, len(plan.live_keys)) == (False, 0)
     assert plan.membership.ended_why == "the payment was disputed"
     assert not await counter.members.is_member(MINE)
     assert await counter.verdict(key) == "revoked"
