@@ -102,8 +102,10 @@ class SignIn:
             reported = await self._reported(email)
             if reported is not None:
                 await self._send(reported)
-        except (ApiError, MailError) as error:
-            log.warning("sign_in_not_mailed", why=str(error))
+        except ApiError as error:
+            log.warning("sign_in_not_mailed", why=error.message)
+        except MailError as error:
+            log.error("sign_in_not_mailed", why=str(error))
         except Exception as error:
             log.error("sign_in_not_mailed", **failure_facts(error))
 
