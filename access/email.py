@@ -9,7 +9,15 @@ ORDINARY = ".example"
 
 
 def checked_email(text: str, *, takes_special_use: bool) -> str:
-    """Return an address in its normal form; ApiError 400 where it is none.
+    """Return an address in its normal form; ApiError 400 where it is none."""
+    try:
+        return normal_email(text, takes_special_use=takes_special_use)
+    except ValueError as error:
+        raise invalid_parameter(f"contact_email: {error}") from None
+
+
+def normal_email(text: str, *, takes_special_use: bool) -> str:
+    """Return an address in its normal form; ValueError says why it is none.
 
     Special-use domains (localhost, .test, .invalid and their like) reach nobody: they are taken
     only where no real money and no real mail is meant.
@@ -18,9 +26,9 @@ def checked_email(text: str, *, takes_special_use: bool) -> str:
     try:
         checked = validate_email(text + suffix, check_deliverability=False, strict=True)
     except EmailNotValidError as error:
-        raise invalid_parameter(
-            f"contact_email: is no e-mail address ({str(error).rstrip('.')}); accepted: one "
-            "address such as agent@example.com."
+        raise ValueError(
+            f"is no e-mail address ({str(error).rstrip('.')}); accepted: one address such as "
+            "agent@example.com."
         ) from None
     return checked.normalized.removesuffix(suffix)
 

@@ -27,6 +27,11 @@ def new_key() -> str:
     return f"ek_{secrets.token_urlsafe(32)}"
 
 
+def is_label(text: str) -> bool:
+    """Tell whether a key may have this label: 1 to MAX_LABEL printable characters."""
+    return 1 <= len(text) <= MAX_LABEL and text.isprintable()
+
+
 class Keys:
     """The operator's hand on the keys of one access store; `clock` tells epoch milliseconds."""
 
@@ -36,7 +41,7 @@ class Keys:
 
     async def create(self, label: str) -> str:
         """Make a key and return it, the only time it is shown; ValueError for a bad label."""
-        if not 1 <= len(label) <= MAX_LABEL or not label.isprintable():
+        if not is_label(label):
             raise ValueError(f"a label has 1 to {MAX_LABEL} printable characters")
         api_key = new_key()
         await self._store.create_key(hash_key(api_key), label, self._clock())

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from access.billing.provider import Provider
-from access.keys import MAX_LABEL, hash_key, new_key
+from access.claims import Claims
+from access.keys import MAX_LABEL, hash_key, is_label, new_key
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
-from store.access_rows import HeldKey, HeldMembership
+from store.access_rows import ClaimRow, HeldKey, HeldMembership
 
 MOST_LIVE_KEYS = 3
 
@@ -22,9 +23,14 @@ class Plan:
     is_live: bool
 
     @property
-    def live_keys(self) -> int:
-        """How many of its keys have not been revoked."""
-        return sum(held.key.revoked_at is None for held in self.keys)
+    def live_keys(self) -> list[HeldKey]:
+        """The keys that have not been revoked."""
+        return [held for held in self.keys if held.key.revoked_at is None]
+
+    @property
+    def revoked_keys(self) -> list[HeldKey]:
+        """The keys that are of no use any more."""
+        return [held for held in self.keys if held.key.revoked_at is not None]
 
 
 class MemberKeys:
@@ -33,6 +39,7 @@ class MemberKeys:
     def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
         self._store = store
         self._provider = provider
+        self._claims = Claims(store, provider, clock)
         self._clock = clock
 
     async def is_member(self, email: str) -> bool:
@@ -54,15 +61,15 @@ class MemberKeys:
         has as many live keys as it may.
         """
         held, named = await self._own(email, membership_id), checked_label(label)
-        api_key, now = new_key(), self._clock()
-        if not self._is_live(held) or not await self._store.create_member_key(
-            held.id, hash_key(api_key), named, now, MOST_LIVE_KEYS
+        if not self._is_live(held):
+            raise _conflict("This membership has ended, or is of another billing mode")
+        api_key = new_key()
+        if not await self._store.create_member_key(
+            held.id, hash_key(api_key), named, self._clock(), MOST_LIVE_KEYS
         ):
-            raise ApiError(
-                "invalid_parameter",
-                f"No key was made: a membership that lasts has at most {MOST_LIVE_KEYS} live keys. "
-                "Revoke one that you no longer use, then create another.",
-                409,
+            raise _conflict(
+                f"A membership has at most {MOST_LIVE_KEYS} live keys. Revoke one that you no "
+                "longer use, then create another"
             )
         return api_key
 
@@ -77,6 +84,35 @@ class MemberKeys:
         held = await self._own(email, membership_id)
         if not await self._store.revoke_member_key(held.id, key_id, self._clock()):
             raise _unknown("key")
+
+    async def live_key(self, email: str, membership_id: int, key_id: int) -> HeldKey:
+        """Return a key that has not been revoked; ApiError 404 where there is no such key."""
+        membership = await self._own(email, membership_id)
+        for held in await self._store.keys_of(membership.id, self._clock() // DAY_MS):
+            if held.key.id == key_id and held.key.revoked_at is None:
+                return held
+        raise _unknown("key")
+
+    async def unclaimed(self, email: str) -> list[ClaimRow]:
+        """Return what a mailbox paid for without a key of it, newest first.
+
+        ApiError 503 where the processor cannot be asked.
+        """
+        return [claim for claim, _ in await self._claims.paid_by(email)]
+
+    async def claim(self, email: str, claim_id: str) -> str:
+        """Make the one key of a paid checkout and return it, the only time it is shown.
+
+        ApiError 404 where there is none of this mailbox, 409 where its agent was faster, 503 where
+        the processor cannot be asked.
+        """
+        for claim, paid in await self._claims.paid_by(email):
+            if claim.id == claim_id:
+                api_key = await self._claims.redeem(claim, paid)
+                if api_key is None:
+                    raise _conflict("The key of this payment was made just now, somewhere else")
+                return api_key
+        raise _unknown("payment without a key")
 
     async def _own(self, email: str, membership_id: int) -> HeldMembership:
         for held in await self._memberships(email):
@@ -95,7 +131,7 @@ class MemberKeys:
 def checked_label(label: str) -> str:
     """Return a label as it is kept; ApiError 400 where it is none."""
     label = label.strip()
-    if not 1 <= len(label) <= MAX_LABEL or not label.isprintable():
+    if not is_label(label):
         raise invalid_parameter(
             f"label: is empty, too long or has control characters; accepted: 1 to {MAX_LABEL} "
             "printable characters that tell you where the key is used."
@@ -107,3 +143,7 @@ def _unknown(what: str) -> ApiError:
     return ApiError(
         "invalid_parameter", f"You have no such {what}: reload the page for those you have.", 404
     )
+
+
+def _conflict(why: str) -> ApiError:
+    return ApiError("invalid_parameter", f"No key was made. {why}.", 409)

@@ -16,7 +16,7 @@ async def end_if_over(
 
     BillingError where it cannot be asked. What is over stays so, whatever is said later.
     """
-    why = await provider.ended(member)
+    why = (await provider.standing(member)).over
     if why is not None:
         keys = await store.end_membership(member, now, why)
         log.info("membership_ended", subscription=member.subscription, why=why, keys=keys)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from access.billing.provider import Ended, Order, Paid, Provider
+from access.claims import Claims
 from access.email import checked_email
-from access.keys import hash_key, new_key
-from access.payments import Payments, word_of
+from access.payments import word_of
 from access.plan import PRICE_USD
 from access.throttle import Throttle
 from schemas.errors import ApiError
@@ -25,7 +25,7 @@ from schemas.purchase import (
 )
 from schemas.vocabulary import instant
 from store.access_protocol import AccessStore
-from store.access_rows import ClaimRow, MembershipRow
+from store.access_rows import ClaimRow
 
 Claimed = ActiveClaim | PendingClaim
 
@@ -45,10 +45,11 @@ class Purchases:
     ) -> None:
         self._store = store
         self._provider = provider
-        self._payments = Payments(provider, clock)
+        self._claims = Claims(store, provider, clock)
         self._throttle = throttle
         self._clock = clock
         self._api = f"{base_url}/api/v1"
+        self._dashboard = f"{base_url}/settings/api-access"
         self._daily_limit = daily_limit
 
     async def checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
@@ -100,8 +101,8 @@ class Purchases:
         if claim is None:
             raise self._no_key("no checkout has this token. Check that it was copied whole, or")
         if claim.redeemed_at is not None:
-            raise _redeemed()
-        payment = await self._payments.word(claim)
+            raise self._redeemed()
+        payment = await self._claims.word(claim)
         if isinstance(payment, Paid):
             return await self._redeem(claim, payment)
         if isinstance(payment, Ended):
@@ -109,18 +110,9 @@ class Purchases:
         return self._pending()
 
     async def _redeem(self, claim: ClaimRow, paid: Paid) -> ActiveClaim:
-        api_key, now = new_key(), self._clock()
-        member = MembershipRow(
-            provider=claim.provider,
-            mode=claim.mode,
-            subscription=paid.subscription,
-            customer=paid.customer,
-            contact_email=paid.contact_email,
-            billing=claim.billing,
-            created_at=now,
-        )
-        if not await self._store.redeem(claim, member, hash_key(api_key), now):
-            raise _redeemed()
+        api_key = await self._claims.redeem(claim, paid)
+        if api_key is None:
+            raise self._redeemed()
         return ActiveClaim(
             status="active",
             mode=claim.mode,
@@ -132,7 +124,8 @@ class Purchases:
                 start_here=f"Register the MCP server {self._api}/mcp and call signals_get_state "
                 f"with a ticker, or GET {self._api}/state?ticker=BTC",
             ),
-            store_this="Store api_key now: it is shown this once and cannot be recovered.",
+            store_this="Store api_key now: it is shown this once and cannot be recovered. Whoever "
+            f"paid makes others at {self._dashboard}.",
             docs=self._api,
             catalog=f"{self._api}/catalog",
         )
@@ -150,15 +143,14 @@ class Purchases:
         message = f"claim_token: {why} start anew with POST {self._api}/access/checkout."
         return ApiError("invalid_parameter", message, 404)
 
+    def _redeemed(self) -> ApiError:
+        return ApiError(
+            "invalid_parameter",
+            "claim_token: was already redeemed; its key was shown once and is not recoverable. "
+            f"Whoever paid makes another at {self._dashboard}, without a second purchase.",
+            409,
+        )
+
 
 def _hash_token(claim_token: str) -> bytes:
     return sha256(claim_token.encode()).digest()
-
-
-def _redeemed() -> ApiError:
-    return ApiError(
-        "invalid_parameter",
-        "claim_token: was already redeemed; its key was shown once and is not recoverable. Ask the "
-        "operator of this service to replace it.",
-        409,
-    )

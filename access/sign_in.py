@@ -1,4 +1,4 @@
-"""How members sign in: a link is mailed to the address that the payment processor knows.
+"""How members sign in: a link is mailed to the address that the payment processor reported.
 
 A link works once and for minutes, and makes a session; both are stored as hashes alone. Whoever
 asks for a link learns nothing of who is a member.
@@ -11,13 +11,14 @@ from hashlib import sha256
 import structlog
 
 from access.billing.provider import Provider
+from access.claims import Claims
 from access.email import checked_email
 from access.mail.mailer import Mailer, MailError, mail_to
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError, failure_facts
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
-from store.access_rows import HeldMembership, SignInRow
+from store.access_rows import SignInRow, mailbox
 
 LINK_MINUTES = 15
 LINK_MS = LINK_MINUTES * 60_000
@@ -47,6 +48,7 @@ class SignIn:
     ) -> None:
         self._store = store
         self._provider = provider
+        self._claims = Claims(store, provider, clock)
         self._mailer = mailer
         self._asking = asking
         self._mailing = Throttle(store, clock, "sign-in-mail", MAILS)
@@ -54,13 +56,13 @@ class SignIn:
         self._link_base = f"{base_url}{PATH}"
 
     async def ask(self, email: str, address: str) -> str:
-        """Return the mailbox that `mail_link` is to be called with, once the asker has his answer.
+        """Return the address that `mail_link` is to be called with, once the asker has his answer.
 
         ApiError 400 for what is no address, 429 for too many from a client address.
         """
-        mailbox = checked_email(email, takes_special_use=self._provider.takes_special_use_email)
+        asked = checked_email(email, takes_special_use=self._provider.takes_special_use_email)
         await self._asking.attempt(address)
-        return mailbox
+        return asked
 
     async def begin(self, link_token: str) -> str:
         """Use a link up and return the token of the session that it makes.
@@ -89,34 +91,42 @@ class SignIn:
         """Sign out; idempotent."""
         await self._store.end_session(hash_token(session_token))
 
-    async def mail_link(self, mailbox: str) -> None:
-        """Mail a link where a mailbox is a member's; what goes wrong is logged, not raised.
+    async def mail_link(self, email: str) -> None:
+        """Mail a link where an address is a member's; what goes wrong is logged, not raised.
 
         An answer that waited for it, or told of it, would tell who is a member.
         """
         try:
-            held = await self._store.memberships_of(mailbox)
-            own = [one for one in held if one.member.provider == self._provider.name]
-            if own:
-                await self._mailing.attempt(mailbox)
-                await self._send(own[-1])
-        except ApiError:
-            log.warning("sign_in_not_mailed", why="a mailbox has been sent too many")
+            # Before anything is looked up, for the processor may have to be asked.
+            await self._mailing.attempt(mailbox(email))
+            reported = await self._reported(email)
+            if reported is not None:
+                await self._send(reported)
+        except ApiError as error:
+            log.warning("sign_in_not_mailed", why=error.message)
         except MailError as error:
             log.error("sign_in_not_mailed", why=str(error))
         except Exception as error:
             log.error("sign_in_not_mailed", **failure_facts(error))
 
-    async def _send(self, held: HeldMembership) -> None:
+    async def _reported(self, email: str) -> str | None:
+        """Return how the processor wrote the address of who bought here, None for nobody."""
+        for held in reversed(await self._store.memberships_of(email)):
+            if held.member.provider == self._provider.name:
+                return held.member.contact_email
+        for _, paid in await self._claims.paid_by(email):
+            return paid.contact_email
+        return None
+
+    async def _send(self, email: str) -> None:
         """Mail to the address that the processor reported, not to the one that was typed in."""
-        token, email = secrets.token_urlsafe(32), held.member.contact_email
-        link = SignInRow(hash_token(token), email, self._clock() + LINK_MS)
-        await self._store.create_sign_in_link(link)
+        token, now = secrets.token_urlsafe(32), self._clock()
+        await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
         text = (
             f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"
             f"The link works once, for {LINK_MINUTES} minutes. If it was not you, do nothing."
         )
-        await self._mailer.send(mail_to(email, "Sign in to signals", text))
+        await self._mailer.send(mail_to(email, "Sign in to signals", text, now))
 
 
 def hash_token(token: str) -> bytes:

@@ -69,7 +69,7 @@ def _fields(key: KeyRow) -> tuple[str, ...]:
         str(key.id),
         instant(key.created_at),
         "active" if key.revoked_at is None else f"revoked {instant(key.revoked_at)}",
-        "operator" if key.membership_id is None else "member",
+        "operator" if key.membership_id is None else f"member {key.membership_id}",
         key.mode or "any mode",
         "never used" if key.last_used_at is None else f"used {instant(key.last_used_at)}",
         escaped(key.label or ""),

@@ -1,6 +1,7 @@
 """The serving side put together from parts that are handed in; it opens and closes nothing."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -10,8 +11,11 @@ from access.admission import Admissions
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
+from access.member_billing import MemberBilling
+from access.member_keys import MemberKeys
 from access.purchases import Purchases
 from access.requests import AccessRequests
+from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import Webhooks
 from mcp_server.calls import Calls
@@ -28,13 +32,15 @@ from rest_shim.webhooks import webhook_route
 from schemas.vocabulary import DAILY_LIMIT
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore
+from web.api_access import api_access_routes
 from web.asset_page import asset_page_routes
 from web.board import board_routes
 from web.pages import static_routes
 from web.pay_page import pay_page_routes
 from web.reference import reference_routes
 from web.return_pages import return_page_routes
-from web.viewer import ViewerOf, nobody
+from web.sign_in_pages import sign_in_routes
+from web.viewer import Sessions
 
 
 def create_app(
@@ -52,9 +58,11 @@ def create_app(
     trusted_proxies: Sequence[str] = (),
     allowed_hosts: Sequence[str] = (),
     allowed_origins: Sequence[str] = (),
-    viewer_of: ViewerOf = nobody,
+    outbox: Path | None = None,
 ) -> Starlette:
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
+
+    `outbox` is the folder that mail stays in, told to whoever signs in.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed; ValueError names
     one that is neither.
@@ -67,6 +75,16 @@ def create_app(
     submissions = _submissions(
         access, provider, clock, context, checkout_limit, access_request_limit
     )
+    sign_in = SignIn(
+        access,
+        provider,
+        mailer,
+        Throttle(access, clock, "sign-in", sign_in_limit),
+        clock,
+        base_url=base_url,
+    )
+    members = MemberKeys(access, provider, clock)
+    sessions = Sessions(sign_in, members, base_url)
     endpoint = McpEndpoint(calls, TOOLS)
     app = Starlette(
         routes=[
@@ -74,9 +92,11 @@ def create_app(
             *routes(calls, submissions),
             *_checkout_pages(provider, calls),
             *reference_routes(calls),
+            *sign_in_routes(sign_in, sessions, calls, outbox),
+            *api_access_routes(members, MemberBilling(members, provider), sessions, calls),
             *static_routes(),
-            *board_routes(calls, viewer_of),
-            *asset_page_routes(calls, viewer_of),
+            *board_routes(calls, sessions.viewer),
+            *asset_page_routes(calls, sessions.viewer),
             *_reports(access, provider, clock, calls),
         ],
         exception_handlers=failure_handlers(calls),

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import structlog
 from pydantic import SecretStr
 
-from access.billing.provider import BillingSetupError, Provider
+from access.billing.provider import BillingError, BillingSetupError, Provider
 from compute.sources.live import LiveSource
 from compute.sources.source import SourceError
 from compute.universe import UniverseError, load_universe
@@ -21,6 +21,7 @@ from rest_shim.client_address import NOTICE
 from schemas.vocabulary import DAY_MS, instant
 from service.billing import open_billing, unreachable
 from service.live_doctor import live_findings
+from service.mail import mail_findings
 from service.settings import PREFIX, Settings, SettingsError
 from service.sources import check_known, opened_source
 from service.stores import Part, open_access, open_market
@@ -63,6 +64,8 @@ async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterat
         async for finding in _billing(settings, keys, clock):
             yield finding
         yield await _proxies(keys, clock())
+    async for finding in mail_findings(settings):
+        yield finding
 
 
 async def _store(settings: Settings, part: Part) -> list[Finding]:
@@ -127,7 +130,10 @@ async def _billing(
         yield Finding("fix", "billing", str(error))
         return
     try:
-        yield await _processor(provider)
+        processor = await _processor(provider)
+        yield processor
+        if provider.name == "stripe" and processor.grade == "ok":
+            yield await _portal(provider)
     finally:
         await provider.close()
     if provider.name == "sandbox" and not settings.is_local:
@@ -148,6 +154,15 @@ async def _processor(provider: Provider) -> Finding:
         text = f"{what}: cannot be asked at the moment, so nobody can buy ({why})"
         return Finding("warn", "billing", text)
     return Finding("ok", "billing", what)
+
+
+async def _portal(provider: Provider) -> Finding:
+    try:
+        await provider.check_portal()
+    except (BillingSetupError, BillingError) as error:
+        text = f"members cannot change or cancel what they bought by themselves: {error}"
+        return Finding("warn", "billing", text)
+    return Finding("ok", "billing", "members get into the customer portal")
 
 
 def _reachable(settings: Settings) -> Iterator[Finding]:

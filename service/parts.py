@@ -10,8 +10,9 @@ from access.billing.provider import Provider
 from access.mail.mailer import Mailer
 from service.app import create_app
 from service.billing import open_billing
-from service.mail import open_mailer
-from service.settings import Settings, comma_separated
+from service.mail import open_mailer, outbox_told
+from service.setting_types import comma_separated
+from service.settings import Settings
 from service.stores import open_access, open_market
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore
@@ -52,4 +53,5 @@ def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starle
         trusted_proxies=comma_separated(settings.trusted_proxies),
         allowed_hosts=comma_separated(settings.allowed_hosts),
         allowed_origins=comma_separated(settings.allowed_origins),
+        outbox=outbox_told(settings),
     )

@@ -23,10 +23,12 @@ from service.computing import computing
 from service.connections import Listener, server_config
 from service.heap import one_heap
 from service.lifetime import beside, stoppable
+from service.mail import mail_note
 from service.parts import Parts, app_of, opened_parts
-from service.settings import Settings, SettingsError, is_loopback
+from service.settings import Settings, SettingsError
 from service.telling import tell
 from store.access_protocol import AccessStore
+from store.addresses import is_loopback
 
 log = structlog.get_logger("service")
 
@@ -124,6 +126,7 @@ async def welcome(settings: Settings, parts: Parts, clock: Callable[[], int]) ->
     said = (
         f"Listening on {settings.address}",
         billing_note(parts.provider),
+        mail_note(settings),
         f"MCP endpoint:\n  {mcp.url}",
         key,
         f"Register with a client:\n  {mcp.registration}",

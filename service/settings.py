@@ -1,43 +1,36 @@
 """The one reader of the environment; every setting is a `SIGNALS_*` variable."""
 
 import difflib
-import ipaddress
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from access.throttle import DEFAULT_LIMIT, Limit
+from access.throttle import DEFAULT_LIMIT
 from schemas.operator_error import OperatorError
 from schemas.vocabulary import DAILY_LIMIT
-from store.addresses import name_of
+from service.setting_types import (
+    SQLITE,
+    Address,
+    DatabaseUrl,
+    Given,
+    Mailbox,
+    Proxies,
+    Scheduler,
+    SmtpUrl,
+    Source,
+    Throttled,
+    WebhookSecret,
+)
+from store.addresses import is_loopback, name_of
 
 PREFIX: Final = "SIGNALS_"
 CLIENTS_VARIABLE: Final = "SIGNALS_API_KEY"
-SQLITE: Final = "sqlite:///"
-POSTGRES: Final = "postgresql://"
-POSTGRES_ALIAS: Final = "postgres://"
 STRIPE: Final = "stripe_"
-SECRETS: Final = (STRIPE, "alpaca_", "database_url")
-
-
-def _as_limit(given: object) -> object:
-    return Limit.parse(given) if isinstance(given, str) else given
-
-
-Throttled = Annotated[Limit, BeforeValidator(_as_limit)]
+SECRETS: Final = (STRIPE, "alpaca_", "database_url", "smtp_url")
 
 
 class SettingsError(OperatorError):
@@ -51,12 +44,12 @@ class Settings(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port to listen on.")
-    database_url: SecretStr = Field(
+    database_url: DatabaseUrl = Field(
         default=SecretStr("sqlite:///signals.db"),
         description="Where everything is kept: sqlite:///PATH, and PATH-access beside it, or "
         "postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
     )
-    source: str = Field(
+    source: Source = Field(
         default="simulated",
         description="Where bars come from: live, files:DIR (a folder of recorded bars) or "
         "simulated.",
@@ -64,22 +57,22 @@ class Settings(BaseModel):
     universe: Path | None = Field(
         default=None, description="Another universe file (TOML); default is the built-in one."
     )
-    alpaca_key_id: str | None = Field(
+    alpaca_key_id: Given[str] = Field(
         default=None, description="Key id of Alpaca's market data, for equities of the live source."
     )
-    alpaca_secret_key: SecretStr | None = Field(
+    alpaca_secret_key: Given[SecretStr] = Field(
         default=None, description="The secret that goes with it."
     )
-    live_api_base: str | None = Field(
+    live_api_base: Address | None = Field(
         default=None,
         description="Another server in place of all venues, their hosts in the path, for tests.",
     )
-    dask_scheduler: str | None = Field(
+    dask_scheduler: Given[Scheduler] = Field(
         default=None,
         description="A Dask scheduler (tcp://HOST:PORT) whose workers rebuild and audit; without "
         "one this process does.",
     )
-    base_url: str | None = Field(
+    base_url: Address | None = Field(
         default=None,
         description="The public address, from which all absolute addresses are made; "
         "default is the host and port listened on.",
@@ -92,20 +85,28 @@ class Settings(BaseModel):
         default=False,
         description="1 lets sandbox billing give keys away on an address that others reach.",
     )
-    stripe_api_key: SecretStr | None = Field(
+    stripe_api_key: Given[SecretStr] = Field(
         default=None, description="Stripe's secret or restricted key, of test or of live mode."
     )
-    stripe_webhook_secret: SecretStr | None = Field(
+    stripe_webhook_secret: Given[WebhookSecret] = Field(
         default=None, description="The signing secret of the endpoint BASE_URL/webhooks/stripe."
     )
-    stripe_price_monthly: str | None = Field(
+    stripe_price_monthly: Given[str] = Field(
         default=None, description="Id of Stripe's price of the plan, USD 129 a month."
     )
-    stripe_price_yearly: str | None = Field(
+    stripe_price_yearly: Given[str] = Field(
         default=None, description="Id of Stripe's price of the plan, USD 1199 a year."
     )
-    stripe_api_base: str | None = Field(
+    stripe_api_base: Given[Address] = Field(
         default=None, description="Another address of Stripe's API, for tests."
+    )
+    smtp_url: Given[SmtpUrl] = Field(
+        default=None,
+        description="The server that mail is sent by: smtp[s]://[USER:PASSWORD@]HOST[:PORT]; "
+        "default is none: mail is written to a folder beside the database.",
+    )
+    mail_from: Given[Mailbox] = Field(
+        default=None, description="The address that mail is from; SIGNALS_SMTP_URL needs it."
     )
     daily_limit: int = Field(
         default=DAILY_LIMIT, ge=1, description="Calls that a key may make a UTC day."
@@ -122,7 +123,7 @@ class Settings(BaseModel):
         default=DEFAULT_LIMIT,
         description="Sign-in links that one client address may ask for: ATTEMPTS/SECONDS.",
     )
-    trusted_proxies: str = Field(
+    trusted_proxies: Proxies = Field(
         default="",
         description="Comma-separated proxies (addresses or networks) whose X-Forwarded-For is "
         "believed.",
@@ -135,72 +136,6 @@ class Settings(BaseModel):
         default="",
         description="Comma-separated Origin hosts let in besides those of allowed Hosts.",
     )
-
-    @field_validator("database_url")
-    @classmethod
-    def _is_database(cls, value: SecretStr) -> SecretStr:
-        url = value.get_secret_value()
-        if url.startswith(POSTGRES_ALIAS):
-            url = POSTGRES + url.removeprefix(POSTGRES_ALIAS)
-        is_file = url.startswith(SQLITE) and url != SQLITE
-        if not (is_file or _is_postgres(url)):
-            raise ValueError(
-                "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
-                "what is special in USER or PASSWORD percent-encoded"
-            )
-        return SecretStr(url)
-
-    @field_validator("dask_scheduler")
-    @classmethod
-    def _is_scheduler(cls, value: str | None) -> str | None:
-        if value and not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
-            raise ValueError("expected tcp://HOST:PORT")
-        return value or None
-
-    @field_validator("source")
-    @classmethod
-    def _is_source(cls, value: str) -> str:
-        is_folder = value.startswith("files:") and value != "files:"
-        if value not in ("simulated", "live") and not is_folder:
-            raise ValueError("expected simulated, live or files:DIR")
-        return value
-
-    @field_validator(
-        "stripe_api_key",
-        "stripe_webhook_secret",
-        "stripe_price_monthly",
-        "stripe_price_yearly",
-        "stripe_api_base",
-        "alpaca_key_id",
-        "alpaca_secret_key",
-        mode="before",
-    )
-    @classmethod
-    def _is_unset_where_empty(cls, value: str | None) -> str | None:
-        return (value or "").strip() or None
-
-    @field_validator("stripe_webhook_secret")
-    @classmethod
-    def _is_webhook_secret(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith("whsec_"):
-            raise ValueError("expected the endpoint's signing secret, which begins with whsec_")
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, value: str) -> str:
-        from rest_shim.client_address import parse_proxies
-
-        parse_proxies(comma_separated(value))
-        return value
-
-    @field_validator("base_url", "stripe_api_base", "live_api_base")
-    @classmethod
-    def _is_address(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("expected an address such as https://signals.example.com")
-        urlsplit(value or "")
-        return None if value is None else value.rstrip("/")
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -292,29 +227,6 @@ class Settings(BaseModel):
         """The address that users reach the service at."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.base_url or f"http://{host}:{self.port}"
-
-
-def _is_postgres(url: str) -> bool:
-    """Tell whether it has host and database, and no password passes for either of them."""
-    try:
-        parts = urlsplit(url)
-        is_whole = bool(parts.hostname and parts.path.strip("/")) and parts.port != 0
-    except ValueError:
-        return False
-    return url.startswith(POSTGRES) and is_whole and not {"@", "/"} & set(parts.path[1:])
-
-
-def comma_separated(text: str) -> tuple[str, ...]:
-    """Split a setting that lists things."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether a host to listen on, or of an address, is this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _wrong(error: ValidationError, values: Mapping[str, str]) -> str:

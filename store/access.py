@@ -20,6 +20,7 @@ from store.access_rows import (
     SandboxSession,
     SandboxStatus,
     SignInRow,
+    mailbox,
 )
 from store.database import Engine
 
@@ -94,10 +95,19 @@ class SqlAccessStore:
             if not await db.rows(statements.TAKE_CLAIM, redeemed_at, claim.id):
                 return False
             made = await db.rows(statements.NEW_MEMBERSHIP, *astuple(member))
+            if not made:
+                return False
             key = (key_hash, claim.agent_name, redeemed_at, member.mode, made[0][0])
             key_id = (await db.rows(statements.NEW_BOUGHT_KEY, *key))[0][0]
             await db.rows("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
         return True
+
+    async def claims_of(self, email: str, provider: str, mode: Mode, most: int) -> list[ClaimRow]:
+        """Return the newest checkouts of a mailbox with a provider that were not redeemed."""
+        of = mailbox(email), provider, mode
+        async with self._engine.querying() as db:
+            rows = await db.rows(statements.CLAIMS_OF_EMAIL, *of, most)
+        return [ClaimRow(*row) for row in rows]
 
     async def memberships(self, provider: str, customer: str | None = None) -> list[MembershipRow]:
         """Return a provider's memberships that have not ended, of one customer or of all."""
@@ -115,13 +125,15 @@ class SqlAccessStore:
             ended = await db.rows(statements.END_MEMBERSHIP, ended_at, why, *subscription)
             if not ended:
                 return 0
+            # Else a key that is being made would outlive it.
+            await db.alone("keys of a membership", str(ended[0][0]))
             revoking = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
             return len(await db.rows(*revoking))
 
     async def memberships_of(self, email: str) -> list[HeldMembership]:
         """Return every membership of a mailbox, in whatever case its address is; oldest first."""
         async with self._engine.querying() as db:
-            rows = await db.rows(statements.MEMBERSHIPS_OF_EMAIL, email.lower())
+            rows = await db.rows(statements.MEMBERSHIPS_OF_EMAIL, mailbox(email))
         return [HeldMembership(row[0], MembershipRow(*row[3:]), *row[1:3]) for row in rows]
 
     async def keys_of(self, membership_id: int, day: int) -> list[HeldKey]:

@@ -18,4 +18,6 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
 -- Of a mailbox, whatever the case in which its address was written.
-CREATE INDEX memberships_of_email ON memberships (lower(contact_email));
+CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
+CREATE INDEX claims_of_email ON claims
+  (lower(contact_email), provider, mode, created_at) WHERE redeemed_at IS NULL;

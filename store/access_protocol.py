@@ -60,7 +60,14 @@ class AccessStore(Protocol):
     async def redeem(
         self, claim: ClaimRow, member: MembershipRow, key_hash: bytes, redeemed_at: int
     ) -> bool:
-        """Make the one key of a claim, and its membership; False where it was redeemed before."""
+        """Make the one key of a claim, and its membership.
+
+        False where it was redeemed before, or its subscription has a membership already: the claim
+        then counts as redeemed.
+        """
+
+    async def claims_of(self, email: str, provider: str, mode: Mode, most: int) -> list[ClaimRow]:
+        """Return the newest checkouts of a mailbox with a provider that were not redeemed."""
 
     async def memberships(self, provider: str, customer: str | None = None) -> list[MembershipRow]:
         """Return a provider's memberships that have not ended, of one customer where one is given.

@@ -22,6 +22,14 @@ class KeyRow:
     last_used_at: int | None = None
 
 
+def mailbox(address: str) -> str:
+    """Return what counts as one mailbox: letters of ASCII are the same in either case, others not.
+
+    Unicode would make one of letters that mail servers tell apart, such as K and the Kelvin sign.
+    """
+    return address.encode().lower().decode()
+
+
 class CallGroup(NamedTuple):
     """Calls of one key on one UTC day (days since 1970) that ask to be counted together."""
 

@@ -5,10 +5,15 @@ SELECT id, label, created_at, revoked_at, mode, membership_id,
   (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
 FROM keys ORDER BY id
 """
-CLAIM = """
+_CLAIMS = """
 SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
   expires_at, redeemed_at
-FROM claims WHERE token_hash = ?
+FROM claims
+"""
+CLAIM = f"{_CLAIMS} WHERE token_hash = ?"
+CLAIMS_OF_EMAIL = f"""
+{_CLAIMS} WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
+ORDER BY created_at DESC LIMIT ?
 """
 NEW_CLAIM = """
 INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
@@ -21,7 +26,7 @@ UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING
 NEW_MEMBERSHIP = """
 INSERT INTO memberships
   (provider, mode, subscription, customer, contact_email, billing, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (provider, subscription) DO NOTHING RETURNING id
 """
 NEW_BOUGHT_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)

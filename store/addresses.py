@@ -1,5 +1,6 @@
-"""How the address of a database reads to an operator; it loads no engine."""
+"""Addresses: how a database's reads to an operator, and which are this machine; no engine loads."""
 
+import ipaddress
 from urllib.parse import urlsplit
 
 
@@ -8,3 +9,11 @@ def name_of(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"postgresql://{host}{parts.path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host to listen on, or of an address, is this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -17,5 +17,17 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
+-- So that lower() changes the letters of ASCII alone, as a SQLite file's does.
+ALTER TABLE memberships ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
+ALTER TABLE claims ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
+
 -- Of a mailbox, whatever the case in which its address was written.
-CREATE INDEX memberships_of_email ON memberships (lower(contact_email));
+CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
+CREATE INDEX claims_of_email ON claims
+  (lower(contact_email), provider, mode, created_at) WHERE redeemed_at IS NULL;
+
+-- In the order in which they are read: else every row would be looked at for it.
+DROP INDEX keys_of_membership;
+CREATE INDEX keys_of_membership ON keys (membership_id, id);
+DROP INDEX memberships_of_customer;
+CREATE INDEX memberships_of_customer ON memberships (provider, customer, id);

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import httpx
 import jsonschema
 import uvicorn
-from starlette.requests import Request
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
@@ -36,7 +35,7 @@ from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
 from tests.bad_inputs import as_path
 from tests.mailbox import Mailbox
-from web.viewer import Viewer
+from tests.signing_in import session_cookie
 
 Face = Literal["mcp", "rest"]
 Place = Path | str
@@ -184,6 +183,7 @@ class Served:
     clock: Clock
     mailbox: Mailbox
     app: Any = field(repr=False)
+    _session: str | None = field(default=None, init=False)
 
     @property
     def key_headers(self) -> dict[str, str]:
@@ -196,8 +196,14 @@ class Served:
 
     async def page(self, path: str, *, is_member: bool = False, **headers: str) -> httpx.Response:
         """GET a page as the browser of a member or of a visitor does."""
-        cookies = {"cookie": "viewer=member"} if is_member else {}
+        cookies = {"cookie": await self.session_cookie()} if is_member else {}
         return await self.client.get(path, headers=cookies | headers)
+
+    async def session_cookie(self) -> str:
+        """Return the cookie of a member, the same one every time."""
+        if self._session is None:
+            self._session = await session_cookie(self.access, self.clock)
+        return self._session
 
     async def post(self, body: Any, **headers: str) -> httpx.Response:
         """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
@@ -318,12 +324,6 @@ def counting_broken(access: Any) -> Iterator[None]:
         db.execute("ALTER TABLE mislaid RENAME TO usage")
 
 
-async def viewer_of(request: Request) -> Viewer | None:
-    """Take whoever sends the tests' own cookie as signed in, as a member or as none any more."""
-    known = request.cookies.get("viewer")
-    return Viewer("viewer@example.com", "form-token", known == "member") if known else None
-
-
 @asynccontextmanager
 async def serving(
     place: Place,
@@ -354,7 +354,6 @@ async def serving(
                 checkout_limit=submissions,
                 access_request_limit=submissions,
                 sign_in_limit=submissions,
-                viewer_of=viewer_of,
             )
             async with (
                 running(app, bound),

@@ -1,20 +1,25 @@
-"""Forms as browsers send them: a few named fields, each once."""
+"""Forms as browsers send them from our own pages: a few named fields, each once."""
 
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
 from mcp_server.transport import read_body
+from schemas.errors import ApiError
 
 MOST_FIELDS = 10
+# What `Sec-Fetch-Site` is of a form of ours, of one that the user sends again, and of programs.
+OWN_SITE = {"same-origin", "none", None}
 
 
 async def form_fields(request: Request) -> dict[str, str]:
-    """Return the fields of the form that was sent.
+    """Return the fields of the form that was sent; ApiError 403 where another site's page did.
 
     A field that comes twice is not there, nor any of a body that is no form: whoever needs one says
     what is accepted.
     """
+    if request.headers.get("sec-fetch-site") not in OWN_SITE:
+        raise ApiError("invalid_parameter", "Another site sent this form: open the page here.", 403)
     body = await read_body(request.scope, request.receive)
     try:
         given = parse_qs(body.decode("ascii"), max_num_fields=MOST_FIELDS, errors="strict")

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from mcp_server.calls import Calls
@@ -21,6 +21,7 @@ from rest_shim.conditions import takes_gzip
 from rest_shim.endpoints import NOT_AT_ALL
 from rest_shim.routes import Responder, guarded
 from schemas.errors import ApiError
+from schemas.vocabulary import instant
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # `same-origin`, not `no-referrer`: under that one browsers send `Origin: null` with a form, which
@@ -39,7 +40,7 @@ def page(request: Request, template: str, *, status: int = 200, **values: Any) -
     """Return the page that a request asked for, in no cache.
 
     Every template takes `title`, and may take `badge` (a word beside the name), `here` (its path in
-    the navigation), `is_wide` and `is_public` (which search engines may show).
+    the navigation), `is_wide`, `is_public` (which search engines may show) and `viewer`.
     """
     return page_of(rendered(template, root_of(request), **values), status)
 
@@ -62,11 +63,21 @@ def compressed(request: Request, response: Response) -> Response:
     return response
 
 
+def see_other(request: Request, path: str) -> Response:
+    """Send a browser on to a page of ours, `path` from the service's root."""
+    return RedirectResponse(root_of(request) + path, 303, {**HEADERS, "Cache-Control": NOT_AT_ALL})
+
+
 def rendered(template: str, root: str, **values: Any) -> str:
     """Return a template with its values; its links begin with `root`."""
-    defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False}
+    defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False, "viewer": None}
     given: dict[str, Any] = {**defaults, **values, "root": root, "asset": _asset_of(root)}
     return _templates().get_template(template).render(given)
+
+
+def minute(epoch_ms: int) -> str:
+    """Return a time as pages show it."""
+    return f"{instant(epoch_ms)[:16].replace('T', ' ')} UTC"
 
 
 def root_of(request: Request) -> str:
@@ -134,7 +145,7 @@ def _static_names() -> tuple[str, ...]:
 
 @cache
 def _templates() -> Environment:
-    return Environment(
+    templates = Environment(
         loader=PackageLoader("web"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -142,3 +153,5 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    templates.filters["minute"] = minute
+    return templates

@@ -10,7 +10,7 @@ from access.billing.sandbox import SandboxBilling, SessionStatus
 from mcp_server.calls import Calls
 from rest_shim.routes import guarded
 from schemas.errors import ApiError, invalid_parameter
-from schemas.vocabulary import Billing, instant
+from schemas.vocabulary import Billing
 from store.access_rows import SandboxSession
 from web.forms import form_fields
 from web.pages import page
@@ -79,5 +79,5 @@ def _shown(
         amount=f"USD {session.amount_usd:,}",
         period=PERIODS[session.billing],
         email=session.contact_email,
-        until=instant(session.expires_at)[:16].replace("T", " "),
+        until=session.expires_at,
     )

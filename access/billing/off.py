@@ -1,6 +1,6 @@
 """No billing: the operator makes every key; what was begun with another provider waits."""
 
-from access.billing.provider import BillingError, CheckoutSession, Event, Order, Payment
+from access.billing.provider import BillingError, CheckoutSession, Event, Order, Payment, Standing
 from schemas.errors import ApiError, unavailable
 from schemas.vocabulary import Mode
 from store.access_rows import ClaimRow, MembershipRow
@@ -32,9 +32,13 @@ class NoBilling:
             LATER_S,
         )
 
-    async def ended(self, member: MembershipRow) -> str | None:
+    async def standing(self, member: MembershipRow) -> Standing:
         """Refuse to tell: nobody can be asked."""
         raise BillingError("billing is off (SIGNALS_BILLING=off)")
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+        """Return None: there is nowhere to go."""
+        return None
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         """Refuse a message: no processor sends any."""
@@ -42,6 +46,9 @@ class NoBilling:
 
     async def check(self) -> None:
         """Check nothing."""
+
+    async def check_portal(self) -> None:
+        """Check nothing: there is none."""
 
     async def close(self) -> None:
         """Close nothing."""

@@ -65,6 +65,19 @@ Payment = Paid | Pending | Ended
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """The processor's word on a membership now; times are epoch ms.
+
+    While it is in force it is paid for anew at `renews_at`, or ends at `ends_at`; both are None
+    where the processor names no time. `over` is why it is over, None while it is in force.
+    """
+
+    renews_at: int | None = None
+    ends_at: int | None = None
+    over: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A verified message of the processor's, and whose standing to ask for because of it."""
 
@@ -86,8 +99,15 @@ class Provider(Protocol):
     async def payment(self, claim: ClaimRow) -> Payment:
         """Return the processor's word on a checkout."""
 
-    async def ended(self, member: MembershipRow) -> str | None:
-        """Return why a membership is over by the processor's word, None while it is in force."""
+    async def standing(self, member: MembershipRow) -> Standing:
+        """Return the processor's word on a membership."""
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+        """Return an address at the processor's where a member manages what was bought.
+
+        It is the member's alone and short-lived: send the browser there at once. None where this
+        provider has none.
+        """
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         """Return what a message that claims to come from the processor tells.
@@ -97,6 +117,9 @@ class Provider(Protocol):
 
     async def check(self) -> None:
         """Hold the plan against the processor's prices; BillingSetupError names what differs."""
+
+    async def check_portal(self) -> None:
+        """See that members get into the portal; BillingSetupError says what keeps them out."""
 
     async def close(self) -> None:
         """Close what is open towards the processor; idempotent."""

@@ -4,7 +4,16 @@ import secrets
 from collections.abc import Callable
 from typing import Literal
 
-from access.billing.provider import CheckoutSession, Ended, Event, Order, Paid, Payment, Pending
+from access.billing.provider import (
+    CheckoutSession,
+    Ended,
+    Event,
+    Order,
+    Paid,
+    Payment,
+    Pending,
+    Standing,
+)
 from access.plan import PRICE_USD
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, Mode
@@ -60,8 +69,12 @@ class SandboxBilling:
             return Ended("was paid for something else")
         return Paid(session.id, session.id, session.contact_email)
 
-    async def ended(self, member: MembershipRow) -> str | None:
-        """Return None: a sandbox subscription goes on for ever."""
+    async def standing(self, member: MembershipRow) -> Standing:
+        """Return that it is in force: a sandbox subscription goes on for ever, unpaid."""
+        return Standing()
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+        """Return None: there is nothing to manage."""
         return None
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
@@ -70,6 +83,9 @@ class SandboxBilling:
 
     async def check(self) -> None:
         """Check nothing: the books hold the plan's own prices."""
+
+    async def check_portal(self) -> None:
+        """Check nothing: there is none."""
 
     async def close(self) -> None:
         """Close nothing."""

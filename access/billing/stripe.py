@@ -20,6 +20,7 @@ from access.billing.provider import (
     Paid,
     Payment,
     Pending,
+    Standing,
 )
 from access.billing.stripe_answers import (
     RefusedError,
@@ -28,8 +29,9 @@ from access.billing.stripe_answers import (
     differing,
     id_of,
     in_words,
-    takes_money,
+    renewal,
 )
+from access.billing.stripe_charges import money_back
 from access.billing.stripe_events import EVENTS, read_event
 from access.plan import PRICE_USD
 from schemas.errors import invalid_parameter
@@ -38,7 +40,6 @@ from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0
 RETRIES = 2
-PAGE = 100  # the most charges that Stripe lists at a time
 INTERVAL: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 IN_FORCE = frozenset({"active", "trialing"})
 OVER = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
@@ -97,6 +98,26 @@ class StripeBilling:
             raise BillingSetupError(f"Stripe's prices are not the plan's: {'; '.join(wrong)}")
         self._is_checked = True
 
+    async def check_portal(self) -> None:
+        """See that the key may open the customer portal, and that it was set up once."""
+        asking = self._api.billing_portal.configurations.list_async(
+            {"active": True, "is_default": True}
+        )
+        try:
+            is_set_up = bool((await asked(asking)).data)
+        except RefusedError as error:
+            if error.status not in {401, 403}:
+                raise
+            raise BillingSetupError(
+                "Stripe keeps SIGNALS_STRIPE_API_KEY from the customer portal (HTTP "
+                f"{error.status}): let the restricted key write it"
+            ) from None
+        if not is_set_up:
+            raise BillingSetupError(
+                "Stripe's customer portal is not set up: save its settings once, in this mode "
+                "(Settings, Billing, Customer portal)"
+            )
+
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a Checkout Session; ApiError 400 for an e-mail address that Stripe refuses.
 
@@ -145,21 +166,29 @@ class StripeBilling:
             return _not_as_ordered(claim, wrong)
         return await self._paid(session, claim)
 
-    async def ended(self, member: MembershipRow) -> str | None:
-        """Return why a membership is over by Stripe's word, None while it is in force.
+    async def standing(self, member: MembershipRow) -> Standing:
+        """Return Stripe's word on a subscription and on what was paid for it.
 
-        None too where Stripe does not know the subscription: the operator changed accounts, which
-        is no reason to take away what was paid.
+        In force too where Stripe does not know the subscription: the operator changed accounts,
+        which is no reason to take away what was paid.
         """
         try:
             subscription = await asked(self._api.subscriptions.retrieve_async(member.subscription))
         except UnknownError:
             log.error("subscription_unknown", subscription=member.subscription)
-            return None
+            return Standing()
         if subscription.status in OVER:
-            return f"the subscription is {in_words(subscription.status)}"
-        undone = await self._undone(member.customer)
-        return undone and f"the payment was {undone}"
+            return Standing(over=f"the subscription is {in_words(subscription.status)}")
+        if undone := await money_back(self._api, member.customer):
+            return Standing(over=f"the payment was {undone}")
+        return renewal(subscription)
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+        """Return an address of Stripe's customer portal, which is for this one visit."""
+        visit = self._api.billing_portal.sessions.create_async(
+            {"customer": member.customer, "return_url": return_url}
+        )
+        return (await asked(visit)).url
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         """Return the customer whom a signed webhook is about; ApiError 400 for any other message.
@@ -237,32 +266,11 @@ class StripeBilling:
             return Pending()
         if subscription.status not in IN_FORCE:
             return Ended(f"opened a subscription that is {in_words(subscription.status)}")
-        if undone := await self._undone(customer):
+        if undone := await money_back(self._api, customer):
             return Ended(f"was {undone}")
         details = session.customer_details
         email = (details and details.email) or session.customer_email or claim.contact_email
         return Paid(subscription.id, customer, email)
-
-    async def _undone(self, customer: str) -> str | None:
-        """Tell how money of a customer's went back, None where none did."""
-        for charge in await self._charges(customer):
-            if charge.refunded:
-                return "refunded in full"
-            if charge.disputed and await self._is_lost(charge):
-                return "disputed"
-        return None
-
-    async def _charges(self, customer: str) -> list[stripe.Charge]:
-        page = await asked(self._api.charges.list_async({"customer": customer, "limit": PAGE}))
-        charges = page.data
-        while page.has_more:
-            page = await asked(page.next_page_async())
-            charges += page.data
-        return charges
-
-    async def _is_lost(self, charge: stripe.Charge) -> bool:
-        disputes = await asked(self._api.disputes.list_async({"charge": charge.id}))
-        return any(takes_money(dispute) for dispute in disputes.data)
 
 
 def _mode(api_key: str) -> Mode:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import stripe
 
-from access.billing.provider import BillingError
+from access.billing.provider import BillingError, Standing
 
 Answer = TypeVar("Answer")
 
@@ -55,12 +55,15 @@ def differing(found: stripe.StripeObject, expected: Mapping[str, object]) -> lis
     ]
 
 
-def takes_money(dispute: stripe.Dispute) -> bool:
-    """Tell whether a dispute is more than a question, and was neither won nor blocked."""
-    if dispute.status == "prevented":
-        details = dispute.payment_method_details
-        return not (details and details.card and details.card.case_type == "block")
-    return dispute.status != "won" and not dispute.status.startswith("warning_")
+def renewal(subscription: stripe.Subscription) -> Standing:
+    """Return when a subscription that is in force is paid for anew, or ends."""
+    ends_s = subscription.cancel_at
+    if ends_s is None:
+        periods = [item.current_period_end for item in subscription["items"].data]
+        ends_s = min(periods, default=None)
+    at = None if ends_s is None else ends_s * 1000
+    is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
+    return Standing(ends_at=at) if is_last else Standing(renews_at=at)
 
 
 def id_of(named: Any) -> str | None:

@@ -1,6 +1,10 @@
 """What a way to send mail must do."""
 
+import secrets
+from datetime import UTC, datetime
+from email.headerregistry import Address
 from email.message import EmailMessage
+from email.utils import format_datetime
 from typing import Protocol
 
 
@@ -14,10 +18,35 @@ class Mailer(Protocol):
     async def send(self, mail: EmailMessage) -> None:
         """Send a mail; MailError where it cannot leave."""
 
+    async def check(self) -> str:
+        """Return where mails go, in words, having been there; MailError says what is wrong."""
 
-def mail_to(address: str, subject: str, text: str) -> EmailMessage:
-    """Return a mail of plain text."""
+
+def mail_to(address: str, subject: str, text: str, at: int) -> EmailMessage:
+    """Return a mail of plain text, written at a time in epoch ms, that asks for no answer."""
     mail = EmailMessage()
-    mail["To"], mail["Subject"] = address, subject
+    mail["To"], mail["Subject"] = address_of(address), subject
+    mail["Date"] = format_datetime(datetime.fromtimestamp(at // 1000, UTC))
+    mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)
     return mail
+
+
+def complete(mail: EmailMessage, sender: str) -> None:
+    """Say who a mail is from, and name it: large mailbox providers take none without an id."""
+    mail["From"] = address_of(sender)
+    mail["Message-ID"] = f"<{secrets.token_hex(16)}@{domain_of(sender)}>"
+
+
+def domain_of(sender: str) -> str:
+    """Return the domain of an address as servers name each other."""
+    return sender.rpartition("@")[2].encode("idna").decode()
+
+
+def address_of(text: str) -> Address:
+    """Return what a header takes for one mailbox, whatever stands in the text.
+
+    ValueError where it would end the header.
+    """
+    local, _, domain = text.rpartition("@")
+    return Address(username=local, domain=domain)

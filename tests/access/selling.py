@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.provider import CheckoutSession, Event, Order, Paid, Payment, Pending, Provider
+from access.billing.provider import (
+    CheckoutSession,
+    Event,
+    Order,
+    Paid,
+    Payment,
+    Pending,
+    Provider,
+    Standing,
+)
 from access.billing.sandbox import SandboxBilling
 from access.purchases import Purchases
 from access.requests import AccessRequests
@@ -64,8 +73,14 @@ class HeldBilling:
             raise said
         return said
 
-    async def ended(self, member: MembershipRow) -> str | None:
+    async def standing(self, member: MembershipRow) -> Standing:
+        return Standing()
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
         return None
+
+    async def check_portal(self) -> None:
+        pass
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         raise AssertionError("no event is sent here")

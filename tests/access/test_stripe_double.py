@@ -130,6 +130,22 @@ async def test_what_is_asked_for_over_http_happens(
     assert (await curl.post(f"/v1/checkout/sessions/{unpaid}/expire")).json()["status"] == "expired"
 
 
+async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
+    double: StripeDouble, curl: httpx.AsyncClient
+) -> None:
+    listed = (await curl.get("/v1/billing_portal/configurations", params={"active": "true"})).json()
+    assert [row["is_default"] for row in listed["data"]] == [True]
+    session = (await curl.post("/v1/checkout/sessions", data=SESSION)).json()["id"]
+    double.pay(session)
+    customer = double.books.objects[session]["customer"]
+    asked = {"customer": customer, "return_url": "http://127.0.0.1/back"}
+    visit = (await curl.post("/v1/billing_portal/sessions", data=asked)).json()
+    assert (visit["customer"], visit["return_url"]) == (customer, asked["return_url"])
+    assert visit["url"].startswith(double.base_url)
+    unknown = await curl.post("/v1/billing_portal/sessions", data={"customer": "cus_none"})
+    assert refusal(unknown, 400)["code"] == "resource_missing"
+
+
 async def test_stripes_own_library_takes_its_signatures(double: StripeDouble) -> None:
     payload, signed = double.sign(double.books.tell("price.updated", {"object": "price"}))
     event = stripe.Webhook.construct_event(payload, signed, double.webhook_secret, tolerance=0)

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from access.billing.off import NoBilling
-from access.billing.provider import BillingError, Provider
+from access.billing.provider import BillingError, Provider, Standing
 from access.billing.sandbox import SandboxBilling
 from access.keys import hash_key
 from access.upkeep import STEP_S, Upkeep, horizons
@@ -151,7 +151,7 @@ class Breaking(NoBilling):
 
     name = "stripe"
 
-    async def ended(self, member: MembershipRow) -> str | None:
+    async def standing(self, member: MembershipRow) -> Standing:
         raise RuntimeError(member.contact_email)
 
 
@@ -184,7 +184,7 @@ async def test_a_round_that_fails_is_made_again_in_an_hour(shop: Shop) -> None:
 async def test_where_billing_is_off_the_store_is_still_pruned(served: Served) -> None:
     provider = NoBilling()
     with pytest.raises(BillingError):
-        await provider.ended(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
+        await provider.standing(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
     await served.access.mark_handled("evt_1", served.clock.now - 31 * DAY_MS)
     await keep_up(served.access, provider, served.clock, served.clock.now)
     assert not await served.access.is_handled("evt_1")

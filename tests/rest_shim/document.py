@@ -12,7 +12,7 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
-PAGES = ("/assets/", "/docs", "/sandbox/", "/web/")
+PAGES = ("/assets/", "/docs", "/sandbox/", "/settings", "/sign-", "/web/")
 
 
 class Document:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,12 +18,15 @@ from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars
 from tests.service.test_stripe_purchase import assert_nowhere, stored
 from tests.serving import Served
+from tests.web.member import API_KEY
 
 pytestmark = pytest.mark.clause("access")
 
 MARK = "zq7mark"
 FORGED = f"\n\r\x1b[31m{MARK}\x00\u2028level=info event=forged {MARK}@example.com"
 UNKNOWN_KEY = "ek_" + "B" * 43
+FORM_TOKEN = r'name="form_token" value="([0-9a-f]{64})"'
+KEYS_FORM = r'action="\.\.(/settings/api-access/[0-9]+/keys)"'
 WRONG_TOKEN = "ct_" + "C" * 43
 
 
@@ -44,6 +49,29 @@ def bought(client: httpx.Client) -> list[str]:
     token = begun["claim_token"]
     active = client.post("/api/v1/access/claim", json={"claim_token": token}).json()
     return [token, active["api_key"]]
+
+
+def mailed(client: httpx.Client, outbox: Path) -> str:
+    """Return the mail that comes into an empty outbox, while the service answers others."""
+    for _ in range(1000):
+        mails = [mail.read_text() for mail in outbox.glob("*.eml")]
+        if any(mails):
+            return "".join(mails)
+        client.get("/sign-in")
+    raise AssertionError("no mail came")
+
+
+def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
+    """Sign in by mail and make a key; return the tokens of link, session and forms, and the key."""
+    asked = client.post("/sign-in", data={"contact_email": f"{MARK}@example.com"})
+    assert str(outbox) in asked.text
+    token = mailed(client, outbox).partition("/sign-in/")[2].split()[0]
+    shutil.rmtree(outbox)
+    client.get(f"/sign-in/{token}")
+    home = client.post(f"/sign-in/{token}", follow_redirects=True).text
+    form_token, path = (re.search(pattern, home)[1] for pattern in (FORM_TOKEN, KEYS_FORM))
+    made = client.post(path, data={"form_token": form_token, "label": MARK}).text
+    return [token, client.cookies["signals_session"], form_token, API_KEY.search(made)[0]]
 
 
 def ask_everywhere(client: httpx.Client, secret: str) -> None:
@@ -79,6 +107,7 @@ def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_th
     own_key = signals(tmp_path, "keys", "create", "--label", "me").stdout.strip()
     with httpx.Client(base_url=address, headers={"Host": "localhost"}) as client:
         secrets = [own_key, UNKNOWN_KEY, WRONG_TOKEN, *bought(client)]
+        secrets += signed_in(client, tmp_path / "signals.db-outbox")
         for secret in secrets:
             ask_everywhere(client, secret)
         for raw in (b"\x1b[31mforged\r\n\r\n", upgrade(own_key)):

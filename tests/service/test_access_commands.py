@@ -44,7 +44,7 @@ def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path
         "1",
         "2026-05-28T20:26:40.000Z",
         "active",
-        "member",
+        "member 1",
         "live",
         "used 2026-05-28T21:26:40.000Z",
         "Agent",

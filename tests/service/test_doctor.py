@@ -16,6 +16,7 @@ from tests.service.test_access_commands import with_store
 from tests.service.test_billing import STRIPE, selling
 from tests.service.test_cli import write_bars
 from tests.serving import Clock, coverage, serving
+from tests.smtp_double.server import PASSWORD, smtp_double
 from tests.store.rows import plainly
 from tests.stripe_double.double import stripe_double
 
@@ -60,11 +61,14 @@ def test_a_store_that_is_well_is_all_ok(well, source):
     status, told = examined(well, source=source)
     assert status == 0
     assert {grade for findings in told.values() for grade, _ in findings} == {"ok"}
-    assert list(told) == ["settings", "store", "disk", "runs", "source", "billing", "proxies"]
+    assert list(told) == [
+        *("settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"),
+    ]
     assert "SIGNALS_SOURCE" in told["settings"][0][1]
     assert "played to its end" in told["runs"][0][1]
     assert told["source"] == [("ok", source)]
     assert told["billing"] == [("ok", "sandbox, test mode")]
+    assert told["mail"] == [("ok", f"written to {well}/signals.db-outbox, and sent to nobody")]
 
 
 def test_where_there_is_no_store_it_says_how_to_make_one_and_makes_none(tmp_path):
@@ -158,8 +162,8 @@ def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, sourc
 @pytest.mark.parametrize(
     ("changed", "status", "grades"),
     [
-        ({"base_url": "https://signals.example"}, 0, ["ok", "ok"]),
-        ({}, 0, ["ok", "ok", "warn"]),
+        ({"base_url": "https://signals.example"}, 0, ["ok", "ok", "ok"]),
+        ({}, 0, ["ok", "ok", "ok", "warn"]),
         ({"stripe_price_monthly": "price_unknown"}, 1, ["fix", "ok", "warn"]),
         ({"stripe_api_key": "rk_test_other"}, 1, ["fix", "ok", "warn"]),
     ],
@@ -170,6 +174,53 @@ async def test_stripe_is_asked_about_prices_and_key(well, source, changed, statu
         found, told = await asyncio.to_thread(examined, well, source=source, **given)
     assert (found, [grade for grade, _ in told["billing"]]) == (status, grades)
     assert given["stripe_api_key"] not in str(told)
+
+
+async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
+    async with stripe_double(Clock()) as stripe:
+        stripe.books.objects.pop(stripe.books.every("billing_portal.configuration")[0]["id"])
+        found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
+    grade, text = told["billing"][1]
+    assert (found, grade) == (0, "warn")
+    assert text.startswith("members cannot change or cancel what they bought by themselves")
+
+
+@pytest.mark.clause("dashboard")
+@pytest.mark.parametrize(
+    ("given", "grades"),
+    [
+        ({}, ["ok"]),
+        ({"base_url": "https://signals.example", "sandbox_public": "1"}, ["ok", "warn"]),
+        ({"host": "0.0.0.0", "sandbox_public": "1"}, ["ok", "warn"]),
+        ({"base_url": "https://signals.example", "billing": "off"}, ["ok"]),
+    ],
+)
+def test_mail_that_reaches_nobody_is_warned_of_where_others_buy(well, source, given, grades):
+    _, told = examined(well, source=source, **given)
+    assert [grade for grade, _ in told["mail"]] == grades
+    if "warn" in grades:
+        assert "SIGNALS_SMTP_URL and SIGNALS_MAIL_FROM" in told["mail"][1][1]
+
+
+@pytest.mark.clause("dashboard")
+async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
+    async with smtp_double() as server:
+        mail = {"smtp_url": server.url(), "mail_from": "keys@mail.example"}
+
+        async def told_of(**given: str) -> tuple[int, list[tuple[str, str]]]:
+            status, told = await asyncio.to_thread(examined, well, source=source, **mail | given)
+            assert PASSWORD not in str(told)
+            return status, told["mail"]
+
+        said = f"sent by 127.0.0.1:{server.port}, from keys@mail.example"
+        assert await told_of() == (0, [("ok", said)])
+        status, ((grade, said),) = await told_of(smtp_url=server.url(login="me:wrong@"))
+        assert (status, grade) == (1, "fix")
+        assert "refuses the user or password of SIGNALS_SMTP_URL" in said
+        status, ((grade, said),) = await told_of(mail_from="")
+        assert (status, grade) == (1, "fix")
+        assert said.startswith("SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too")
+    assert server.received == []
 
 
 async def test_a_stripe_that_cannot_be_asked_is_warned_of(well, source):

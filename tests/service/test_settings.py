@@ -6,7 +6,8 @@ from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
 from service.cli import _parser
-from service.settings import PREFIX, Settings, SettingsError, comma_separated
+from service.setting_types import comma_separated
+from service.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -58,6 +59,9 @@ def test_the_clients_variable_is_known_and_ignored():
         ("SIGNALS_BASE_URL", "example.com"),
         ("SIGNALS_BASE_URL", "http://[::1"),
         ("SIGNALS_BILLING", "cash"),
+        ("SIGNALS_MAIL_FROM", "nobody"),
+        ("SIGNALS_MAIL_FROM", "me <me@example.com>"),
+        ("SIGNALS_MAIL_FROM", "a@example.com\nBcc: b@example.com"),
         ("SIGNALS_SANDBOX_PUBLIC", "perhaps"),
         ("SIGNALS_DAILY_LIMIT", "0"),
         ("SIGNALS_CHECKOUT_LIMIT", "20"),
@@ -97,6 +101,19 @@ def test_another_address_of_a_database_is_refused_naming_both_forms_and_no_secre
     assert "\n" not in told
 
 
+def test_a_mail_servers_password_shows_in_no_text_of_the_settings_nor_in_a_refusal():
+    given = {"SIGNALS_SMTP_URL": "smtp://me:hidden@mail.example"}
+    settings = Settings.read(given)
+    assert settings.smtp_url is not None
+    assert settings.smtp_url.get_secret_value() == given["SIGNALS_SMTP_URL"]
+    for text in (repr(settings), str(settings), settings.model_dump_json()):
+        assert "hidden" not in text
+    with pytest.raises(SettingsError) as told:
+        Settings.read({"SIGNALS_SMTP_URL": "imap://me:hidden@mail.example"})
+    assert str(told.value).startswith("SIGNALS_SMTP_URL: expected smtp://[USER:PASSWORD@]HOST")
+    assert "hidden" not in str(told.value)
+
+
 @pytest.mark.clause("postgres")
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_a_databases_name_has_neither_user_nor_password_nor_options(scheme):
@@ -133,8 +150,14 @@ def test_the_environment_is_read_once_and_only_where_none_is_handed_in(monkeypat
     assert Settings.read({}).checkout_limit == DEFAULT_LIMIT
 
 
-@pytest.mark.parametrize("name", [name for name in Settings.model_fields if "stripe" in name])
-def test_an_empty_stripe_setting_counts_as_unset(name):
+OPTIONAL = [
+    *(name for name in Settings.model_fields if name.startswith(("stripe_", "alpaca_"))),
+    *("smtp_url", "mail_from", "dask_scheduler"),
+]
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_an_empty_optional_setting_counts_as_unset(name):
     for value in ("", "  "):
         assert Settings.read({PREFIX + name.upper(): value}) == Settings.read({})
 

@@ -47,6 +47,7 @@ WAITED_FOR: dict[str, Verb] = {
     "is_handled": lambda store: store.is_handled("evt_1"),
     "find_session": lambda store: store.find_session(HASH, NOW),
     "memberships_of": lambda store: store.memberships_of("a@example.com"),
+    "claims_of": lambda store: store.claims_of("a@example.com", "stripe", "live", 5),
     "keys_of": lambda store: store.keys_of(1, NOW // DAY_MS),
     "memberships of a customer": lambda store: store.memberships("stripe", "cus_1"),
 }

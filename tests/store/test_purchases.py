@@ -108,12 +108,15 @@ async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched
     assert await plainly(home, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, made.id)]
 
 
-async def test_one_subscription_makes_no_second_key(access: AccessStore) -> None:
+async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used_up(
+    access: AccessStore,
+) -> None:
     await bought(access, 1)
     claim, _, key_hash = other(2)
     await access.create_claim(claim)
-    with pytest.raises(StoreError):
-        await access.redeem(claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW)
+    assert not await access.redeem(claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9)
+    assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
+    assert await access.memberships("stripe") == [other(1)[1]]
     assert len(await access.list_keys()) == 1
 
 

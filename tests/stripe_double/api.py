@@ -133,6 +133,9 @@ class Api:
             charge = self._found("charge", ask.given.get("charge", ""))
             amount = int(ask.given["amount"]) if "amount" in ask.given else None
             return self._shown(self._books.refund(charge, amount), expand)
+        if ask.method == "POST" and ask.path == "billing_portal/sessions":
+            customer = self._found("customer", ask.given.get("customer", ""), "customer")
+            return self._books.open_portal(customer, ask.given.get("return_url"), self.address)
         if ask.method == "GET" and ask.path in KINDS:
             return self._list(KINDS[ask.path], ask)
         collection, _, id_ = ask.path.rpartition("/")

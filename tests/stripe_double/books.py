@@ -13,6 +13,7 @@ Status = Literal["active", "trialing", "past_due", "canceled", "unpaid", "incomp
 DAY_S = 86_400
 PERIOD_S = {"month": 30 * DAY_S, "year": 365 * DAY_S}
 COLLECTIONS = {
+    "billing_portal.configuration": "billing_portal/configurations",
     "charge": "charges",
     "checkout.session": "checkout/sessions",
     "customer": "customers",
@@ -193,6 +194,22 @@ class Books:
         )
         return self.tell("charge.dispute.created", dispute)
 
+    def set_up_portal(self) -> Object:
+        """Save the settings of the customer portal, as an account does once."""
+        fields = {"active": True, "is_default": True}
+        return self._add("billing_portal.configuration", self._new_id("bpc"), **fields)
+
+    def open_portal(self, customer: Object, return_url: str | None, address: str) -> Object:
+        """Open the customer portal for one visit."""
+        id_ = self._new_id("bps")
+        return self._add(
+            "billing_portal.session",
+            id_,
+            customer=customer["id"],
+            return_url=return_url,
+            url=f"{address}/p/session/{id_}",
+        )
+
     def tell(self, kind: str, about: Object) -> Object:
         """Return a new event that tells of an object as it is now."""
         return self._add(
@@ -223,6 +240,7 @@ class Books:
         subscription = self._add(
             "subscription",
             self._new_id("sub"),
+            cancel_at=None,
             cancel_at_period_end=False,
             canceled_at=None,
             customer=customer,

@@ -59,6 +59,7 @@ class StripeDouble:
         self.books = Books(clock, livemode=livemode)
         self.books.add_price(MONTHLY, 129_00, "month")
         self.books.add_price(YEARLY, 1_199_00, "year")
+        self.books.set_up_portal()
         self.requests: list[Asked] = []
         self._clock = clock
         self._api = Api(self.books, self.api_key)

@@ -40,6 +40,11 @@ class Page(HTMLParser):
         return [attributes["id"] for _, attributes in self.elements if "id" in attributes]
 
     @property
+    def fields(self) -> dict[str | None, str]:
+        """The values that forms are sent with as they stand, by name."""
+        return {field.get("name"): field.get("value") or "" for field in self.all("input")}
+
+    @property
     def actions(self) -> list[str | None]:
         return [button["value"] for button in self.all("button")]
 

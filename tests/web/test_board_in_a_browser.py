@@ -23,8 +23,9 @@ async def full(tmp_path: Path) -> AsyncIterator[Served]:
         yield served
 
 
-def member_of(served: Served) -> list[dict[str, str]]:
-    return [{"name": "viewer", "value": "member", "url": served.base_url}]
+async def member_of(served: Served) -> list[dict[str, str]]:
+    name, _, value = (await served.session_cookie()).partition("=")
+    return [{"name": name, "value": value, "url": served.base_url}]
 
 
 async def shown(walk: Walk) -> list[str]:
@@ -40,7 +41,7 @@ async def shown(walk: Walk) -> list[str]:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_everything_can_be_read_and_reached(full: Served, width: int, scheme: str) -> None:
-    async with walking(width, scheme, member_of(full)) as member:
+    async with walking(width, scheme, await member_of(full)) as member:
         for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
             await member.page.goto(full.base_url + path)
             assert await member.title() == title
@@ -60,7 +61,7 @@ async def test_everything_can_be_read_and_reached(full: Served, width: int, sche
 async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
     full: Served, width: int
 ) -> None:
-    async with walking(width, cookies=member_of(full)) as walk:
+    async with walking(width, cookies=await member_of(full)) as walk:
         await walk.page.goto(full.base_url)
         assert len(await shown(walk)) == WHOLE
         await walk.tab_to_field("text")
@@ -79,7 +80,7 @@ async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
 
 
 async def test_each_filter_leaves_with_a_script_what_it_leaves_without(full: Served) -> None:
-    async with walking(WIDTHS[1], cookies=member_of(full)) as walk:
+    async with walking(WIDTHS[1], cookies=await member_of(full)) as walk:
         for chosen in (
             {"direction": "bearish"},
             {"indicator": "ceres"},

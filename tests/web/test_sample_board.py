@@ -6,6 +6,7 @@ import pytest
 
 from tests.serving import HOUR_MS, NAMES, NOON, Served, change, work
 from tests.sharing import served as served
+from tests.signing_in import session_cookie
 from tests.web.boards import TITLE, board, heat
 from tests.web.page import is_page
 
@@ -29,9 +30,10 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
 
 
 async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
-    lapsed = is_page(await served.page("/", cookie="viewer=lapsed"), 200, TITLE)
+    cookie = await session_cookie(served.access, served.clock, is_member=False)
+    lapsed = is_page(await served.page("/", cookie=cookie), 200, TITLE)
     assert heat(lapsed) == heat(await board(served, is_member=False))
-    asset = await served.page("/assets/BTC", cookie="viewer=lapsed")
+    asset = await served.page("/assets/BTC", cookie=cookie)
     assert "Readings of BTC need a membership" in asset.text
 
 

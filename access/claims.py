@@ -1,0 +1,59 @@
+"""Checkouts without a key: what the processor says of them, and how each gets its one key."""
+
+import asyncio
+from collections.abc import Callable
+
+from access.billing.provider import Paid, Payment, Provider
+from access.keys import hash_key, new_key
+from access.payments import Payments
+from store.access_protocol import AccessStore
+from store.access_rows import ClaimRow, MembershipRow, mailbox
+
+# Of how many checkouts of a mailbox the processor is asked, newest first.
+MOST_ASKED = 5
+
+
+class Claims:
+    """The claims of one access store towards one provider; `clock` tells epoch ms."""
+
+    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._provider = provider
+        self._payments = Payments(provider, clock)
+        self._clock = clock
+
+    async def word(self, claim: ClaimRow) -> Payment:
+        """Return the processor's word on a claim; ApiError 503 where it cannot be asked."""
+        return await self._payments.word(claim)
+
+    async def paid_by(self, email: str) -> list[tuple[ClaimRow, Paid]]:
+        """Return what a mailbox paid for and nobody redeemed, newest first.
+
+        Whose it is the processor says, not who began the checkout. ApiError 503 as `word`.
+        """
+        mode = self._provider.mode
+        if mode is None:
+            return []
+        begun = await self._store.claims_of(email, self._provider.name, mode, MOST_ASKED)
+        said = await asyncio.gather(*(self.word(claim) for claim in begun))
+        return [
+            (claim, payment)
+            for claim, payment in zip(begun, said, strict=True)
+            if isinstance(payment, Paid) and mailbox(payment.contact_email) == mailbox(email)
+        ]
+
+    async def redeem(self, claim: ClaimRow, paid: Paid) -> str | None:
+        """Make the one key of a paid claim and return it; None where it was redeemed before."""
+        api_key, now = new_key(), self._clock()
+        member = MembershipRow(
+            provider=claim.provider,
+            mode=claim.mode,
+            subscription=paid.subscription,
+            customer=paid.customer,
+            contact_email=paid.contact_email,
+            billing=claim.billing,
+            created_at=now,
+        )
+        if not await self._store.redeem(claim, member, hash_key(api_key), now):
+            return None
+        return api_key

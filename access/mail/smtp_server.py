@@ -1,0 +1,63 @@
+"""The server that mail is sent by, as an address names it; nothing of SMTP is loaded for it."""
+
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from store.addresses import is_loopback
+
+PORTS = {"smtp": 587, "smtps": 465}
+
+
+@dataclass(frozen=True, slots=True)
+class SmtpServer:
+    """Where to connect and as whom; `has_tls` where TLS is spoken from the first byte on."""
+
+    host: str
+    port: int
+    has_tls: bool = False
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; ValueError repeats none of it."""
+        try:
+            parts = urlsplit(url)
+            port = PORTS[parts.scheme] if parts.port is None else parts.port
+            return cls(_host(parts), port, parts.scheme == "smtps", *_login(parts))
+        except (ValueError, KeyError):
+            raise ValueError(
+                "expected smtp://[USER:PASSWORD@]HOST[:PORT] (STARTTLS) or smtps://... (TLS from "
+                "the start), what is special in USER or PASSWORD percent-encoded"
+            ) from None
+
+    @property
+    def name(self) -> str:
+        """Where it is, for the operator."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody stands between: it runs on this machine."""
+        return is_loopback(self.host)
+
+    @property
+    def needs_starttls(self) -> bool:
+        """Whether a password would be readable on the way without it."""
+        return bool(self.user) and not self.has_tls and not self.is_local
+
+
+def _host(parts: SplitResult) -> str:
+    if not parts.hostname or parts.port == 0 or parts.path.strip("/") or "@" in parts.path:
+        raise ValueError
+    if parts.query or parts.fragment:
+        raise ValueError
+    return parts.hostname
+
+
+def _login(parts: SplitResult) -> tuple[str, str]:
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if bool(user) != bool(password):
+        raise ValueError
+    return user, password

@@ -1,0 +1,252 @@
+"""What members do with keys: at most three live ones a membership, their own alone, shown once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from access.billing.provider import BillingError, Paid
+from access.keys import hash_key
+from access.member_keys import MOST_LIVE_KEYS, MemberKeys, Plan
+from schemas.errors import ApiError
+from schemas.purchase import ActiveClaim
+from schemas.vocabulary import DAY_MS
+from tests.access.selling import HeldBilling, Shop, opened
+from tests.serving import NOON, Clock
+from tests.store.rows import one_call
+
+pytestmark = pytest.mark.clause("dashboard")
+
+MINE, THEIRS = "a@example.com", "b@example.com"
+
+
+@dataclass
+class Counter:
+    """A shop, its provider, and the members' hands on keys there."""
+
+    shop: Shop
+    billing: HeldBilling
+    members: MemberKeys
+    path: Path
+
+    async def buy(self, email: str = MINE) -> str:
+        """Buy a membership and return its first key."""
+        session = await self.pay(email)
+        claimed = await self.shop.claim(self.tokens[session])
+        assert isinstance(claimed, ActiveClaim)
+        return claimed.api_key
+
+    async def pay(self, email: str = MINE) -> str:
+        """Pay a checkout that nobody claims; return its session."""
+        checkout = await self.shop.checkout(contact_email=email)
+        session = checkout.checkout_url.rpartition("/")[2]
+        self.tokens[session] = checkout.claim_token
+        self.billing.says[session] = Paid(f"sub_{session}", f"cus_{session}", email)
+        return session
+
+    def __post_init__(self) -> None:
+        self.tokens: dict[str, str] = {}
+
+    async def plan(self, email: str = MINE) -> Plan:
+        (plan,) = await self.members.plans(email)
+        return plan
+
+    async def verdict(self, api_key: str) -> str:
+        (counted,) = await self.shop.store.count(
+            [one_call(hash_key(api_key), self.shop.clock())], "live", 10
+        )
+        return counted.verdict
+
+
+@pytest.fixture
+async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
+    clock = Clock(NOON)
+    billing = HeldBilling(clock)
+    async with opened(tmp_path / "access.db") as store:
+        yield Counter(
+            Shop(store, clock, billing), billing, MemberKeys(store, billing, clock), tmp_path
+        )
+
+
+async def refused(doing: object, status: int, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as refusal:
+        await doing  # type: ignore[misc]
+    assert refusal.value.status == status
+
+
+async def test_a_member_makes_keys_without_a_second_purchase_and_each_works(
+    counter: Counter,
+) -> None:
+    await counter.buy()
+    membership = (await counter.plan()).membership.id
+    api_key = await counter.members.create(MINE, membership, "  laptop ")
+    assert await counter.verdict(api_key) == "counted"
+    plan = await counter.plan()
+    assert [(held.key.label, held.key.mode, held.used) for held in plan.keys] == [
+        (None, "live", 0),
+        ("laptop", "live", 1),
+    ]
+    assert (plan.is_live, len(plan.live_keys)) == (True, 2)
+    counter.shop.clock.now += DAY_MS
+    assert [held.used for held in (await counter.plan()).keys] == [0, 0]
+
+
+async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
+    await counter.buy()
+    api_key = await counter.members.create(MINE, (await counter.plan()).membership.id, "own")
+    stored = b"".join(file.read_bytes() for file in counter.path.iterdir())
+    assert hash_key(api_key) in stored
+    assert api_key.removeprefix("ek_").encode() not in stored
+
+
+async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_revoked(
+    counter: Counter,
+) -> None:
+    first = await counter.buy()
+    plan = await counter.plan()
+    membership, own = plan.membership.id, plan.keys[0].key.id
+    made = [counter.members.create(MINE, membership, f"key {n}") for n in range(6)]
+    came = await asyncio.gather(*made, return_exceptions=True)
+    assert sum(isinstance(one, str) for one in came) == MOST_LIVE_KEYS - 1
+    assert {one.status for one in came if isinstance(one, ApiError)} == {409}
+    await counter.members.revoke(MINE, membership, own)
+    assert await counter.verdict(first) == "revoked"
+    await counter.members.create(MINE, membership, "instead of the first")
+    await refused(counter.members.create(MINE, membership, "more"), 409, "Revoke one")
+
+
+@pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])
+async def test_a_label_that_is_none_is_refused(counter: Counter, label: str) -> None:
+    await counter.buy()
+    plan = await counter.plan()
+    membership, key = plan.membership.id, plan.keys[0].key.id
+    await refused(counter.members.create(MINE, membership, label), 400, "label: ")
+    await refused(counter.members.relabel(MINE, membership, key, label), 400, "1 to 120")
+    assert len((await counter.plan()).keys) == 1
+
+
+async def test_a_key_is_named_anew(counter: Counter) -> None:
+    await counter.buy()
+    plan = await counter.plan()
+    await counter.members.relabel(MINE, plan.membership.id, plan.keys[0].key.id, " agent ")
+    assert (await counter.plan()).keys[0].key.label == "agent"
+
+
+async def test_what_belongs_to_another_mailbox_is_as_unknown_as_what_never_was(
+    counter: Counter,
+) -> None:
+    await counter.buy()
+    key = await counter.buy(THEIRS)
+    plan = await counter.plan(THEIRS)
+    theirs, key_id = plan.membership.id, plan.keys[0].key.id
+    for membership in (theirs, 999):
+        await refused(counter.members.create(MINE, membership, "mine"), 404, "no such membership")
+        await refused(counter.members.revoke(MINE, membership, key_id), 404, "no such membership")
+        await refused(
+            counter.members.relabel(MINE, membership, key_id, "mine"), 404, "no such membership"
+        )
+    mine = (await counter.plan()).membership.id
+    for id_ in (key_id, 999):
+        await refused(counter.members.revoke(MINE, mine, id_), 404, "no such key")
+        await refused(counter.members.relabel(MINE, mine, id_, "mine"), 404, "no such key")
+    assert await counter.verdict(key) == "counted"
+
+
+async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
+    counter: Counter,
+) -> None:
+    key = await counter.buy()
+    (member,) = await counter.shop.store.memberships("held")
+    await counter.shop.store.end_membership(member, NOON + 5, "the payment was disputed")
+    plan = await counter.plan()
+    assert (plan.is_live, len(plan.live_keys)) == (False, 0)
+    assert plan.membership.ended_why == "the payment was disputed"
+    assert not await counter.members.is_member(MINE)
+    assert await counter.verdict(key) == "revoked"
+    await refused(
+        counter.members.create(MINE, plan.membership.id, "late"), 409, "membership has ended"
+    )
+
+
+async def test_a_membership_of_another_mode_is_shown_and_not_live_one_of_another_provider_is_not(
+    counter: Counter,
+) -> None:
+    await counter.buy()
+    assert await counter.members.is_member(MINE)
+    counter.billing.mode = "test"
+    plan = await counter.plan()
+    assert not plan.is_live
+    assert not await counter.members.is_member(MINE)
+    await refused(counter.members.create(MINE, plan.membership.id, "x"), 409, "billing mode")
+    counter.billing.name = "other"
+    assert await counter.members.plans(MINE) == []
+
+
+async def test_who_paid_and_lost_the_token_gets_the_one_key_and_the_token_none(
+    counter: Counter,
+) -> None:
+    session = await counter.pay("A@Example.com")
+    (claim,) = await counter.members.unclaimed(MINE)
+    api_key = await counter.members.claim(MINE, claim.id)
+    assert await counter.verdict(api_key) == "counted"
+    assert await counter.members.unclaimed(MINE) == []
+    assert (await counter.shop.refusal_of_claim(counter.tokens[session])).status == 409
+    plan = await counter.plan()
+    assert (plan.membership.member.contact_email, len(plan.keys)) == ("A@Example.com", 1)
+
+
+async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: Counter) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.unclaimed(MINE)
+    came = await asyncio.gather(
+        counter.members.claim(MINE, claim.id),
+        counter.members.claim(MINE, claim.id),
+        counter.shop.claim(counter.tokens[session]),
+        return_exceptions=True,
+    )
+    refusals = [one.status for one in came if isinstance(one, ApiError)]
+    assert len(refusals) == 2
+    assert set(refusals) <= {404, 409}
+    assert len(await counter.shop.store.list_keys()) == 1
+
+
+async def test_a_payment_is_its_payers_whoever_began_the_checkout(counter: Counter) -> None:
+    session = await counter.pay()
+    counter.billing.says[session] = Paid("sub", "cus", "payer@example.com")
+    assert await counter.members.unclaimed(MINE) == []
+    (claim,) = await counter.shop.store.claims_of(MINE, "held", "live", 5)
+    await refused(counter.members.claim(MINE, claim.id), 404, "no such payment")
+    await refused(counter.members.claim(THEIRS, claim.id), 404, "no such payment")
+
+
+async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counter) -> None:
+    session = await counter.pay()
+    del counter.billing.says[session]
+    assert await counter.members.unclaimed(MINE) == []
+    await counter.pay()
+    assert len(await counter.members.unclaimed(MINE)) == 1
+    counter.billing.mode = "test"
+    assert await counter.members.unclaimed(MINE) == []
+    counter.billing.mode = None
+    assert await counter.members.unclaimed(MINE) == []
+
+
+async def test_while_the_processor_cannot_be_asked_nothing_is_lost(counter: Counter) -> None:
+    session = await counter.pay()
+    (claim,) = await counter.members.unclaimed(MINE)
+    paid, counter.billing.says[session] = counter.billing.says[session], BillingError("down")
+    await refused(counter.members.unclaimed(MINE), 503, "Retry after 30 seconds")
+    await refused(counter.members.claim(MINE, claim.id), 503, "nothing is lost")
+    counter.billing.says[session] = paid
+    assert await counter.members.claim(MINE, claim.id)
+
+
+async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter) -> None:
+    for _ in range(7):
+        await counter.pay()
+        counter.shop.clock.now += 1
+    counter.billing.checks.clear()
+    assert len(await counter.members.unclaimed(MINE)) == 5
+    assert sorted(counter.billing.checks) == ["cs_3", "cs_4", "cs_5", "cs_6", "cs_7"]

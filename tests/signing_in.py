@@ -1,0 +1,40 @@
+"""Sessions of members without the way to them: no purchase, no mail."""
+
+import secrets
+from collections.abc import Callable
+
+from access.keys import hash_key
+from access.sign_in import SESSION_MS, hash_token
+from store.access_protocol import AccessStore
+from store.access_rows import ClaimRow, MembershipRow, SignInRow
+
+EMAIL = "viewer@example.com"
+
+
+async def session_cookie(
+    access: AccessStore, clock: Callable[[], int], *, is_member: bool = True
+) -> str:
+    """Return the cookie of somebody who holds the sandbox's plan, or does no longer."""
+    token, now = secrets.token_urlsafe(32), clock()
+    email = f"{token[:8]}-{EMAIL}"
+    member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
+    claim = ClaimRow(
+        id=token,
+        token_hash=hash_token(f"claim {token}"),
+        provider="sandbox",
+        mode="test",
+        session=member.subscription,
+        contact_email=email,
+        billing="monthly",
+        agent_name=None,
+        created_at=now,
+        expires_at=now,
+    )
+    await access.create_claim(claim)
+    await access.redeem(claim, member, hash_key(token), now)
+    if not is_member:
+        await access.end_membership(member, now, "the test ended it")
+    link = SignInRow(hash_token(f"link {token}"), email, now + 1)
+    await access.create_sign_in_link(link)
+    await access.sign_in(link.token_hash, hash_token(token), now, now + SESSION_MS)
+    return f"signals_session={token}"

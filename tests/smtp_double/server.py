@@ -1,0 +1,166 @@
+"""A mail server on a loopback port that keeps what it is sent, and fails where a test wants it to.
+
+certificate.pem is its own, made up for the name that REMOTE is: `openssl req -x509 -nodes`.
+"""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import SMTPUTF8
+from pathlib import Path
+
+CERTIFICATE = Path(__file__).with_name("certificate.pem")
+USER, PASSWORD = "me@mail.example", "p/ss:w@rd"
+LOGIN = "me%40mail.example:p%2Fss%3Aw%40rd"
+# The first is a name of this machine that nothing here takes for one.
+REMOTE, LOCAL = "127.1", "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A mail as it arrived, and by which session."""
+
+    sender: str
+    recipients: list[str]
+    mail: EmailMessage
+    had_tls: bool
+    user: str | None
+
+
+@dataclass
+class SmtpDouble:
+    """What the server offers and does; `answers` are given to commands in place of its own.
+
+    An empty answer drops the connection, None leaves the client waiting.
+    """
+
+    offers_starttls: bool = True
+    speaks_tls: bool = False
+    answers: dict[str, str | None] = field(default_factory=dict)
+    received: list[Received] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    port: int = 0
+    _sessions: set["asyncio.Task[None]"] = field(default_factory=set)
+
+    def url(self, host: str = LOCAL, login: str = f"{LOGIN}@") -> str:
+        """Return how the settings name it."""
+        scheme = "smtps" if self.speaks_tls else "smtp"
+        return f"{scheme}://{login}{host}:{self.port}"
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begin a session."""
+        self._sessions.add(asyncio.create_task(self._serve(reader, writer)))
+
+    async def ended(self) -> None:
+        """End every session, also one that leaves its client waiting."""
+        for session in self._sessions:
+            session.cancel()
+        await asyncio.gather(*self._sessions, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+                await _Session(self, reader, writer).run()
+        finally:
+            writer.transport.abort()
+
+
+class _Session:
+    def __init__(
+        self, double: SmtpDouble, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._double = double
+        self._reader = reader
+        self._writer = writer
+        self._has_tls = double.speaks_tls
+        self._user: str | None = None
+        self._sender, self._recipients = "", list[str]()
+
+    async def run(self) -> None:
+        await self._say("220 mail.example ready")
+        while line := (await self._reader.readuntil(b"\r\n")).decode().strip():
+            self._double.said.append(line)
+            verb = line.split()[0].upper()
+            answer = self._double.answers.get(verb, "its own")
+            if answer is None:
+                await self._reader.read()
+            if not answer:
+                return
+            if answer != "its own":
+                await self._say(answer)
+            elif verb == "DATA":
+                await self._data()
+            else:
+                await self._say(await self._answer(verb, line))
+            if verb == "STARTTLS":
+                await self._writer.start_tls(tls_context())
+                self._has_tls, self._user = True, None
+            if verb == "QUIT":
+                return
+
+    async def _answer(self, verb: str, line: str) -> str:
+        if verb == "EHLO":
+            starts = self._double.offers_starttls and not self._has_tls
+            offers = ["STARTTLS"] * starts + ["AUTH PLAIN", "SMTPUTF8", "8BITMIME"]
+            return "\r\n".join(
+                ["250-mail.example", *(f"250-{offer}" for offer in offers), "250 OK"]
+            )
+        if verb == "AUTH":
+            return self._login(line.split()[2])
+        if verb == "MAIL":
+            self._sender = _address(line)
+        if verb == "RCPT":
+            self._recipients.append(_address(line))
+        return "220 go on" if verb == "STARTTLS" else "250 fine"
+
+    def _login(self, sent: str) -> str:
+        _, user, password = base64.b64decode(sent).decode().split("\0")
+        if (user, password) != (USER, PASSWORD):
+            return f"535 {user} is not let in with {password}"
+        self._user = user
+        return "235 welcome"
+
+    async def _data(self) -> None:
+        await self._say("354 go on")
+        raw = (await self._reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")
+        mail = message_from_bytes(raw, policy=SMTPUTF8)
+        assert isinstance(mail, EmailMessage)
+        got = Received(self._sender, self._recipients, mail, self._has_tls, self._user)
+        self._double.received.append(got)
+        await self._say("250 kept")
+
+    async def _say(self, text: str) -> None:
+        self._writer.write(f"{text}\r\n".encode())
+        await self._writer.drain()
+
+
+def _address(line: str) -> str:
+    return line.partition("<")[2].partition(">")[0]
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return what the server speaks TLS with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
+
+
+@asynccontextmanager
+async def smtp_double(
+    *, offers_starttls: bool = True, speaks_tls: bool = False
+) -> AsyncIterator[SmtpDouble]:
+    """Serve mail until the block ends."""
+    double = SmtpDouble(offers_starttls=offers_starttls, speaks_tls=speaks_tls)
+    context = tls_context() if speaks_tls else None
+    server = await asyncio.start_server(double.accept, LOCAL, 0, ssl=context)
+    double.port = server.sockets[0].getsockname()[1]
+    try:
+        yield double
+    finally:
+        server.close()
+        await double.ended()

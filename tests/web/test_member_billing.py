@@ -1,0 +1,191 @@
+"""What the page of a member says of billing, what was paid and not claimed, and the way there."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from access.billing.provider import BillingError, Standing
+from access.billing.sandbox import SandboxBilling
+from store.access_rows import MembershipRow
+from tests.serving import HOUR_MS, NOON, Served
+from tests.web.member import (
+    API_KEY,
+    EMAIL,
+    HOME,
+    Member,
+    also_served,
+    asked,
+    bought,
+    signed_in,
+    usage_status,
+)
+from tests.web.page import is_page
+
+pytestmark = pytest.mark.clause("dashboard")
+
+PORTAL = "https://billing.example/session/1?a=1&b=2"
+SOON = NOON + 24 * HOUR_MS
+
+
+class ToldBilling(SandboxBilling):
+    """The sandbox as a processor would be that says what a test tells it to."""
+
+    says: Standing | None = Standing()
+
+    async def standing(self, member: MembershipRow) -> Standing:
+        if self.says is None:
+            raise BillingError("the network is down")
+        return self.says
+
+    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+        if self.says is None:
+            raise BillingError("the network is down")
+        self.returns_to = return_url
+        return PORTAL
+
+
+@dataclass
+class Told:
+    """A member on a service whose processor says what a test tells it to."""
+
+    served: Served
+    member: Member
+    billing: ToldBilling
+
+
+@pytest.fixture
+async def told(served: Served) -> AsyncIterator[Told]:
+    await bought(served)
+    billing = ToldBilling(served.access, served.clock, served.base_url)
+    async with (
+        also_served(served, provider=billing) as other,
+        signed_in(other) as member,
+    ):
+        yield Told(other, member, billing)
+
+
+async def billing_path(member: Member) -> str:
+    """Return the path of the form that leads to the processor's pages."""
+    return (await member.keys_path()).replace("/keys", "/billing")
+
+
+@pytest.mark.parametrize(
+    ("says", "shown"),
+    [
+        (Standing(), ["In force"]),
+        (Standing(renews_at=SOON), ["In force", "Next payment", "2026-10-01 12:03 UTC"]),
+        (Standing(ends_at=SOON), ["In force", "Not renewed, ends", "2026-10-01 12:03 UTC"]),
+        (Standing(over="the subscription is canceled"), ["Over: the subscription is canceled"]),
+        (None, ["In force", "Billing cannot be asked at the moment", "what is stored"]),
+    ],
+)
+async def test_the_page_shows_the_processors_word_or_that_there_is_none(
+    told: Told, says: Standing | None, shown: list[str]
+) -> None:
+    told.billing.says = says
+    text = (await told.member.home()).text
+    for part in shown:
+        assert part in text
+    assert ("Billing cannot be asked" in text) is (says is None)
+    assert ("Next payment" in text) is (says == Standing(renews_at=SOON))
+
+
+async def test_keys_are_made_while_billing_cannot_be_asked(told: Told) -> None:
+    told.billing.says = None
+    assert await usage_status(told.served, await told.member.created("laptop")) == 200
+
+
+async def test_the_processors_pages_are_reached_by_a_page_of_ours(told: Told) -> None:
+    path = await billing_path(told.member)
+    answer = await told.member.send(path)
+    page = is_page(answer, 200, "Your billing")  # forms lead nowhere else: the policy is the same
+    assert answer.headers["refresh"] == f"0; url={PORTAL}"
+    assert PORTAL in [link["href"] for link in page.all("a")]
+    assert told.billing.returns_to == f"{told.served.base_url}{HOME}"
+
+
+async def test_who_cannot_be_asked_for_the_way_is_said_to_be_away(told: Told) -> None:
+    path = await billing_path(told.member)
+    told.billing.says = None
+    answer = await told.member.send(path)
+    assert "temporarily unavailable" in is_page(answer, 503, "Not available right now").text
+    assert answer.headers["retry-after"] == "30"
+
+
+async def test_the_way_of_another_member_is_not_found(told: Told) -> None:
+    path = await billing_path(told.member)
+    await bought(told.served, "other@example.com")
+    async with signed_in(told.served, "other@example.com") as other:
+        is_page(await other.send(path), 404, "Not found")
+        forged = await told.member.client.post(path, data={"form_token": "x"})
+        is_page(forged, 403, "That did not work")
+
+
+async def test_the_sandbox_has_nothing_to_manage_and_says_so(served: Served) -> None:
+    await bought(served)
+    async with signed_in(served) as member:
+        answer = await member.send(await billing_path(member))
+        assert "nobody paid for this plan" in is_page(answer, 200, "Your billing").text
+        assert "refresh" not in answer.headers
+
+
+async def paid(served: Served, email: str = EMAIL) -> str:
+    """Buy the plan without claiming its key; return the claim token."""
+    body = {"contact_email": email}
+    checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    return str(checkout["claim_token"])
+
+
+@asynccontextmanager
+async def payer(served: Served) -> AsyncIterator[tuple[Member, str]]:
+    """A member who paid and whose agent never claimed; and where the key is made."""
+    async with signed_in(served) as member:
+        page = await member.home()
+        assert "no agent has claimed its key" in page.text
+        (path,) = [
+            str(form["action"]) for form in page.all("form") if "payments" in str(form["action"])
+        ]
+        yield member, path.removeprefix("..")
+
+
+async def test_the_key_of_a_payment_that_no_agent_claimed_is_made_here_once(
+    served: Served,
+) -> None:
+    token = await paid(served)
+    async with payer(served) as (member, path):
+        assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
+        forged = await member.client.post(path, data={"form_token": "x"})
+        is_page(forged, 403, "That did not work")
+        page = is_page(await member.send(path), 201, "Your new key")
+        (api_key,) = set(API_KEY.findall(page.text))
+        assert await usage_status(served, api_key) == 200
+        is_page(await member.send(path), 404, "Not found")
+        text = (await member.home()).text
+        assert "no agent has claimed" not in text
+        assert "1 of at most 3" in text
+    claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
+    assert claim.status_code == 409
+    assert f"{served.base_url}{HOME}" in claim.json()["message"]
+
+
+async def test_a_payment_of_somebody_else_gives_no_key(served: Served) -> None:
+    await paid(served)
+    async with payer(served) as (_, path):
+        await bought(served, "other@example.com")
+        async with signed_in(served, "other@example.com") as other:
+            assert "no agent has claimed" not in (await other.home()).text
+            is_page(await other.send(path), 404, "Not found")
+
+
+async def test_who_bought_nothing_gets_no_link(served: Served) -> None:
+    body = {"contact_email": EMAIL}
+    await served.client.post("/api/v1/access/checkout", json=body)  # begun, and not paid
+    await asked(served)
+    await bought(served, "other@example.com")
+    await asked(served, "other@example.com")
+    mail = await served.mailbox.arrived()
+    assert mail["To"] == "other@example.com"
+    assert served.mailbox.mails.empty()
