@@ -1,6 +1,7 @@
 """The serving side put together from parts that are handed in; it opens and closes nothing."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -13,7 +14,7 @@ from access.purchases import Purchases
 from access.requests import AccessRequests
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import Webhooks
-from mcp_server.calls import Calls
+from mcp_server.calls import Calls, Observed
 from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
@@ -24,12 +25,17 @@ from rest_shim.failures import failure_handlers
 from rest_shim.purchases import Submissions
 from rest_shim.routes import Read, routes
 from rest_shim.webhooks import webhook_route
+from schemas.errors import ApiError
 from schemas.vocabulary import DAILY_LIMIT
+from service.health import Readiness, health_routes
 from store.access_protocol import AccessStore
-from store.protocol import MarketStore
+from store.protocol import MarketStore, StoreError
 from web.pages import static_routes
 from web.pay_page import pay_page_routes
 from web.return_pages import return_page_routes
+
+Sold = Callable[[str, str], None]
+Submit = Callable[[Any, str], Coroutine[Any, Any, Any]]
 
 
 def create_app(
@@ -39,6 +45,8 @@ def create_app(
     *,
     base_url: str,
     clock: Callable[[], int],
+    observed: Observed = lambda tool, outcome, seconds: None,
+    sold: Sold = lambda operation, outcome: None,
     daily_limit: int = DAILY_LIMIT,
     checkout_limit: Limit = DEFAULT_LIMIT,
     access_request_limit: Limit = DEFAULT_LIMIT,
@@ -48,6 +56,7 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
 
+    `observed` hears of each call, `sold` of each checkout and claim and what it came to.
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed; ValueError names
     one that is neither.
     """
@@ -55,9 +64,9 @@ def create_app(
     docs = f"{base_url}/api/v1"
     admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
     context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
-    calls = Calls(admissions, context)
+    calls = Calls(admissions, context, observed)
     submissions = _submissions(
-        access, provider, clock, context, checkout_limit, access_request_limit
+        access, provider, clock, context, checkout_limit, access_request_limit, sold
     )
     endpoint = McpEndpoint(calls, TOOLS)
     app = Starlette(
@@ -66,6 +75,7 @@ def create_app(
             *routes(calls, submissions),
             *_checkout_pages(provider, calls),
             *static_routes(),
+            *health_routes(Readiness(context.boards, access, clock)),
             *_reports(access, provider, clock, calls),
         ],
         exception_handlers=failure_handlers(calls),
@@ -108,6 +118,7 @@ def _submissions(
     context: Context,
     checkout_limit: Limit,
     access_request_limit: Limit,
+    sold: Sold,
 ) -> Submissions:
     """Return who answers each of the purchase routes."""
     purchases = Purchases(
@@ -125,10 +136,28 @@ def _submissions(
         takes_special_use_email=provider.takes_special_use_email,
     )
     return {
-        CHECKOUT.operation_id: purchases.checkout,
-        CLAIM.operation_id: purchases.claim,
+        CHECKOUT.operation_id: _told("checkout", purchases.checkout, sold),
+        CLAIM.operation_id: _told("claim", purchases.claim, sold),
         REQUEST_ACCESS.operation_id: requests.put,
     }
+
+
+def _told(operation: str, submit: Submit, sold: Sold) -> Submit:
+    """Return the same submission, of which what it came to is told."""
+
+    async def answer(body: Any, address: str) -> Any:
+        try:
+            answer = await submit(body, address)
+        except ApiError as refusal:
+            sold(operation, refusal.code)
+            raise
+        except StoreError:
+            sold(operation, "unavailable")
+            raise
+        sold(operation, answer.status)
+        return answer
+
+    return answer
 
 
 def _checkout_pages(provider: Provider, calls: Calls) -> list[Route]:

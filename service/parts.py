@@ -7,8 +7,11 @@ from typing import NamedTuple
 from starlette.applications import Starlette
 
 from access.billing.provider import Provider
+from mcp_server.context import Boards
 from service.app import create_app
 from service.billing import open_billing
+from service.health import Readiness
+from service.metrics import Metrics
 from service.settings import Settings, comma_separated
 from service.stores import open_access, open_market
 from store.access_protocol import AccessStore
@@ -36,12 +39,21 @@ async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIte
         yield Parts(market, access, provider)
 
 
-def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starlette:
+def readiness_of(parts: Parts, clock: Callable[[], int]) -> Readiness:
+    """Return what tells whether a process can work that has these open."""
+    return Readiness(Boards(parts.market), parts.access, clock)
+
+
+def app_of(
+    settings: Settings, parts: Parts, clock: Callable[[], int], metrics: Metrics
+) -> Starlette:
     """Return the ASGI app over open parts."""
     return create_app(
         *parts,
         base_url=settings.address,
         clock=clock,
+        observed=metrics.called,
+        sold=metrics.sold,
         daily_limit=settings.daily_limit,
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,

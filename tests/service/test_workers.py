@@ -22,7 +22,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from service.serve import listen
+from service.connections import listen
 from service.settings import Settings
 from service.worker import Worker
 from service.workers import worker_config
@@ -240,7 +240,7 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
     config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
     turns = []
     with ExitStack() as opened:
-        bound = opened.enter_context(listen(Settings.read({"SIGNALS_PORT": free_port()})))
+        bound = opened.enter_context(listen("127.0.0.1", int(free_port())))
         loop = asyncio.get_running_loop()
         async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
             for _ in range(10):
