@@ -108,7 +108,9 @@ def operations_app(readiness: Readiness, counted: Collector | CollectorRegistry)
         encoded, media_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encoded(registry), headers={**HEADERS, "Content-Type": media_type})
 
-    return Starlette(routes=[*health_routes(readiness), Route("/metrics", metrics)])
+    app = Starlette(routes=[*health_routes(readiness), Route("/metrics", metrics)])
+    app.router.redirect_slashes = False
+    return app
 
 
 def counted_by(metrics: Metrics, shared: Path | None) -> Collector | CollectorRegistry:
@@ -147,10 +149,10 @@ class Present:
             )
 
 
-async def watch_loop(lagged: Callable[[float], None]) -> None:
-    """Tell again and again by how many seconds a sleep took too long."""
+async def watch_loop(lagged: Callable[[float], None], step_s: float = LAG_STEP_S) -> None:
+    """Tell again and again by how many seconds a sleep of `step_s` took too long."""
     now = asyncio.get_running_loop().time
     while True:
         before = now()
-        await asyncio.sleep(LAG_STEP_S)
-        lagged(max(0.0, now() - before - LAG_STEP_S))
+        await asyncio.sleep(step_s)
+        lagged(max(0.0, now() - before - step_s))

@@ -26,6 +26,7 @@ from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
 from service.connections import BoundedProtocol, server_config
+from service.metrics import Metrics
 from store.access_protocol import AccessStore
 from store.postgres import PostgresMarketStore
 from store.postgres_access import PostgresAccessStore
@@ -319,8 +320,10 @@ async def serving(
     daily_limit: int = DAILY_LIMIT,
     submissions: Limit = DEFAULT_LIMIT,
     kind: type[SqliteMarketStore] = SqliteMarketStore,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
+    metrics = metrics or Metrics(TOOLS_BY_NAME)
     clock = clock or Clock()
     async with stores(place, kind) as (market, access):
         if published is not None:
@@ -334,6 +337,8 @@ async def serving(
                 provider or SandboxBilling(access, clock, base_url),
                 base_url=base_url,
                 clock=clock,
+                observed=metrics.called,
+                sold=metrics.sold,
                 daily_limit=daily_limit,
                 checkout_limit=submissions,
                 access_request_limit=submissions,

@@ -12,7 +12,7 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
-PAGES = ("/sandbox/", "/web/")
+PAGES = ("/sandbox/", "/web/", "/healthz", "/readyz")
 
 
 class Document:
@@ -77,7 +77,7 @@ async def served_document(served: Served) -> Document:
 def served_operations(served: Served) -> list[tuple[str, str]]:
     """Return method and path of every route of the API; the MCP endpoint judges methods itself.
 
-    Pages are for people, not part of it.
+    Pages are for people and probes for the operator, not part of it.
     """
     return [
         (method, route.path)

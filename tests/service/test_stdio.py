@@ -34,8 +34,9 @@ REFUSED = [
 
 
 def uncounted(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without what the call itself has changed of the key's quota."""
+    """Return a result without its id, and what the call itself has changed of the key's quota."""
     shown = json.loads(json.dumps(result))
+    shown["_meta"].pop("signals/request_id")
     shown["_meta"].pop("signals/quota", None)
     if "quota" in shown.get("structuredContent", {}):
         shown["structuredContent"].pop("quota")
