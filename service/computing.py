@@ -78,7 +78,7 @@ async def computing(
             await opened.aclose()
             opening = opened_source(settings, universe, market, clock)
             source = await opened.enter_async_context(opening)
-            return Runs(market, source, universe, indicators, clock, crews, metrics.committed)
+            return Runs(market, source, universe, indicators, clock, crews, metrics.written)
 
         runs = await opened_runs()
         if settings.source == SimulatedSource.kind:

@@ -54,6 +54,7 @@ class Readiness:
 
     async def _asked(self, work: Awaitable[object]) -> str:
         asking = asyncio.ensure_future(work)
+        asking.add_done_callback(_heard)
         try:
             # Not asyncio.timeout, which waits on where giving up hangs too.
             done, _ = await asyncio.wait([asking], timeout=self._within_s)
@@ -73,6 +74,12 @@ class Readiness:
         if is_played_out(board):
             return "resting"
         return "stale" if is_stale(board, self.clock()) else "fresh"
+
+
+def _heard(asking: "asyncio.Future[object]") -> None:
+    """Take note of how asking ended: where it was given up, nobody else does."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def is_ready(checks: Checks) -> bool:

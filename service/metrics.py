@@ -10,12 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from mcp_server.calls import OK
 from schemas.vocabulary import RETENTION_MS, ErrorCode
@@ -87,7 +82,7 @@ class Metrics:
         """Count an hourly run."""
         self._runs.observe(seconds)
 
-    def committed(self, work: Pass) -> None:
+    def written(self, work: Pass) -> None:
         """Count what a pass published."""
         self._rows["universe"].inc(sum(row.published for row in work.changes))
         self._rows["alerts"].inc(len(work.alerts))

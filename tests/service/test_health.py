@@ -15,6 +15,7 @@ from store.protocol import StoreError
 from store.rows import Progress
 from store.sqlite import SqliteMarketStore
 from store.sqlite_access import SqliteAccessStore
+from tests.postgres.server import PostgresServer
 from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, stores
 from tests.sharing import served as served
 
@@ -123,6 +124,20 @@ async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_pa
         access.released.set()
     told = {"market_store": "ok", "access_store": "no answer", "state": "not computed yet"}
     assert checks == told
+
+
+@pytest.mark.clause("postgres")
+async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_on(
+    own_postgres: PostgresServer,
+):
+    async with stores(own_postgres.url()) as (market, access):
+        readiness = Readiness(Boards(market), access, Clock(), within_s=0.1)
+        with own_postgres.frozen():
+            frozen = await asyncio.wait_for(readiness.checks(), 10)
+        patient = Readiness(Boards(market), access, Clock(), within_s=10)
+        thawed = await asyncio.wait_for(patient.checks(), 30)
+    assert set(frozen.values()) == {"no answer", "unknown"}
+    assert thawed == {**WELL, "state": "not computed yet"}
 
 
 async def test_who_serves_nobody_is_not_asked_for_its_access_store(served: Served):
