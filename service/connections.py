@@ -4,12 +4,13 @@ uvicorn itself waits without end for the rest of a request and for a client that
 and takes a head of any length.
 """
 
+import asyncio
 import os
 import re
 import resource
 from asyncio import Transport
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from multiprocessing.reduction import DupFd
 from operator import attrgetter
 from socket import (
@@ -104,6 +105,18 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Capture nothing."""
         yield
+
+
+@asynccontextmanager
+async def served(config: uvicorn.Config, listener: Listener) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve beside the block; at its end, what is in flight is answered first."""
+    server = Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield serving
+    finally:
+        server.should_exit = True
+        await serving
 
 
 class AtOnce:

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from mcp_server.context import Board
 from mcp_server.dispatch import SERVER_VERSION
-from service.connections import BoundedProtocol, Listener, Server, listen, server_config
+from service.connections import BoundedProtocol, Listener, listen, served, server_config
 from service.health import HEADERS, Readiness, health_routes, is_ready
 from service.lifetime import beside
 from service.metrics import Metrics
@@ -54,7 +54,8 @@ class Operations(NamedTuple):
             await opened.enter_async_context(beside(watch_loop(metrics.lagged)))
             if self.listener is not None:
                 app = operations_app(readiness, counted_by(metrics, self.shared))
-                await opened.enter_async_context(_served(app, self.listener))
+                config = server_config(app, OperationsProtocol)
+                await opened.enter_async_context(served(config, self.listener))
             yield
 
 
@@ -83,17 +84,6 @@ class OperationsProtocol(BoundedProtocol):
     """A connection of the operator's, few enough to leave users theirs."""
 
     most = staticmethod(lambda: MOST_CONNECTIONS)
-
-
-@asynccontextmanager
-async def _served(app: Starlette, listener: Listener) -> AsyncIterator[None]:
-    server = Server(server_config(app, OperationsProtocol))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await serving
 
 
 def operations_app(readiness: Readiness, counted: Collector | CollectorRegistry) -> Starlette:

@@ -5,7 +5,6 @@ on the store, at once. A signal ends the command with status 0, whatever it is d
 """
 
 import asyncio
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
@@ -20,7 +19,7 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.manifest import manifest
 from service.billing import billing_note, unreachable
 from service.computing import computing
-from service.connections import Server, listen, server_config
+from service.connections import listen, served, server_config
 from service.heap import one_heap
 from service.lifetime import beside, stoppable
 from service.metrics import Metrics
@@ -53,10 +52,11 @@ async def serve(
             work = computing(settings, parts.market, indicators, clock, metrics)
             watching = operations.watching(metrics, readiness_of(parts, clock))
             async with watching, work if computes else nullcontext():
-                server = Server(server_config(app_of(settings, parts, clock, metrics)))
+                config = server_config(app_of(settings, parts, clock, metrics))
+                upkeep = Upkeep(parts.access, parts.provider, clock, asyncio.sleep)
                 tell(await welcome(settings, parts, clock))
-                async with beside(Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()):
-                    await _served(server, listener)
+                async with beside(upkeep.run()), served(config, listener) as serving:
+                    await asyncio.shield(serving)
     return 0
 
 
@@ -64,15 +64,6 @@ async def check_billing(parts: Parts) -> None:
     """Warn where nobody can buy at the moment; BillingSetupError where nobody ever could."""
     if (why := await unreachable(parts.provider)) is not None:
         log.warning("billing_unavailable", why=why)
-
-
-async def _served(server: Server, listener: socket.socket) -> None:
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await asyncio.shield(serving)
-    finally:
-        server.should_exit = True
-        await serving
 
 
 async def _first_key(
