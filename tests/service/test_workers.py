@@ -310,7 +310,8 @@ def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Serv
     ],
 )
 def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int) -> None:
-    with serving(folder) as service:
+    # Killed, it would leave the folder of its metrics.
+    with serving(folder, metrics_port="0") as service:
         process, children = service.running, service.children
         assert len(children) == 3
         if number in (signal.SIGINT, signal.SIGHUP):
