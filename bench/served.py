@@ -88,20 +88,21 @@ def settings(store: Store) -> dict[str, str]:
 
 @contextmanager
 def answering(
-    command: Sequence[str], store: Store, **given: Any
+    command: Sequence[str], store: Store, operations_port: int | None = None, **given: Any
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run what serves a store until the block ends; yield it and its address once it answers."""
-    port = free_port()
+    port, operations_port = free_port(), operations_port or free_port()
+    ports = {"SIGNALS_PORT": str(port), "SIGNALS_METRICS_PORT": str(operations_port)}
     url = f"http://127.0.0.1:{port}"
-    with process(command, settings(store) | {"SIGNALS_PORT": str(port)}, **given) as running:
+    with process(command, settings(store) | ports, **given) as running:
         until_answers(running, f"{url}/api/v1")
         yield running, url
 
 
 @contextmanager
-def serving(store: Store, *arguments: str) -> Iterator[Ours]:
+def serving(store: Store, *arguments: str, operations_port: int | None = None) -> Iterator[Ours]:
     """Serve a store by the real command; the store is changed by it."""
-    with answering([SIGNALS, "serve", *arguments], store) as (running, url):
+    with answering([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
         yield Ours(url, made_key(store), time.time_ns() // 1_000_000, running.pid)
 
 

@@ -6,6 +6,7 @@ does harm. What fails is logged and begun again from what the store holds.
 
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from time import perf_counter
 from typing import Final
 
 import structlog
@@ -35,13 +36,18 @@ class Loop:
         sleep: Callable[[float], Awaitable[object]],
         *,
         is_prepared: bool,
+        ran: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds."""
+        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
+
+        `ran` hears how many seconds each run took, without the passes for late assets.
+        """
         self._runs: Final = runs
         self._store: Final = store
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._is_prepared = is_prepared
+        self._ran: Final = ran
         self._has_resumed = False
         self._pruned_day = -1
 
@@ -77,8 +83,9 @@ class Loop:
             await self._run(self._runs.due)
 
     async def _run(self, due: int) -> None:
-        asked_at = self._clock()
+        asked_at, began = self._clock(), perf_counter()
         await self._runs.catch_up(due)
+        self._ran(perf_counter() - began)
         await self._take_late(due, asked_at)
         log.info("run", hour=instant(due * 1000), late=list(self._runs.late))
         if due // DAY_S != self._pruned_day:

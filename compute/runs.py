@@ -52,10 +52,11 @@ class Runs:
         indicators: Sequence[Indicator],
         clock: Callable[[], int],
         crews: Crews = here,
+        written: Callable[[Pass], None] = lambda work: None,
     ) -> None:
         """`clock` tells the wall clock (epoch ms), which the market clock of a source follows.
 
-        What the code outgrew is rebuilt by one of `crews`.
+        What the code outgrew is rebuilt by one of `crews`; `written` hears of each pass committed.
         """
         self._store: Final = store
         self._source: Final = source
@@ -63,6 +64,7 @@ class Runs:
         self._indicators: Final = tuple(indicators)
         self._restorer: Final = Restorer(store, universe, self._indicators, crews)
         self._wall_clock: Final = clock
+        self._written: Final = written
         self._committing: asyncio.Future[None] | None = None
 
     @property
@@ -180,12 +182,12 @@ class Runs:
             work = await self._committed(work, stepping)
             progressed(self._done, end)
         if work is not None:
-            await self._store.commit(work)
+            await self._commit(work)
         if self._done < end:
             empty = Pass(
                 market_ms(end), watermarks=self._watermarks(), written_at=self._written_at(end)
             )
-            await self._store.commit(empty)
+            await self._commit(empty)
             self._done = end
 
     def _begun(self) -> int:
@@ -202,7 +204,7 @@ class Runs:
         tickers = [row.ticker for row in self._deliveries.behind]
         work = await self._stepped(self._done, self._done, tickers)
         if work.bars or work.funding or work.carries:
-            await self._store.commit(work)
+            await self._commit(work)
 
     def _next_hour(self) -> int | None:
         """Return the first hour not yet run at which a bar, new or waiting, or an alert is due."""
@@ -210,11 +212,15 @@ class Runs:
         hours += self._desk.intake.waiting_for() + self._desk.alerts.waiting_for()
         return max(min(hours), self._done + HOUR_S) if hours else None
 
+    async def _commit(self, work: Pass) -> None:
+        await self._store.commit(work)
+        self._written(work)
+
     async def _committed(self, work: Pass | None, stepping: Awaitable[Pass]) -> Pass:
         """Commit a pass while the next one steps; both have ended when either fails."""
         if work is None:
             return await stepping
-        self._committing = asyncio.ensure_future(self._store.commit(work))
+        self._committing = asyncio.ensure_future(self._commit(work))
         try:
             return await stepping
         finally:

@@ -1,6 +1,7 @@
 """One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import structlog
@@ -20,6 +21,9 @@ from store.protocol import StoreError
 
 AnyTool = Tool[Any, Any]
 Arguments = Callable[[], Mapping[str, Any]]
+# Hears of each call its tool, what it came to (`OK` or the code of the refusal), and its seconds.
+Observed = Callable[[str, str, float], None]
+OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
 MOST_SPELLINGS, LONGEST_SPELLING = 1024, 256
@@ -48,9 +52,15 @@ class Asked(NamedTuple):
 class Calls:
     """Runs tools on a context for whoever is admitted."""
 
-    def __init__(self, admissions: Admissions, context: Context) -> None:
+    def __init__(
+        self,
+        admissions: Admissions,
+        context: Context,
+        observed: Observed = lambda tool, outcome, seconds: None,
+    ) -> None:
         self.context = context
         self._admissions = admissions
+        self._observed = observed
         self._asked: dict[tuple[str, str | bytes], Asked] = {}
 
     async def outcome(
@@ -60,6 +70,15 @@ class Calls:
 
         Where the `spelling` of two calls is equal, so are their `arguments`.
         """
+        began = perf_counter()
+        outcome = await self._outcome(tool, fields, spelling, arguments)
+        error = outcome.error
+        self._observed(tool.name, OK if error is None else error.code, perf_counter() - began)
+        return outcome
+
+    async def _outcome(
+        self, tool: AnyTool, fields: Fields, spelling: str | bytes, arguments: Arguments
+    ) -> Outcome:
         caller: Admitted | None = None
         try:
             if tool.keyed:

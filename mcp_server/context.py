@@ -123,6 +123,11 @@ class Boards:
         known = self._known()
         return None if known is None else known[1]
 
+    @property
+    def held(self) -> Board | None:
+        """The board that was read last, whatever the store holds by now."""
+        return None if self._held is None else self._held[1]
+
     async def past(self, at: int) -> Board | None:
         """Return the board that was served at a time (epoch ms), None before the first."""
         return computed_board(await self.store.snapshot_at(at), is_past=True)

@@ -56,15 +56,20 @@ class Dispatcher:
         self._tools = {tool.name: tool for tool in tools}
         self._listed = lru_cache(maxsize=2)(self._tools_list)
 
-    async def dispatched(self, message: Message, given: Fields) -> Dispatched:
-        """Return what a request came to; RpcError for what the protocol refuses."""
+    async def dispatched(
+        self, message: Message, given: Fields, request_id: bytes | None
+    ) -> Dispatched:
+        """Return what a request came to; RpcError for what the protocol refuses.
+
+        `request_id` is that of the HTTP request, which the result of a call repeats.
+        """
         try:
             if message.method != "tools/call":
                 return await self._result(message)
             params = _params(message)
             tool, arguments = self._tool(params), _arguments(params)
             outcome = await self._calls.outcome(tool, given, repr(arguments), lambda: arguments)
-            return Dispatched(_tool_result(outcome), outcome.quota)
+            return Dispatched(_tool_result(outcome, request_id), outcome.quota)
         except RpcError as error:
             error.request_id = message.request_id
             raise
@@ -119,13 +124,15 @@ def _arguments(params: Params) -> dict[str, Any]:
     return arguments
 
 
-def _tool_result(outcome: Outcome) -> tuple[bytes, ...]:
+def _tool_result(outcome: Outcome, request_id: bytes | None) -> tuple[bytes, ...]:
     """Return a tool's result; its `_meta` is what a model cannot see of the HTTP answer."""
     answer, error, quota = outcome
     members = answer.result if error is None else answer.refusal
     meta = [] if error is None else _refusal_meta(error)
     if quota is not None:
         meta.append(f'"signals/quota":{quota.text()}')
+    if request_id is not None:
+        meta.append(f'"signals/request_id":"{request_id.decode()}"')
     return b"{", members, b',"_meta":{%b}}' % ",".join(meta).encode()
 
 

@@ -15,6 +15,7 @@ from mcp_server.dispatch import Dispatcher
 from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_parts
 from mcp_server.transport import (
     JSON_TYPE,
+    REQUEST_ID,
     Fields,
     body_at_hand,
     check_media,
@@ -60,7 +61,8 @@ class McpEndpoint:
             if message.is_notification:
                 status, headers = 202, []
             else:
-                answer = await self._dispatcher.dispatched(message, given)
+                request_id = scope.get(REQUEST_ID)
+                answer = await self._dispatcher.dispatched(message, given, request_id)
                 headers += quota_headers(answer.quota)
                 parts = result_parts(message.request_id, answer.result)
         except RpcError as error:

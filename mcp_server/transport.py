@@ -24,6 +24,8 @@ NO_STORE = (b"cache-control", b"no-store")
 CLOSE = (b"connection", b"close")
 # Where the service's own server puts an `Exchange` beside what ASGI says of a request.
 EXCHANGE = "signals.exchange"
+# Where it puts the id of a request, which is plain ASCII; every answer has it as a header.
+REQUEST_ID = "signals.request_id"
 # Where the headers of a request, once read, are kept for who is asked next.
 _FIELDS = "signals.fields"
 

@@ -1,7 +1,8 @@
 """The serving side put together from parts that are handed in; it opens and closes nothing."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -18,7 +19,7 @@ from access.requests import AccessRequests
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import Webhooks
-from mcp_server.calls import Calls
+from mcp_server.calls import Calls, Observed
 from mcp_server.context import Boards, Context
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.gate import Gate
@@ -29,9 +30,11 @@ from rest_shim.failures import failure_handlers
 from rest_shim.purchases import Submissions
 from rest_shim.routes import Read, routes
 from rest_shim.webhooks import webhook_route
+from schemas.errors import ApiError
 from schemas.vocabulary import DAILY_LIMIT
+from service.health import Readiness, health_routes
 from store.access_protocol import AccessStore
-from store.protocol import MarketStore
+from store.protocol import MarketStore, StoreError
 from web.api_access import api_access_routes
 from web.asset_page import asset_page_routes
 from web.board import board_routes
@@ -42,6 +45,9 @@ from web.return_pages import return_page_routes
 from web.sign_in_pages import sign_in_routes
 from web.viewer import Sessions
 
+Sold = Callable[[str, str], None]
+Submit = Callable[[Any, str], Coroutine[Any, Any, Any]]
+
 
 def create_app(
     market: MarketStore,
@@ -51,6 +57,8 @@ def create_app(
     *,
     base_url: str,
     clock: Callable[[], int],
+    observed: Observed = lambda tool, outcome, seconds: None,
+    sold: Sold = lambda operation, outcome: None,
     daily_limit: int = DAILY_LIMIT,
     checkout_limit: Limit = DEFAULT_LIMIT,
     access_request_limit: Limit = DEFAULT_LIMIT,
@@ -62,7 +70,8 @@ def create_app(
 ) -> Starlette:
     """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
 
-    `outbox` is the folder that mail stays in, told to whoever signs in.
+    `outbox` is the folder that mail stays in, told to whoever signs in. `observed` hears of each
+    call, `sold` of each checkout and claim and what it came to.
 
     `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed; ValueError names
     one that is neither.
@@ -71,9 +80,9 @@ def create_app(
     docs = f"{base_url}/api/v1"
     admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
     context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
-    calls = Calls(admissions, context)
+    calls = Calls(admissions, context, observed)
     submissions = _submissions(
-        access, provider, clock, context, checkout_limit, access_request_limit
+        access, provider, clock, context, checkout_limit, access_request_limit, sold
     )
     sign_in = SignIn(
         access,
@@ -97,6 +106,7 @@ def create_app(
             *static_routes(),
             *board_routes(calls, sessions.viewer),
             *asset_page_routes(calls, sessions.viewer),
+            *health_routes(Readiness(context.boards, access, clock)),
             *_reports(access, provider, clock, calls),
         ],
         exception_handlers=failure_handlers(calls),
@@ -139,6 +149,7 @@ def _submissions(
     context: Context,
     checkout_limit: Limit,
     access_request_limit: Limit,
+    sold: Sold,
 ) -> Submissions:
     """Return who answers each of the purchase routes."""
     purchases = Purchases(
@@ -156,10 +167,28 @@ def _submissions(
         takes_special_use_email=provider.takes_special_use_email,
     )
     return {
-        CHECKOUT.operation_id: purchases.checkout,
-        CLAIM.operation_id: purchases.claim,
+        CHECKOUT.operation_id: _told("checkout", purchases.checkout, sold),
+        CLAIM.operation_id: _told("claim", purchases.claim, sold),
         REQUEST_ACCESS.operation_id: requests.put,
     }
+
+
+def _told(operation: str, submit: Submit, sold: Sold) -> Submit:
+    """Return the same submission, of which what it came to is told."""
+
+    async def answer(body: Any, address: str) -> Any:
+        try:
+            answer = await submit(body, address)
+        except ApiError as refusal:
+            sold(operation, refusal.code)
+            raise
+        except StoreError:
+            sold(operation, "unavailable")
+            raise
+        sold(operation, answer.status)
+        return answer
+
+    return answer
 
 
 def _checkout_pages(provider: Provider, calls: Calls) -> list[Route]:

@@ -15,11 +15,14 @@ import structlog
 
 from access.upkeep import Upkeep
 from compute.indicators.contract import Indicator
+from mcp_server.tools.registry import TOOLS_BY_NAME
 from service.computing import computing
 from service.heap import one_heap
 from service.lifetime import stoppable
 from service.logs import log_to_standard_error
-from service.parts import opened_parts
+from service.metrics import Metrics
+from service.operations import Operations
+from service.parts import opened_parts, readiness_of
 from service.settings import Settings
 from service.worker import end_with_parent
 
@@ -37,9 +40,13 @@ class Computer:
         indicators: Sequence[Indicator],
         clock: Callable[[], int],
         computes: bool,
+        operations: Operations,
     ) -> None:
-        """Start it, for the upkeep alone unless it `computes`; `clock` tells epoch milliseconds."""
-        self._given = settings, indicators, clock, computes
+        """Start it, for the upkeep alone unless it `computes`; `clock` tells epoch milliseconds.
+
+        It serves the operations port.
+        """
+        self._given = settings, indicators, clock, computes, operations
         self._has_caught_up = False
         self._start()
 
@@ -106,11 +113,12 @@ def _compute(
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
     computes: bool,
+    operations: Operations,
     parent: Connection,
 ) -> None:
     log_to_standard_error()
     try:
-        asyncio.run(_computed(settings, indicators, clock, computes, parent))
+        asyncio.run(_computed(settings, indicators, clock, computes, operations, parent))
     except Exception as error:
         # Where it failed is lost on the way to the parent, which raises it.
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
@@ -122,6 +130,7 @@ async def _computed(
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
     computes: bool,
+    operations: Operations,
     parent: Connection,
 ) -> None:
     """Compute until it is told to end; tell the parent once the store is caught up."""
@@ -130,9 +139,11 @@ async def _computed(
         stop = opened.enter_context(stoppable())
         end_with_parent()
         parts = await opened.enter_async_context(opened_parts(settings, clock))
+        metrics = Metrics(TOOLS_BY_NAME)
         with stop.ends():
-            work = computing(settings, parts.market, indicators, clock)
-            async with work if computes else nullcontext():
+            work = computing(settings, parts.market, indicators, clock, metrics)
+            watching = operations.watching(metrics, readiness_of(parts, clock))
+            async with watching, work if computes else nullcontext():
                 _tell(parent, None)
                 await Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()
 

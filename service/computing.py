@@ -17,11 +17,15 @@ from compute.runs import Runs
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.universe import load_universe
+from mcp_server.context import Boards
 from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
 from service.crews import reached_crews
+from service.health import Readiness
 from service.heap import one_heap, settle
 from service.lifetime import beside, stoppable
+from service.metrics import Metrics
+from service.operations import Operations, operations_port
 from service.settings import Settings
 from service.sources import opened_source
 from service.stores import open_market
@@ -43,10 +47,14 @@ async def compute(
     one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
+        operations = Operations(opened.enter_context(operations_port(settings)))
         market = await open_market(settings)
         opened.push_async_callback(market.close)
+        metrics = Metrics(())
         with stop.ends():
-            async with computing(settings, market, indicators, clock) as running:
+            work = computing(settings, market, indicators, clock, metrics)
+            watching = operations.watching(metrics, Readiness(Boards(market), None, clock))
+            async with watching, work as running:
                 tell(f"Computing on {settings.store_name}, every hour at minute :03.")
                 await asyncio.shield(running)
                 tell(OVER)
@@ -59,6 +67,7 @@ async def computing(
     market: MarketStore,
     indicators: Sequence[Indicator],
     clock: Callable[[], int],
+    metrics: Metrics,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
@@ -69,7 +78,7 @@ async def computing(
             await opened.aclose()
             opening = opened_source(settings, universe, market, clock)
             source = await opened.enter_async_context(opening)
-            return Runs(market, source, universe, indicators, clock, crews)
+            return Runs(market, source, universe, indicators, clock, crews, metrics.written)
 
         runs = await opened_runs()
         if settings.source == SimulatedSource.kind:
@@ -78,7 +87,13 @@ async def computing(
         if await _is_prepared(runs):
             is_long = settings.source == LiveSource.name
             catch_up = CatchUp(runs, market, clock, is_long=is_long)
-        async with beside(_run(catch_up, runs, opened_runs, market, clock)) as running:
+
+        def loop(runs: Runs, is_prepared: bool) -> Loop:
+            return Loop(
+                runs, market, clock, asyncio.sleep, is_prepared=is_prepared, ran=metrics.ran
+            )
+
+        async with beside(_run(catch_up, runs, opened_runs, market, loop)) as running:
             if catch_up is not None:
                 await catch_up.waited_for()
             yield running
@@ -99,23 +114,21 @@ async def _run(
     runs: Runs,
     opened_runs: Callable[[], Awaitable[Runs]],
     market: MarketStore,
-    clock: Callable[[], int],
+    loop: Callable[[Runs, bool], Loop],
 ) -> None:
     """Bring the store up to now, and then hour by hour for as long as it is let."""
     leads = catch_up is not None
     is_prepared = catch_up is not None and await catch_up.run()
     settle()
-    while not (leads and await _led(runs, market, clock, is_prepared)):
+    while not (leads and await _led(loop(runs, is_prepared))):
         runs = await _taken_over(market, opened_runs)
         leads, is_prepared = True, False
 
 
-async def _led(
-    runs: Runs, market: MarketStore, clock: Callable[[], int], is_prepared: bool
-) -> bool:
+async def _led(loop: Loop) -> bool:
     """Run hour by hour to the end; False where another process computes, or may by now."""
     try:
-        await Loop(runs, market, clock, asyncio.sleep, is_prepared=is_prepared).run()
+        await loop.run()
     except LockTakenError as error:
         log.warning("standing_by", reason=str(error))
         return False

@@ -4,24 +4,36 @@ uvicorn itself waits without end for the rest of a request and for a client that
 and takes a head of any length.
 """
 
+import asyncio
 import os
+import re
 import resource
 from asyncio import Transport
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from multiprocessing.reduction import DupFd
 from operator import attrgetter
-from socket import socket
+from socket import (
+    AF_INET,
+    IPPROTO_TCP,
+    SO_REUSEADDR,
+    SOCK_STREAM,
+    SOL_SOCKET,
+    getaddrinfo,
+    socket,
+)
 from typing import Any
 
 import uvicorn
+from structlog.contextvars import bind_contextvars
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
-from mcp_server.transport import CLOSE, EXCHANGE, HeaderList
+from mcp_server.transport import CLOSE, EXCHANGE, REQUEST_ID, HeaderList, fields
+from service.settings import SettingsError
 
 # Who connects while the service starts, or is busy, waits in it.
 QUEUE = 1024
@@ -31,6 +43,8 @@ RESERVED = 128
 MOST_CONNECTIONS = 10_000
 MOST_HEAD_BYTES = 64 * 1024
 UNANSWERED_S = 3
+# What a client may name its request; it is written into logs, headers and JSON as it stands.
+PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Listener(socket):
@@ -58,6 +72,51 @@ def most_connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
     return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
+
+
+def listen(host: str, port: int, settings: str = "SIGNALS_") -> Listener:
+    """Take a port before any work, so that an occupied one is told at once.
+
+    SettingsError names the two settings, which begin with `settings`.
+    """
+    listener: Listener | None = None
+    try:
+        found = getaddrinfo(host, port, type=SOCK_STREAM)
+        family, _, _, _, address = min(found, key=lambda place: place[0] != AF_INET)
+        # asyncio disables Nagle's delay only on sockets that name their protocol.
+        listener = Listener(family, SOCK_STREAM, IPPROTO_TCP)
+        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        raise SettingsError(
+            f"cannot listen on {host} port {port}: {error.strerror}; "
+            f"set {settings}PORT or {settings}HOST"
+        ) from None
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to `Stop`: uvicorn raises them again at its end, before the stores close."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing."""
+        yield
+
+
+@asynccontextmanager
+async def served(config: uvicorn.Config, listener: Listener) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve beside the block; at its end, what is in flight is answered first."""
+    server = Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield serving
+    finally:
+        server.should_exit = True
+        await serving
 
 
 class AtOnce:
@@ -127,11 +186,12 @@ class BoundedProtocol(HttpToolsProtocol):
     exchange_s = EXCHANGE_S
     most = staticmethod(most_connections)
     _awaits_head = True
-    _heads = _head_bytes = 0
+    _heads = _head_bytes = _begun_requests = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, at the cost of the longest waiting one where there are too many."""
         super().connection_made(transport)
+        self._name = os.urandom(8).hex().encode()
         self.begun = self.loop.time()
         self._expiry = self.loop.call_later(self.exchange_s, self._expire)
         taken = [held for held in self.connections if not held.transport.is_closing()]
@@ -177,10 +237,24 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Begin to answer a request, with shorter ways for a body and an answer that are ready."""
+        """Begin to answer a request, with shorter ways for a body and an answer that are ready.
+
+        Whoever answers it, the answer has its id, and so has what is logged meanwhile.
+        """
         scope: Any = cycle.scope
         scope[EXCHANGE] = AtOnce(self, cycle)
+        scope[REQUEST_ID] = request_id = self._id_of(scope)
+        cycle.default_headers = [*cycle.default_headers, (b"x-request-id", request_id)]
+        bind_contextvars(request_id=request_id.decode())
         super()._start_asgi_task(cycle, app)
+
+    def _id_of(self, scope: Any) -> bytes:
+        """Return the id of a request: its own where it brings a plain one."""
+        sent = fields(scope).get(b"x-request-id")
+        if sent is not None and PLAIN_ID.fullmatch(sent):
+            return sent
+        self._begun_requests += 1
+        return b"%b-%04x" % (self._name, self._begun_requests)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Let the answer be the last: the parser leaves what follows to another protocol."""

@@ -18,6 +18,7 @@ def log_to_standard_error() -> None:
     """Send every event there, stamped with level and time."""
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             mask_secrets,

@@ -8,9 +8,12 @@ from starlette.applications import Starlette
 
 from access.billing.provider import Provider
 from access.mail.mailer import Mailer
+from mcp_server.context import Boards
 from service.app import create_app
 from service.billing import open_billing
+from service.health import Readiness
 from service.mail import open_mailer, outbox_told
+from service.metrics import Metrics
 from service.setting_types import comma_separated
 from service.settings import Settings
 from service.stores import open_access, open_market
@@ -40,12 +43,21 @@ async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIte
         yield Parts(market, access, provider, open_mailer(settings))
 
 
-def app_of(settings: Settings, parts: Parts, clock: Callable[[], int]) -> Starlette:
+def readiness_of(parts: Parts, clock: Callable[[], int]) -> Readiness:
+    """Return what tells whether a process can work that has these open."""
+    return Readiness(Boards(parts.market), parts.access, clock)
+
+
+def app_of(
+    settings: Settings, parts: Parts, clock: Callable[[], int], metrics: Metrics
+) -> Starlette:
     """Return the ASGI app over open parts."""
     return create_app(
         *parts,
         base_url=settings.address,
         clock=clock,
+        observed=metrics.called,
+        sold=metrics.sold,
         daily_limit=settings.daily_limit,
         checkout_limit=settings.checkout_limit,
         access_request_limit=settings.access_request_limit,

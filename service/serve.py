@@ -5,41 +5,33 @@ on the store, at once. A signal ends the command with status 0, whatever it is d
 """
 
 import asyncio
-import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, closing, nullcontext
 from pathlib import Path
 
 import structlog
-import uvicorn
 
 from access.keys import Keys
 from access.upkeep import Upkeep
 from compute.indicators.contract import Indicator
+from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.manifest import manifest
 from service.billing import billing_note, unreachable
 from service.computing import computing
-from service.connections import Listener, server_config
+from service.connections import listen, served, server_config
 from service.heap import one_heap
 from service.lifetime import beside, stoppable
 from service.mail import mail_note
-from service.parts import Parts, app_of, opened_parts
-from service.settings import Settings, SettingsError
+from service.metrics import Metrics
+from service.operations import Operations, operations_port
+from service.parts import Parts, app_of, opened_parts, readiness_of
+from service.settings import Settings
 from service.telling import tell
 from store.access_protocol import AccessStore
 from store.addresses import is_loopback
 
 log = structlog.get_logger("service")
-
-
-class Server(uvicorn.Server):
-    """Leaves signals to `Stop`: uvicorn raises them again at its end, before the stores close."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture nothing."""
-        yield
 
 
 async def serve(
@@ -53,53 +45,27 @@ async def serve(
     one_heap()
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
-        listener = opened.enter_context(closing(listen(settings)))
+        listener = opened.enter_context(closing(listen(settings.host, settings.port)))
+        operations = Operations(opened.enter_context(operations_port(settings)))
         parts = await opened.enter_async_context(opened_parts(settings, clock))
+        metrics = Metrics(TOOLS_BY_NAME)
         with stop.ends():
             await check_billing(parts)
-            work = computing(settings, parts.market, indicators, clock)
-            async with work if computes else nullcontext():
-                server = Server(server_config(app_of(settings, parts, clock)))
+            work = computing(settings, parts.market, indicators, clock, metrics)
+            watching = operations.watching(metrics, readiness_of(parts, clock))
+            async with watching, work if computes else nullcontext():
+                config = server_config(app_of(settings, parts, clock, metrics))
+                upkeep = Upkeep(parts.access, parts.provider, clock, asyncio.sleep)
                 tell(await welcome(settings, parts, clock))
-                async with beside(Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()):
-                    await _served(server, listener)
+                async with beside(upkeep.run()), served(config, listener) as serving:
+                    await asyncio.shield(serving)
     return 0
-
-
-def listen(settings: Settings) -> Listener:
-    """Take the port before any work, so that an occupied one is told at once."""
-    listener: Listener | None = None
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda place: place[0] != socket.AF_INET)
-        # asyncio disables Nagle's delay only on sockets that name their protocol.
-        listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise SettingsError(
-            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; "
-            "set SIGNALS_PORT or SIGNALS_HOST"
-        ) from None
-    return listener
 
 
 async def check_billing(parts: Parts) -> None:
     """Warn where nobody can buy at the moment; BillingSetupError where nobody ever could."""
     if (why := await unreachable(parts.provider)) is not None:
         log.warning("billing_unavailable", why=why)
-
-
-async def _served(server: Server, listener: socket.socket) -> None:
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await asyncio.shield(serving)
-    finally:
-        server.should_exit = True
-        await serving
 
 
 async def _first_key(

@@ -44,6 +44,15 @@ class Settings(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8000, ge=1, le=65535, description="Port to listen on.")
+    metrics_host: str = Field(
+        default="127.0.0.1", description="Address on which /metrics, /healthz and /readyz listen."
+    )
+    metrics_port: int = Field(
+        default=9464,
+        ge=0,
+        le=65535,
+        description="Port of /metrics, /healthz and /readyz for the operator; 0 turns it off.",
+    )
     database_url: DatabaseUrl = Field(
         default=SecretStr("sqlite:///signals.db"),
         description="Where everything is kept: sqlite:///PATH, and PATH-access beside it, or "

@@ -13,7 +13,11 @@ from multiprocessing import parent_process
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from service.lifetime import beside
 from service.logs import log_to_standard_error
+from service.metrics import Metrics
+from service.operations import watch_loop
 from service.parts import app_of, opened_parts
 from service.settings import Settings
 
@@ -38,8 +42,12 @@ class Worker:
         log_to_standard_error()
         end_with_parent()
         await receive()
-        async with opened_parts(self._settings, self._clock) as parts:
-            self._app = app_of(self._settings, parts, self._clock)
+        metrics = Metrics(TOOLS_BY_NAME)
+        async with (
+            opened_parts(self._settings, self._clock) as parts,
+            beside(watch_loop(metrics.lagged)),
+        ):
+            self._app = app_of(self._settings, parts, self._clock, metrics)
             gc.collect()
             gc.freeze()
             await send({"type": "lifespan.startup.complete"})

@@ -3,8 +3,8 @@
 uvicorn's own supervisor starts those that serve, replaces one that dies, and hears the signals.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, closing, contextmanager
 from socket import socket
 
 import structlog
@@ -14,10 +14,12 @@ from uvicorn.supervisors import Multiprocess
 
 from compute.indicators.contract import Indicator
 from service.computer import Computer, deaf_to_terminals
-from service.connections import server_config
+from service.connections import listen, server_config
 from service.lifetime import stoppable
+from service.metrics import counted_together
+from service.operations import Operations, operations_port
 from service.parts import opened_parts
-from service.serve import check_billing, listen, welcome
+from service.serve import check_billing, welcome
 from service.settings import Settings
 from service.telling import tell
 from service.worker import Worker
@@ -45,18 +47,30 @@ async def serve_by_workers(
     """
     async with AsyncExitStack() as opened:
         stop = opened.enter_context(stoppable())
-        listener = opened.enter_context(closing(listen(settings)))
+        listener = opened.enter_context(closing(listen(settings.host, settings.port)))
+        operations = opened.enter_context(shared_operations(settings))
         with stop.ends():
             async with opened_parts(settings, clock) as parts:
                 await check_billing(parts)
                 is_first_start = (await parts.market.progress()).market_time is None
-                computer = Computer(settings, indicators, clock, computes)
+                computer = Computer(settings, indicators, clock, computes, operations)
                 opened.callback(computer.end)
                 if is_first_start:
                     await computer.caught_up()
                 tell(await welcome(settings, parts, clock))
             return Supervisor(settings, workers, clock, listener, computer).supervise()
     return 0
+
+
+@contextmanager
+def shared_operations(settings: Settings) -> Iterator[Operations]:
+    """Take the operations port for the process that computes, which tells of all of them there."""
+    with operations_port(settings) as listener:
+        if listener is None:
+            yield Operations(None)
+            return
+        with counted_together() as folder:
+            yield Operations(listener, folder)
 
 
 class Supervisor(Multiprocess):

@@ -26,6 +26,7 @@ from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.app import create_app
 from service.connections import BoundedProtocol, server_config
+from service.metrics import Metrics
 from store.access_protocol import AccessStore
 from store.postgres import PostgresMarketStore
 from store.postgres_access import PostgresAccessStore
@@ -334,9 +335,11 @@ async def serving(
     daily_limit: int = DAILY_LIMIT,
     submissions: Limit = DEFAULT_LIMIT,
     kind: type[SqliteMarketStore] = SqliteMarketStore,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or Clock(), Mailbox()
+    metrics = metrics or Metrics(TOOLS_BY_NAME)
     async with stores(place, kind) as (market, access):
         if published is not None:
             await seed(market, published)
@@ -350,6 +353,8 @@ async def serving(
                 mailbox,
                 base_url=base_url,
                 clock=clock,
+                observed=metrics.called,
+                sold=metrics.sold,
                 daily_limit=daily_limit,
                 checkout_limit=submissions,
                 access_request_limit=submissions,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import FAILED, PAGE, main, measured, modules
+from bench.beside import Gets, asking_for, median_pair
 from bench.calls import STATE, STATE_OF_ONE, USAGE, must_be_equal, sampled
 from bench.generator import generated, is_whole
 from bench.latency import during
@@ -182,6 +183,24 @@ async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, aske
 )
 def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
     assert is_whole(bytearray(seen)) is whole
+
+
+async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_bench(served):
+    gets = Gets("pages", paths=("/healthz",), operations=("/readyz",))
+    addresses = gets.addresses(served.base_url, served.base_url)
+    assert addresses == [f"{served.base_url}/healthz", f"{served.base_url}/readyz"]
+
+    def ask(addresses: list[str]) -> None:
+        with asking_for(addresses):
+            pass
+
+    await asyncio.to_thread(ask, addresses)
+    with pytest.raises(SystemExit, match="404"):
+        await asyncio.to_thread(ask, [*addresses, f"{served.base_url}/nothing"])
+
+
+def test_of_pairs_the_one_of_the_median_ratio_is_told():
+    assert median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
 
 
 def test_calls_that_waited_within_a_run_are_its_calls():

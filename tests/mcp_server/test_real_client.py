@@ -47,4 +47,5 @@ async def test_the_sdks_client_reads_what_is_left_and_when_to_come_back(tmp_path
         "signals/status": 429,
         "signals/retry_after_seconds": 42_820,
         "signals/quota": answered.meta["signals/quota"],
+        "signals/request_id": spent.meta["signals/request_id"],
     }

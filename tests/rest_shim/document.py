@@ -12,7 +12,16 @@ from tests.serving import Served
 
 Part = dict[str, Any]
 
-PAGES = ("/assets/", "/docs", "/sandbox/", "/settings", "/sign-", "/web/")
+PAGES = (
+    "/assets/",
+    "/docs",
+    "/healthz",
+    "/readyz",
+    "/sandbox/",
+    "/settings",
+    "/sign-",
+    "/web/",
+)
 
 
 class Document:
@@ -77,7 +86,7 @@ async def served_document(served: Served) -> Document:
 def served_operations(served: Served) -> list[tuple[str, str]]:
     """Return method and path of every route of the API; the MCP endpoint judges methods itself.
 
-    Pages are for people, not part of it.
+    Pages are for people and probes for the operator, not part of it.
     """
     return [
         (method, route.path)

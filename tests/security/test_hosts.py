@@ -16,6 +16,7 @@ PAGES = [
     ("GET", "/sandbox/checkout/x"),
     ("POST", "/sandbox/checkout/x"),
 ]
+PROBES = [("GET", "/healthz"), ("GET", "/readyz")]
 FOREIGN_HOSTS = [
     *("localhost.", "localhost.:80", "127.1", "127.0.0.2", "0.0.0.0", "2130706433", "0x7f.0.0.1"),
     *("[::ffff:127.0.0.1]", "[0:0:0:0:0:0:0:1]", "[::1", "::1", "[::1]evil.example", "[]"),
@@ -79,7 +80,7 @@ async def test_an_origin_that_only_looks_like_ours_is_refused(served: Served, or
 
 
 async def test_pages_and_unknown_paths_are_kept_from_others_too(served: Served):
-    for method, path in [*PAGES, ("GET", "/nothing"), ("GET", "/")]:
+    for method, path in [*PAGES, *PROBES, ("GET", "/nothing"), ("GET", "/")]:
         for name, value, status in (
             ("Host", "evil.example", 421),
             ("Origin", "https://evil.example", 403),

@@ -37,6 +37,8 @@ def environment(folder: Path, **settings: str) -> dict[str, str]:
         **kept,
         "PYTHONPATH": str(ROOT),
         "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
+        # Many services run at a time, and one port is for one of them.
+        "SIGNALS_METRICS_PORT": "0",
         **given,
     }
 

@@ -25,6 +25,7 @@ AGENTS = (ROOT / "docs" / "agents.md").read_text()
 SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", AGENTS, re.DOTALL)]
 CALLS, ANSWERS = SHOWN[::2], SHOWN[1::2]
 SIZED = [(STATE, {}), (SIGNALS, {"limit": 200})]
+REQUEST_ID = "1f0c9d7e5b3a2c48-0002"
 SHORT_NAMES = {tool.name.removeprefix("signals_get_"): tool for tool in TOOLS}
 
 
@@ -37,7 +38,8 @@ def results() -> list[dict[str, Any]]:
             async with serving(Path(folder)) as served:
                 await fill(served.market)
                 asked = [(call["name"], call["arguments"]) for call in CALLS]
-                results = [await served.call(*one) for one in [*asked, *SIZED]]
+                headers = {**served.key_headers, "X-Request-Id": REQUEST_ID}
+                results = [await served.call(*one, headers) for one in [*asked, *SIZED]]
                 text = json.dumps(results).replace(served.base_url, "http://127.0.0.1:8000")
         answers: list[dict[str, Any]] = json.loads(text)
         return answers

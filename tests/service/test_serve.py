@@ -299,17 +299,18 @@ class MovedClock:
         return self.now_ms
 
 
-def settings_of(folder: Path) -> Settings:
-    given = environment(folder, port=free_port(), universe=str(folder / "universe.toml"))
+def settings_of(folder: Path, **settings: str) -> Settings:
+    universe = str(folder / "universe.toml")
+    given = environment(folder, port=free_port(), universe=universe, **settings)
     return Settings.read({n: v for n, v in given.items() if n.startswith("SIGNALS_")})
 
 
 @asynccontextmanager
 async def served_here(
-    folder: Path, clock: MovedClock
+    folder: Path, clock: MovedClock, **settings_given: str
 ) -> AsyncIterator[tuple[str, asyncio.Task[int]]]:
     """Serve a folder's simulated market in this process, to SIGTERM if nothing ends it before."""
-    settings = settings_of(folder)
+    settings = settings_of(folder, **settings_given)
     serving = asyncio.create_task(serve(settings, INDICATORS, clock))
     await asyncio.sleep(0)
     address = f"{settings.address}/api/v1"

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from service.serve import listen
+from service.connections import listen
 from service.settings import Settings
 from service.worker import Worker
 from service.workers import worker_config
@@ -30,6 +30,7 @@ from tests.bad_inputs import STATE
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import Connection, connected, stored
+from tests.service.test_operations import place, samples
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -78,10 +79,11 @@ def stopped(*processes: int) -> Iterator[None]:
 class Service:
     """The running command, its address and its processes."""
 
-    def __init__(self, folder: Path, port: str, process: Running) -> None:
+    def __init__(self, folder: Path, port: str, operations: str, process: Running) -> None:
         self.folder = folder
         self.port = int(port)
         self.api = f"http://127.0.0.1:{port}/api/v1"
+        self.operations = f"http://127.0.0.1:{operations}"
         self.running = process
         self.computing = int((folder / LOCK).read_text())
 
@@ -115,12 +117,13 @@ class Service:
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[Service]:
     port, source = free_port(), f"files:{folder / 'bars'}"
-    given = {"source": source, "port": port, **settings}
+    operations = free_port()
+    given = {"source": source, "port": port, "metrics_port": operations, **settings}
     (folder / LOCK).unlink(missing_ok=True)
     with running(folder, "serve", "--workers", "2", **given) as process:
         process.says("Listening on ")
         until(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text().endswith("\n"))
-        service = Service(folder, port, process)
+        service = Service(folder, port, operations, process)
         until(lambda: len(service.workers) == 2)
         assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
         yield service
@@ -240,7 +243,7 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
     config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
     turns = []
     with ExitStack() as opened:
-        bound = opened.enter_context(listen(Settings.read({"SIGNALS_PORT": free_port()})))
+        bound = opened.enter_context(listen("127.0.0.1", int(free_port())))
         loop = asyncio.get_running_loop()
         async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
             for _ in range(10):
@@ -280,6 +283,23 @@ def test_killed_processes_are_begun_again_while_others_serve(service: Service) -
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
+@pytest.mark.clause("monitoring")
+def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Service) -> None:
+    def counted() -> float:
+        seen = samples(httpx.get(f"{service.operations}/metrics", timeout=WITHIN_S).text)
+        return seen[place("signals_calls_total", tool="signals_get_usage", outcome="ok")]
+
+    api_key, before = service.new_key(), counted()
+    service.of_each_worker("/usage", api_key)
+    assert counted() == before + 2
+    os.kill(service.workers[0], signal.SIGKILL)
+    service.running.says("serving_again")
+    until(lambda: len(service.workers) == 2)
+    service.of_each_worker("/usage", api_key)
+    assert counted() == before + 4
+    assert httpx.get(f"{service.operations}/readyz", timeout=WITHIN_S).status_code == 200
+
+
 @pytest.mark.parametrize(
     "number",
     [
@@ -290,7 +310,8 @@ def test_killed_processes_are_begun_again_while_others_serve(service: Service) -
     ],
 )
 def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int) -> None:
-    with serving(folder) as service:
+    # Killed, it would leave the folder of its metrics.
+    with serving(folder, metrics_port="0") as service:
         process, children = service.running, service.children
         assert len(children) == 3
         if number in (signal.SIGINT, signal.SIGHUP):

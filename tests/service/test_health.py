@@ -1,0 +1,157 @@
+"""/healthz and /readyz: what a probe is told of a service that is well, late or without stores."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from mcp_server.context import Boards
+from service.health import Readiness
+from store.access_rows import Notice
+from store.protocol import StoreError
+from store.rows import Progress
+from store.sqlite import SqliteMarketStore
+from store.sqlite_access import SqliteAccessStore
+from tests.postgres.server import PostgresServer
+from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, stores
+from tests.sharing import served as served
+
+pytestmark = pytest.mark.clause("monitoring")
+
+WELL = {"market_store": "ok", "access_store": "ok", "state": "fresh"}
+
+
+async def readyz(served: Served) -> tuple[int, dict[str, str]]:
+    response = await served.client.get("/readyz")
+    told = response.json()
+    assert told["status"] == ("ready" if response.status_code == 200 else "not ready")
+    return response.status_code, told["checks"]
+
+
+async def test_a_probe_needs_no_key_is_never_stored_and_counts_nothing(served_alone: Served):
+    served = served_alone
+    for path in ("/healthz", "/readyz"):
+        answer = await served.client.get(path, headers=served.key_headers)
+        head = await served.client.head(path, headers=served.key_headers)
+        assert (answer.status_code, head.status_code, head.content) == (200, 200, b"")
+        assert answer.headers["cache-control"] == head.headers["cache-control"] == "no-store"
+    assert (await served.client.get("/healthz")).json() == {"status": "ok"}
+    (key,) = await served.keys.list()
+    assert key.last_used_at is None
+
+
+async def test_a_fresh_state_over_stores_that_answer_is_ready(served: Served):
+    assert await readyz(served) == (200, WELL)
+
+
+async def test_a_state_that_missed_its_update_is_not_ready_until_it_is_computed(
+    served_alone: Served,
+):
+    served_alone.clock.now = NOON + 2 * HOUR_MS
+    assert await readyz(served_alone) == (503, {**WELL, "state": "stale"})
+    assert (await served_alone.client.get("/healthz")).status_code == 200
+
+
+async def test_nothing_computed_yet_is_not_ready(served_empty: Served):
+    assert await readyz(served_empty) == (503, {**WELL, "state": "not computed yet"})
+
+
+async def test_a_recording_that_is_played_out_rests_and_is_ready(tmp_path: Path):
+    async with serving(tmp_path, coverage("recorded", NOON), clock=Clock(NOON * 2)) as served:
+        assert await readyz(served) == (200, {**WELL, "state": "resting"})
+
+
+class LostMarket(SqliteMarketStore):
+    """A market store whose database is gone."""
+
+    async def progress(self) -> Progress:
+        raise StoreError("the database is gone")
+
+
+class HangingMarket(SqliteMarketStore):
+    """A market store whose database never answers."""
+
+    async def progress(self) -> Progress:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class HangingAccess(SqliteAccessStore):
+    """An access store that never answers, nor lets go of who gives up."""
+
+    released: asyncio.Event
+
+    async def notices(self) -> list[Notice]:
+        self.released = asyncio.Event()
+        while not self.released.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.released.wait()
+        return []
+
+
+@asynccontextmanager
+async def hanging_access(folder: Path) -> AsyncIterator[HangingAccess]:
+    store = await HangingAccess.open(folder / "hanging.db-access")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_a_store_that_is_gone_is_not_reachable_and_the_state_unknown(tmp_path: Path):
+    async with serving(tmp_path, coverage(), kind=LostMarket) as served:
+        told = {"market_store": "not reachable", "access_store": "ok", "state": "unknown"}
+        assert await readyz(served) == (503, told)
+        assert (await served.client.get("/healthz")).status_code == 200
+
+
+async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
+    async with stores(tmp_path, HangingMarket) as (market, access):
+        readiness = Readiness(Boards(market), access, Clock(), within_s=0.01)
+        checks = await asyncio.wait_for(readiness.checks(), 10)
+    told = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
+    assert checks == told
+
+
+async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_path: Path):
+    async with stores(tmp_path) as (market, _), hanging_access(tmp_path) as access:
+        checks = await asyncio.wait_for(
+            Readiness(Boards(market), access, Clock(), within_s=0.01).checks(), 10
+        )
+        access.released.set()
+    told = {"market_store": "ok", "access_store": "no answer", "state": "not computed yet"}
+    assert checks == told
+
+
+@pytest.mark.clause("postgres")
+async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_on(
+    own_postgres: PostgresServer,
+):
+    async with stores(own_postgres.url()) as (market, access):
+        readiness = Readiness(Boards(market), access, Clock(), within_s=0.1)
+        with own_postgres.frozen():
+            frozen = await asyncio.wait_for(readiness.checks(), 10)
+        patient = Readiness(Boards(market), access, Clock(), within_s=10)
+        thawed = await asyncio.wait_for(patient.checks(), 30)
+    assert set(frozen.values()) == {"no answer", "unknown"}
+    assert thawed == {**WELL, "state": "not computed yet"}
+
+
+async def test_who_serves_nobody_is_not_asked_for_its_access_store(served: Served):
+    checks = await Readiness(Boards(served.market), None, served.clock).checks()
+    assert checks == {"market_store": "ok", "state": "fresh"}
+
+
+async def test_a_probe_by_another_name_is_refused_on_the_main_port(served: Served):
+    refused = await served.client.get("/readyz", headers={"Host": "10.0.0.7:8000"})
+    assert refused.status_code == 421
+
+
+async def test_a_probe_may_only_look(served: Served):
+    answers: list[httpx.Response] = [
+        await served.client.post(path) for path in ("/healthz", "/readyz")
+    ]
+    assert [answer.status_code for answer in answers] == [405, 405]
