@@ -65,9 +65,9 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     clock = Clock(NOON)
     billing = HeldBilling(clock)
     async with opened(tmp_path / "access.db") as store:
-        yield Counter(
-            Shop(store, clock, billing), billing, MemberKeys(store, billing, clock), tmp_path
-        )
+        shop = Shop(store, clock, billing)
+        members = MemberKeys(store, billing, shop.claims, clock)
+        yield Counter(shop, billing, members, tmp_path)
 
 
 async def refused(doing: object, status: int, words: str) -> None:
