@@ -14,7 +14,7 @@ from starlette.routing import Route
 from access.billing.provider import Standing
 from access.keys import MAX_LABEL
 from access.member_billing import MemberBilling
-from access.member_keys import MOST_LIVE_KEYS, MemberKeys, Plan
+from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
 from mcp_server.calls import Calls
 from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
@@ -74,6 +74,7 @@ class _ApiAccess:
             manages=self._billing.manages,
             daily_limit=self._daily_limit,
             most_keys=MOST_LIVE_KEYS,
+            most_new_keys=MOST_NEW_KEYS,
             longest_label=MAX_LABEL,
         )
 
