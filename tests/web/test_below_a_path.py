@@ -60,26 +60,24 @@ async def signed_in(served: Served, client: httpx.AsyncClient) -> httpx.Response
     return await client.post(link)
 
 
-async def walked(client: httpx.AsyncClient, start: str, pages: int = 20) -> set[str]:
-    """Follow links from a page to others of the service; return the paths of those that there were.
+def links_of(answer: httpx.Response) -> set[str]:
+    """Return the addresses that a page leads to or rests on."""
+    page = Page(answer)
+    links = [one.get("href") for tag in ("a", "link") for one in page.all(tag)]
+    links += [script["src"] for script in page.all("script")]
+    return {urljoin(str(answer.url), link).partition("#")[0] for link in links if link}
 
-    Whatever a page links or rests on must be there.
-    """
-    waiting, seen = [start], set[str]()
+
+async def walked(client: httpx.AsyncClient, start: str, pages: int = 20) -> set[str]:
+    """Follow links from a page within the service, all of which must be there; return the paths."""
+    waiting, seen = [str(client.base_url.join(start))], set[str]()
     while waiting and len(seen) < pages:
         answer = await client.get(waiting.pop(0))
         assert answer.status_code == 200, answer.url
         seen.add(answer.url.path)
         if answer.headers["content-type"].startswith("text/html"):
-            links = [
-                str(link.get("href")) for tag in ("a", "link") for link in Page(answer).all(tag)
-            ]
-            links += [str(script["src"]) for script in Page(answer).all("script")]
-            found = {urljoin(str(answer.url), link).partition("#")[0] for link in links}
-            own = sorted(link for link in found if link.startswith(str(client.base_url)))
-            waiting += [
-                link for link in own if link not in waiting and httpx.URL(link).path not in seen
-            ]
+            own = {link for link in links_of(answer) if link.startswith(str(client.base_url))}
+            waiting += sorted(link for link in own if httpx.URL(link).path not in seen)
     return seen
 
 
