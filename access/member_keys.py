@@ -67,7 +67,7 @@ class MemberKeys:
         """Make a key of a membership and return it, the only time it is shown.
 
         ApiError 400 for a bad label, 404 for somebody else's membership, 409 where it has ended,
-        has as many live keys as it may, or had that many made of late.
+        has as many live keys as it may, or makes no more today.
         """
         held, named = await self._own(email, membership_id), checked_label(label)
         if not self._is_live(held):
@@ -77,7 +77,7 @@ class MemberKeys:
         if not await self._store.create_member_key(held.id, hash_key(api_key), named, now, most):
             raise _conflict(
                 f"A membership has at most {MOST_LIVE_KEYS} live keys, and at most {MOST_NEW_KEYS} "
-                "new ones in 24 hours. Revoke one that you no longer use, then create another"
+                "new ones in 24 hours. Revoke one that you no longer use, or come back tomorrow"
             )
         return api_key
 
