@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from access.billing.provider import Paid, Payment, Provider
+from access.asked import Asked, word_of
+from access.billing.provider import Ended, Paid, Payment, Provider
 from access.keys import hash_key, new_key
-from access.payments import Payments
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, mailbox
 
@@ -14,17 +14,21 @@ MOST_ASKED = 5
 
 
 class Claims:
-    """The claims of one access store towards one provider; `clock` tells epoch ms."""
+    """The claims of one access store towards one provider; `clock` tells epoch ms.
+
+    A process has one, as at most one check of a checkout runs at a time. A word other than paid is
+    repeated for as long as the provider holds it.
+    """
 
     def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
         self._store = store
         self._provider = provider
-        self._payments = Payments(provider, clock)
         self._clock = clock
+        self._words = Asked[Payment](clock, self._holds_ms)
 
     async def word(self, claim: ClaimRow) -> Payment:
         """Return the processor's word on a claim; ApiError 503 where it cannot be asked."""
-        return await self._payments.word(claim)
+        return await self._words.answer(claim.id, lambda: self._ask(claim))
 
     async def paid_by(self, email: str) -> list[tuple[ClaimRow, Paid]]:
         """Return what a mailbox paid for and nobody redeemed, newest first.
@@ -57,3 +61,13 @@ class Claims:
         if not await self._store.redeem(claim, member, hash_key(api_key), now):
             return None
         return api_key
+
+    async def _ask(self, claim: ClaimRow) -> Payment:
+        provider = self._provider
+        begun_with = (claim.provider, claim.mode)
+        if provider.mode is not None and begun_with != (provider.name, provider.mode):
+            return Ended(f"was begun in {claim.mode} mode with another payment processor")
+        return await word_of(provider.payment(claim))
+
+    def _holds_ms(self, said: Payment) -> int:
+        return 0 if isinstance(said, Paid) else self._provider.pending_holds_ms

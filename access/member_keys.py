@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from access.billing.provider import Provider
 from access.claims import Claims
@@ -9,9 +10,13 @@ from access.keys import MAX_LABEL, hash_key, is_label, new_key
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
-from store.access_rows import ClaimRow, HeldKey, HeldMembership
+from store.access_rows import ClaimRow, HeldKey, HeldMembership, MostKeys
 
 MOST_LIVE_KEYS = 3
+# Of a membership in any 24 hours, as each key has a quota of its own.
+MOST_NEW_KEYS = 10
+# How many keys that are of no use any more are told of.
+REVOKED_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +34,21 @@ class Plan:
 
     @property
     def revoked_keys(self) -> list[HeldKey]:
-        """The keys that are of no use any more."""
-        return [held for held in self.keys if held.key.revoked_at is not None]
+        """The few that were revoked last, newest first."""
+        revoked = [(held.key.revoked_at, held) for held in self.keys if held.key.revoked_at]
+        revoked.sort(key=itemgetter(0), reverse=True)
+        return [held for _, held in revoked[:REVOKED_TOLD]]
 
 
 class MemberKeys:
     """The members' hands on the keys of one access store; `clock` tells epoch ms."""
 
-    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, store: AccessStore, provider: Provider, claims: Claims, clock: Callable[[], int]
+    ) -> None:
         self._store = store
         self._provider = provider
-        self._claims = Claims(store, provider, clock)
+        self._claims = claims
         self._clock = clock
 
     async def is_member(self, email: str) -> bool:
@@ -57,19 +66,18 @@ class MemberKeys:
     async def create(self, email: str, membership_id: int, label: str) -> str:
         """Make a key of a membership and return it, the only time it is shown.
 
-        ApiError 400 for a bad label, 404 for somebody else's membership, 409 where it has ended or
-        has as many live keys as it may.
+        ApiError 400 for a bad label, 404 for somebody else's membership, 409 where it has ended,
+        has as many live keys as it may, or makes no more today.
         """
         held, named = await self._own(email, membership_id), checked_label(label)
         if not self._is_live(held):
             raise _conflict("This membership has ended, or is of another billing mode")
-        api_key = new_key()
-        if not await self._store.create_member_key(
-            held.id, hash_key(api_key), named, self._clock(), MOST_LIVE_KEYS
-        ):
+        api_key, now = new_key(), self._clock()
+        most = MostKeys(MOST_LIVE_KEYS, MOST_NEW_KEYS, since=now - DAY_MS)
+        if not await self._store.create_member_key(held.id, hash_key(api_key), named, now, most):
             raise _conflict(
-                f"A membership has at most {MOST_LIVE_KEYS} live keys. Revoke one that you no "
-                "longer use, then create another"
+                f"A membership has at most {MOST_LIVE_KEYS} live keys, and at most {MOST_NEW_KEYS} "
+                "new ones in 24 hours. Revoke one that you no longer use, or come back tomorrow"
             )
         return api_key
 

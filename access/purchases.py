@@ -4,10 +4,10 @@ import secrets
 from collections.abc import Callable
 from hashlib import sha256
 
+from access.asked import word_of
 from access.billing.provider import Ended, Order, Paid, Provider
 from access.claims import Claims
 from access.email import checked_email
-from access.payments import word_of
 from access.plan import PRICE_USD
 from access.throttle import Throttle
 from schemas.errors import ApiError
@@ -37,6 +37,7 @@ class Purchases:
         self,
         store: AccessStore,
         provider: Provider,
+        claims: Claims,
         throttle: Throttle,
         clock: Callable[[], int],
         *,
@@ -45,7 +46,7 @@ class Purchases:
     ) -> None:
         self._store = store
         self._provider = provider
-        self._claims = Claims(store, provider, clock)
+        self._claims = claims
         self._throttle = throttle
         self._clock = clock
         self._api = f"{base_url}/api/v1"

@@ -40,6 +40,7 @@ class SignIn:
         self,
         store: AccessStore,
         provider: Provider,
+        claims: Claims,
         mailer: Mailer,
         asking: Throttle,
         clock: Callable[[], int],
@@ -48,7 +49,7 @@ class SignIn:
     ) -> None:
         self._store = store
         self._provider = provider
-        self._claims = Claims(store, provider, clock)
+        self._claims = claims
         self._mailer = mailer
         self._asking = asking
         self._mailing = Throttle(store, clock, "sign-in-mail", MAILS)
@@ -69,7 +70,7 @@ class SignIn:
 
         ApiError 404 where it was used before, is older than minutes, or never was one.
         """
-        session_token, now = secrets.token_urlsafe(32), self._clock()
+        session_token, now = f"ss_{secrets.token_urlsafe(32)}", self._clock()
         email = await self._store.sign_in(
             hash_token(link_token), hash_token(session_token), now, now + SESSION_MS
         )
@@ -120,7 +121,7 @@ class SignIn:
 
     async def _send(self, email: str) -> None:
         """Mail to the address that the processor reported, not to the one that was typed in."""
-        token, now = secrets.token_urlsafe(32), self._clock()
+        token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
         text = (
             f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"

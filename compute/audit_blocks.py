@@ -13,9 +13,10 @@ import numpy as np
 from compute.alerts.desk import LAYOUT, Alert, AlertDesk
 from compute.audit_rows import Epochs, cell_of
 from compute.bars import HOUR_S, NO_BARS, Series, Times
+from compute.desk import Desk
 from compute.engine import layout
 from compute.indicators.contract import NO_READING, Indicator
-from compute.restore import Desk, funding_of, published_hour, series_of
+from compute.restore import funding_of, published_hour, series_of
 from compute.stepper import Cell, Changes, Intake, Place, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import INDICATOR_OF, Action, Timeframe

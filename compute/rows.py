@@ -6,9 +6,10 @@ import numpy as np
 
 from compute.alerts.desk import Alert
 from compute.bars import Funding, Series, Times
+from compute.desk import Desk
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import UNIVERSE_LOGGED
-from compute.restore import Desk, Restorer
+from compute.restore import Restorer
 from compute.schedule import market_ms
 from compute.stepper import Cell, Changes, Due
 from schemas.vocabulary import INDICATOR_OF

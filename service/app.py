@@ -10,9 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.admission import Admissions
 from access.billing.provider import Provider
-from access.billing.sandbox import SandboxBilling
+from access.claims import Claims
 from access.mail.mailer import Mailer
-from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys
 from access.purchases import Purchases
 from access.requests import AccessRequests
@@ -33,17 +32,9 @@ from rest_shim.webhooks import webhook_route
 from schemas.errors import ApiError
 from schemas.vocabulary import DAILY_LIMIT
 from service.health import Readiness, health_routes
+from service.pages import page_routes
 from store.access_protocol import AccessStore
 from store.protocol import MarketStore, StoreError
-from web.api_access import api_access_routes
-from web.asset_page import asset_page_routes
-from web.board import board_routes
-from web.pages import static_routes
-from web.pay_page import pay_page_routes
-from web.reference import reference_routes
-from web.return_pages import return_page_routes
-from web.sign_in_pages import sign_in_routes
-from web.viewer import Sessions
 
 Sold = Callable[[str, str], None]
 Submit = Callable[[Any, str], Coroutine[Any, Any, Any]]
@@ -81,31 +72,19 @@ def create_app(
     admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
     context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
     calls = Calls(admissions, context, observed)
+    claims = Claims(access, provider, clock)
     submissions = _submissions(
-        access, provider, clock, context, checkout_limit, access_request_limit, sold
+        access, provider, claims, context, checkout_limit, access_request_limit, sold
     )
-    sign_in = SignIn(
-        access,
-        provider,
-        mailer,
-        Throttle(access, clock, "sign-in", sign_in_limit),
-        clock,
-        base_url=base_url,
-    )
-    members = MemberKeys(access, provider, clock)
-    sessions = Sessions(sign_in, members, base_url)
+    members = MemberKeys(access, provider, claims, clock)
+    asking = Throttle(access, clock, "sign-in", sign_in_limit)
+    sign_in = SignIn(access, provider, claims, mailer, asking, clock, base_url=base_url)
     endpoint = McpEndpoint(calls, TOOLS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
             *routes(calls, submissions),
-            *_checkout_pages(provider, calls),
-            *reference_routes(calls),
-            *sign_in_routes(sign_in, sessions, calls, outbox),
-            *api_access_routes(members, MemberBilling(members, provider), sessions, calls),
-            *static_routes(),
-            *board_routes(calls, sessions.viewer),
-            *asset_page_routes(calls, sessions.viewer),
+            *page_routes(calls, provider, members, sign_in, outbox),
             *health_routes(Readiness(context.boards, access, clock)),
             *_reports(access, provider, clock, calls),
         ],
@@ -145,16 +124,18 @@ class Shortcut:
 def _submissions(
     access: AccessStore,
     provider: Provider,
-    clock: Callable[[], int],
+    claims: Claims,
     context: Context,
     checkout_limit: Limit,
     access_request_limit: Limit,
     sold: Sold,
 ) -> Submissions:
     """Return who answers each of the purchase routes."""
+    clock = context.clock
     purchases = Purchases(
         access,
         provider,
+        claims,
         Throttle(access, clock, "checkout", checkout_limit),
         clock,
         base_url=context.base_url,
@@ -189,13 +170,6 @@ def _told(operation: str, submit: Submit, sold: Sold) -> Submit:
         return answer
 
     return answer
-
-
-def _checkout_pages(provider: Provider, calls: Calls) -> list[Route]:
-    """Return the pages that buyers see here: the sandbox's own, or where Stripe sends them back."""
-    if isinstance(provider, SandboxBilling):
-        return pay_page_routes(provider, calls)
-    return return_page_routes() if provider.name == "stripe" else []
 
 
 def _reports(

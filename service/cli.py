@@ -8,12 +8,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from schemas.operator_error import OperatorError
+from service.argument_types import client, days, moment, workers
 from service.logs import log_to_standard_error
 from service.settings import CLIENTS_VARIABLE, Settings, SettingsError
 
@@ -59,7 +59,7 @@ def _add_computing(commands: Commands) -> None:
     command = _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
     command.add_argument(
         "--workers",
-        type=_workers,
+        type=workers,
         default=1,
         metavar="N",
         help="processes that serve, beside one that computes; default is 1 that does both",
@@ -73,7 +73,7 @@ def _add_computing(commands: Commands) -> None:
     _add(commands, "compute", _compute, "compute every hour without serving")
     command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
     command.add_argument("--bars", type=Path, required=True, metavar="DIR")
-    command.add_argument("--until", type=_time, metavar="TIME", help="ISO 8601 with a zone")
+    command.add_argument("--until", type=moment, metavar="TIME", help="ISO 8601 with a zone")
     command = _add(commands, "audit", _audit, "recompute everything published from stored bars")
     command.add_argument(
         "--public",
@@ -83,7 +83,7 @@ def _add_computing(commands: Commands) -> None:
     )
     command.add_argument(
         "--days",
-        type=_days,
+        type=days,
         metavar="N",
         help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
     )
@@ -116,7 +116,7 @@ def _add_clients(commands: Commands) -> None:
         commands, "connect", _connect, "print what registers the MCP server with a client"
     )
     command.add_argument(
-        "client", nargs="?", type=_client, metavar="CLIENT", help="without: list them"
+        "client", nargs="?", type=client, metavar="CLIENT", help="without: list them"
     )
     _add_url(command)
     command = _add(
@@ -163,43 +163,6 @@ def _add_url(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _time(text: str) -> int:
-    """Read an instant with a zone as epoch milliseconds."""
-    try:
-        time = datetime.fromisoformat(text)
-        if time.tzinfo is None:
-            raise ValueError
-        return int(time.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no time with a zone; expected such as 2025-07-01T00:00:00Z"
-        ) from None
-
-
-def _client(name: str) -> object:
-    """Read the name of a client that can be registered."""
-    from rest_shim.registration import CLIENTS_BY_NAME
-
-    if name not in CLIENTS_BY_NAME:
-        names = ", ".join(map(repr, CLIENTS_BY_NAME))
-        raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {names})")
-    return CLIENTS_BY_NAME[name]
-
-
-def _days(text: str) -> int:
-    """Read a number of days of feed."""
-    if not (text.isdecimal() and 1 <= int(text) <= 365):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 1 to 365")
-    return int(text)
-
-
-def _workers(text: str) -> int:
-    """Read a number of serving processes."""
-    if not (text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes; expected 1 or more")
-    return int(text)
-
-
 async def _compute(given: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
     from service.computing import compute
@@ -244,8 +207,8 @@ async def _audit(given: argparse.Namespace, settings: Settings) -> int:
 async def _audit_in_public(given: argparse.Namespace, settings: Settings) -> int:
     from service.public_audit.command import audit_in_public
 
-    days = given.days or PUBLIC_AUDIT_DAYS
-    return await audit_in_public(given.public, settings.clients_api_key(), days)
+    read = given.days or PUBLIC_AUDIT_DAYS
+    return await audit_in_public(given.public, settings.clients_api_key(), read)
 
 
 async def _prune(given: argparse.Namespace, settings: Settings) -> int:

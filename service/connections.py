@@ -11,6 +11,7 @@ import resource
 from asyncio import Transport
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import copy_context
 from multiprocessing.reduction import DupFd
 from operator import attrgetter
 from socket import (
@@ -245,8 +246,10 @@ class BoundedProtocol(HttpToolsProtocol):
         scope[EXCHANGE] = AtOnce(self, cycle)
         scope[REQUEST_ID] = request_id = self._id_of(scope)
         cycle.default_headers = [*cycle.default_headers, (b"x-request-id", request_id)]
-        bind_contextvars(request_id=request_id.decode())
-        super()._start_asgi_task(cycle, app)
+        # Of its own: it may begin within the task of the one before, which may go on.
+        own = copy_context()
+        own.run(bind_contextvars, request_id=request_id.decode())
+        own.run(super()._start_asgi_task, cycle, app)
 
     def _id_of(self, scope: Any) -> bytes:
         """Return the id of a request: its own where it brings a plain one."""

@@ -1,4 +1,4 @@
-"""Logs on standard error: one line an event, in which no key and no claim token stays readable."""
+"""Logs on standard error: one line an event, in which no key and no token stays readable."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ import structlog
 
 from schemas.errors import failure_facts
 
-SECRET = re.compile(r"\b(ek_|ct_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
+SECRET = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
 LIBRARIES = ("uvicorn", "asyncio", "asyncpg")
 
 
@@ -43,7 +43,7 @@ class _AsEvents(logging.Handler):
 
 
 def mask_secrets(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Mask keys, claim tokens and Stripe's secrets wherever they stand: a net, nobody logs them."""
+    """Mask keys, tokens and Stripe's secrets wherever they stand: a net, nobody logs them."""
     return {name: _masked(value) for name, value in event.items()}
 
 

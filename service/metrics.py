@@ -61,7 +61,7 @@ class Metrics:
         self._rows = {tier: rows.labels(tier) for tier in RETENTION_MS}
         self._sales = Counter(
             "signals_billing",
-            "Checkouts and claims, by their status or the code of the refusal.",
+            "Checkouts and claims that were understood, by status or code of the refusal.",
             ["operation", "outcome"],
             registry=registry,
         )

@@ -71,10 +71,23 @@ def _as_proxies(value: str) -> str:
 
 
 def _as_address(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
-        raise ValueError("expected an address such as https://signals.example.com")
-    urlsplit(value)
+    if not _is_address(value):
+        raise ValueError(
+            "expected an address such as https://signals.example.com, with a path where one leads "
+            "there, and nothing else"
+        )
     return value.rstrip("/")
+
+
+def _is_address(value: str) -> bool:
+    """Tell whether paths can be put behind it, and nobody is shown a password in it."""
+    try:
+        parts = urlsplit(value)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = value.startswith(("http://", "https://")) and not set(value) & set("@?#\\ ")
+    return has_host and is_plain and value.isprintable()
 
 
 def _as_smtp(value: SecretStr) -> SecretStr:

@@ -242,8 +242,13 @@ def _wrong(error: ValidationError, values: Mapping[str, str]) -> str:
     """Return one line on the first wrong value, which is not repeated where it may be a secret."""
     first = error.errors(include_input=False)[0]
     field, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-    given = "" if field.startswith(SECRETS) else f"={values[field]!r}"
+    given = "" if _may_be_secret(field, values) else f"={values[field]!r}"
     return f"{PREFIX}{field.upper()}{given}: {reason}"
+
+
+def _may_be_secret(field: str, values: Mapping[str, str]) -> bool:
+    """Tell whether a value is one, or an address with a password in it."""
+    return field.startswith(SECRETS) or "@" in values[field].partition("://")[2]
 
 
 def _unknown(variable: str, known: list[str]) -> str:

@@ -16,6 +16,7 @@ from store.access_rows import (
     Horizons,
     KeyRow,
     MembershipRow,
+    MostKeys,
     Notice,
     SandboxSession,
     SandboxStatus,
@@ -143,12 +144,12 @@ class SqlAccessStore:
         return [HeldKey(KeyRow(*row[1:]), row[0]) for row in rows]
 
     async def create_member_key(
-        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: int
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: MostKeys
     ) -> bool:
-        """Store a key of a membership; False where that has ended, or has `most` live keys."""
+        """Store a key of a membership; False where that has ended, or has as many as it may."""
         async with self._engine.writing_for_good() as db:
             await db.alone("keys of a membership", str(membership_id))
-            key = key_hash, label, created_at, membership_id, most
+            key = key_hash, label, created_at, membership_id, *most
             return bool(await db.rows(statements.NEW_MEMBER_KEY, *key))
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:

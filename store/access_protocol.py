@@ -18,6 +18,7 @@ from store.access_rows import (
     Horizons,
     KeyRow,
     MembershipRow,
+    MostKeys,
     Notice,
     SandboxSession,
     SandboxStatus,
@@ -85,9 +86,9 @@ class AccessStore(Protocol):
         """Return the keys of a membership, oldest first."""
 
     async def create_member_key(
-        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: int
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: MostKeys
     ) -> bool:
-        """Store a key of a membership; False where that has ended, or has `most` live keys."""
+        """Store a key of a membership; False where that has ended, or has as many as it may."""
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
         """Give a key of a membership another label; False where there is no such live key."""

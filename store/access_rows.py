@@ -39,6 +39,14 @@ class CallGroup(NamedTuple):
     last_at: int
 
 
+class MostKeys(NamedTuple):
+    """How many keys a membership may have: `live` ones, and `made` ones since a time, epoch ms."""
+
+    live: int
+    made: int
+    since: int
+
+
 class CountedGroup(NamedTuple):
     """What became of a group: its first `counted` calls count, `verdict` is that of the rest.
 

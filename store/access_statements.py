@@ -61,6 +61,7 @@ INSERT INTO keys (key_hash, label, created_at, mode, membership_id)
 SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id FROM memberships
 WHERE id = ?4 AND ended_at IS NULL
   AND (SELECT count(*) FROM keys WHERE membership_id = ?4 AND revoked_at IS NULL) < ?5
+  AND (SELECT count(*) FROM keys WHERE membership_id = ?4 AND created_at > ?7) < ?6
 RETURNING id
 """
 RELABEL_KEY = """

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from access.billing.provider import Standing
 from access.keys import MAX_LABEL
 from access.member_billing import MemberBilling
-from access.member_keys import MOST_LIVE_KEYS, MemberKeys, Plan
+from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
 from mcp_server.calls import Calls
 from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
@@ -71,8 +71,10 @@ class _ApiAccess:
             plans=list(zip(plans, standings, strict=True)),
             unclaimed=unclaimed or [],
             is_all_known=unclaimed is not None and _all_known(plans, standings),
+            manages=self._billing.manages,
             daily_limit=self._daily_limit,
             most_keys=MOST_LIVE_KEYS,
+            most_new_keys=MOST_NEW_KEYS,
             longest_label=MAX_LABEL,
         )
 
@@ -110,8 +112,7 @@ class _ApiAccess:
         home = f"{self._base_url}/{HOME}"
         portal = await self._billing.portal(viewer.email, _id(request, "membership"), home)
         response = _page(request, "billing.html", "Your billing", viewer, portal=portal)
-        if portal is not None:
-            response.headers["Refresh"] = f"0; url={portal}"
+        response.headers["Refresh"] = f"0; url={portal}"
         return response
 
     def _shown_once(self, request: Request, viewer: Viewer, api_key: str) -> Response:

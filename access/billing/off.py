@@ -13,6 +13,7 @@ class NoBilling:
 
     name = "off"
     mode: Mode | None = None
+    has_portal = False
     takes_special_use_email = True
     pending_holds_ms = 0
 
@@ -36,9 +37,11 @@ class NoBilling:
         """Refuse to tell: nobody can be asked."""
         raise BillingError("billing is off (SIGNALS_BILLING=off)")
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
-        """Return None: there is nowhere to go."""
-        return None
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
+        """Refuse to lead anywhere: there is nothing to manage."""
+        raise ApiError(
+            "invalid_parameter", "Nothing is sold here: there is nothing to manage.", 404
+        )
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         """Refuse a message: no processor sends any."""

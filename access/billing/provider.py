@@ -90,6 +90,7 @@ class Provider(Protocol):
 
     name: str
     mode: Mode | None
+    has_portal: bool
     takes_special_use_email: bool
     pending_holds_ms: int
 
@@ -102,11 +103,11 @@ class Provider(Protocol):
     async def standing(self, member: MembershipRow) -> Standing:
         """Return the processor's word on a membership."""
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
         """Return an address at the processor's where a member manages what was bought.
 
-        It is the member's alone and short-lived: send the browser there at once. None where this
-        provider has none.
+        It is the member's alone and short-lived: send the browser there at once. ApiError 404 where
+        this provider has no portal.
         """
 
     async def event(self, payload: bytes, signature: str | None) -> Event:

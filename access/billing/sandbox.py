@@ -31,6 +31,7 @@ class SandboxBilling:
 
     name = "sandbox"
     mode: Mode | None = "test"
+    has_portal = False
     takes_special_use_email = True
     pending_holds_ms = 0
 
@@ -73,9 +74,13 @@ class SandboxBilling:
         """Return that it is in force: a sandbox subscription goes on for ever, unpaid."""
         return Standing()
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
-        """Return None: there is nothing to manage."""
-        return None
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
+        """Refuse to lead anywhere: there is nothing to manage."""
+        raise ApiError(
+            "invalid_parameter",
+            "Nobody paid for a plan of the sandbox: there is nothing to manage.",
+            404,
+        )
 
     async def event(self, payload: bytes, signature: str | None) -> Event:
         """Refuse a message: the sandbox sends none."""

@@ -55,6 +55,7 @@ class StripeBilling:
     """
 
     name = "stripe"
+    has_portal = True
     takes_special_use_email = False
     pending_holds_ms = 2000
 
@@ -183,7 +184,7 @@ class StripeBilling:
             return Standing(over=f"the payment was {undone}")
         return renewal(subscription)
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
         """Return an address of Stripe's customer portal, which is for this one visit."""
         visit = self._api.billing_portal.sessions.create_async(
             {"customer": member.customer, "return_url": return_url}

@@ -20,6 +20,7 @@ from access.billing.provider import (
     Standing,
 )
 from access.billing.sandbox import SandboxBilling
+from access.claims import Claims
 from access.purchases import Purchases
 from access.requests import AccessRequests
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
@@ -37,6 +38,7 @@ BASE_URL = "http://127.0.0.1:8000"
 class HeldBilling:
     """A Provider whose checks wait while `lets_go` is clear, and then say what `says` holds."""
 
+    has_portal = True
     takes_special_use_email = False
     pending_holds_ms = 2000
 
@@ -76,8 +78,8 @@ class HeldBilling:
     async def standing(self, member: MembershipRow) -> Standing:
         return Standing()
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
-        return None
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
+        return f"https://pay.test/{member.customer}"
 
     async def check_portal(self) -> None:
         pass
@@ -115,6 +117,7 @@ class Shop:
     clock: Clock
     billing: Provider
     checkout_limit: Limit = DEFAULT_LIMIT
+    claims: Claims = field(init=False)
     purchases: Purchases = field(init=False)
     requests: AccessRequests = field(init=False)
 
@@ -128,9 +131,11 @@ class Shop:
     def sells_with(self, billing: Provider) -> None:
         """Start anew with another provider, as an operator does."""
         self.billing = billing
+        self.claims = Claims(self.store, billing, self.clock)
         self.purchases = Purchases(
             self.store,
             billing,
+            self.claims,
             Throttle(self.store, self.clock, "checkout", self.checkout_limit),
             self.clock,
             base_url=BASE_URL,

@@ -9,7 +9,7 @@ import pytest
 
 from access.billing.provider import BillingError, Paid
 from access.keys import hash_key
-from access.member_keys import MOST_LIVE_KEYS, MemberKeys, Plan
+from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
@@ -65,9 +65,9 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     clock = Clock(NOON)
     billing = HeldBilling(clock)
     async with opened(tmp_path / "access.db") as store:
-        yield Counter(
-            Shop(store, clock, billing), billing, MemberKeys(store, billing, clock), tmp_path
-        )
+        shop = Shop(store, clock, billing)
+        members = MemberKeys(store, billing, shop.claims, clock)
+        yield Counter(shop, billing, members, tmp_path)
 
 
 async def refused(doing: object, status: int, words: str) -> None:
@@ -250,3 +250,20 @@ async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter)
     counter.billing.checks.clear()
     assert len(await counter.members.unclaimed(MINE)) == 5
     assert sorted(counter.billing.checks) == ["cs_3", "cs_4", "cs_5", "cs_6", "cs_7"]
+
+
+async def test_keys_that_are_made_and_revoked_by_turns_give_no_calls_without_end(
+    counter: Counter,
+) -> None:
+    await counter.buy()
+    membership = (await counter.plan()).membership.id
+    for number in range(1, MOST_NEW_KEYS):
+        counter.shop.clock.now += 1
+        await counter.members.create(MINE, membership, f"key {number}")
+        key_id = (await counter.plan()).live_keys[-1].key.id
+        await counter.members.revoke(MINE, membership, key_id)
+    await refused(counter.members.create(MINE, membership, "one more"), 409, "10 new ones")
+    told = [held.key.label for held in (await counter.plan()).revoked_keys]
+    assert told == ["key 9", "key 8", "key 7", "key 6", "key 5"]
+    counter.shop.clock.now = NOON + DAY_MS
+    assert await counter.members.create(MINE, membership, "the day after")

@@ -40,7 +40,15 @@ class Door:
         """Return another process's sign-in on the same store."""
         shop = self.shop
         asking = Throttle(shop.store, shop.clock, "sign-in", limit)
-        return SignIn(shop.store, self.billing, self.mailbox, asking, shop.clock, base_url=BASE_URL)
+        return SignIn(
+            shop.store,
+            self.billing,
+            shop.claims,
+            self.mailbox,
+            asking,
+            shop.clock,
+            base_url=BASE_URL,
+        )
 
     async def mailed(self, email: str = MEMBERS) -> list[EmailMessage]:
         """Ask for a link as a page does, and return what was mailed."""
@@ -77,7 +85,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
         billing.pays("cs_1")
         await shop.claim((await shop.checkout()).claim_token)
         asking = Throttle(store, clock, "sign-in", DEFAULT_LIMIT)
-        sign_in = SignIn(store, billing, mailbox, asking, clock, base_url=BASE_URL)
+        sign_in = SignIn(store, billing, shop.claims, mailbox, asking, clock, base_url=BASE_URL)
         yield Door(shop, billing, mailbox, sign_in, tmp_path)
 
 
@@ -124,7 +132,7 @@ async def test_the_store_holds_no_token(door: Door) -> None:
     session = await door.sign_in.begin(link)
     stored = door.stored()
     for token in (link, session):
-        assert len(token) == 43
+        assert len(token) == 46
         assert hash_token(token) in stored
         assert token.encode() not in stored
 

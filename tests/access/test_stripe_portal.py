@@ -5,6 +5,7 @@ import pytest
 from access.billing.off import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, Standing
 from access.billing.sandbox import SandboxBilling
+from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
 from store.access_rows import MembershipRow
 from tests.serving import Served
@@ -110,8 +111,10 @@ async def test_a_check_tells_whether_members_get_into_the_portal(shop: Shop) -> 
 async def test_where_nobody_pays_there_is_no_portal_and_a_plan_goes_on(served: Served) -> None:
     sandbox = SandboxBilling(served.access, served.clock, served.base_url)
     assert await sandbox.standing(MEMBER) == Standing()
-    assert await sandbox.portal(MEMBER, BACK) is None
     off = NoBilling()
-    assert await off.portal(MEMBER, BACK) is None
+    for provider in (sandbox, off):
+        assert not provider.has_portal
+        with pytest.raises(ApiError, match="nothing to manage"):
+            await provider.portal(MEMBER, BACK)
     with pytest.raises(BillingError, match="billing is off"):
         await off.standing(MEMBER)

@@ -11,7 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit import Audit, Progressed, Report
+from compute.audit import Audit, Progressed
+from compute.audit_report import Report
 from compute.crew import Crews, here
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compute import audit as audit_module
+from compute import audit_passes as passes_module
 from compute import restore as restore_module
-from compute.audit import Report
+from compute.audit_report import Report
 from compute.crew import Crews, Here, each, here, in_blocks
 from compute.universe import Universe
 from tests.compute.crews import Elsewhere, elsewhere, raised
@@ -30,7 +30,7 @@ SAMPLE = {
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small stores too fall into several blocks and several stretches of passes."""
     monkeypatch.setattr(restore_module, "REBUILT_AT_ONCE", 2)
-    monkeypatch.setattr(audit_module, "BARS_AT_ONCE", 300)
+    monkeypatch.setattr(passes_module, "BARS_AT_ONCE", 300)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 
 from compute import runs as runs_module
 from compute.alerts.publisher import Publisher
-from compute.audit import Audit, Report
+from compute.audit import Audit
+from compute.audit_report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
 from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.registry import INDICATORS

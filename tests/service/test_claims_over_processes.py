@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SandboxBilling
+from access.claims import Claims
 from access.member_keys import MemberKeys
 from service.cli import wall_clock
 from store.sqlite_access import SqliteAccessStore
@@ -63,7 +64,8 @@ def as_member(folder: Path, work: Callable[[MemberKeys], Awaitable[str | None]])
 
     async def run(store: SqliteAccessStore) -> None:
         billing = SandboxBilling(store, wall_clock, "http://localhost")
-        said.append(await work(MemberKeys(store, billing, wall_clock)))
+        claims = Claims(store, billing, wall_clock)
+        said.append(await work(MemberKeys(store, billing, claims, wall_clock)))
 
     with_store(folder, run)
     return said[0]

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from compute import audit as audit_module
+from compute import audit_passes as passes_module
 from compute import restore as restore_module
-from compute.audit import Report
+from compute.audit_report import Report
 from compute.crew import Crews, each
 from compute.universe import Universe
 from service import dask_crew as dask_module
@@ -82,7 +82,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small store too fall into many blocks and stretches of passes."""
     monkeypatch.setattr(restore_module, "REBUILT_AT_ONCE", 1)
-    monkeypatch.setattr(audit_module, "BARS_AT_ONCE", 500)
+    monkeypatch.setattr(passes_module, "BARS_AT_ONCE", 500)
 
 
 async def kill_one(address: str) -> int:

@@ -12,7 +12,7 @@ from service.logs import LIBRARIES, log_to_standard_error
 
 pytestmark = pytest.mark.clause("operation")
 
-CLAIM_TOKEN = "ct_" + "A-_z" * 10
+TOKENS = [f"{kind}_" + "A-_z" * 10 for kind in ("ct", "sl", "ss")]
 OTHERS = ["sk_live_51Abc", "rk_test_51Abc", "whsec_abc"]
 
 
@@ -28,7 +28,7 @@ def logged(**facts: object) -> str:
     return err.getvalue()
 
 
-@pytest.mark.parametrize("secret", ["ek_" + "A-z_9" * 8 + "aZ0", CLAIM_TOKEN, *OTHERS])
+@pytest.mark.parametrize("secret", ["ek_" + "A-z_9" * 8 + "aZ0", *TOKENS, *OTHERS])
 def test_a_secret_is_masked_wherever_it_stands(secret):
     line = logged(
         alone=secret,

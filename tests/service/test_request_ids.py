@@ -3,16 +3,21 @@
 import io
 import re
 from contextlib import redirect_stderr
+from email.message import EmailMessage
+from urllib.parse import quote
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from mcp_server.endpoint import PATHS
 from service.logs import log_to_standard_error
 from tests.bad_inputs import STATE
+from tests.mailbox import Mailbox
 from tests.security.wire import exchanged
 from tests.serving import Served, counting_broken
 from tests.sharing import served as served
+from tests.web.member import EMAIL, also_served, bought
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -107,3 +112,27 @@ async def test_what_is_logged_while_a_request_is_answered_has_its_id(served_alon
     lines = [line for line in err.getvalue().splitlines() if "store_failed" in line]
     assert [re.findall(r"request_id=(\S+)", line) for line in lines] == [["first"], ["second"]]
     assert "request_id" not in err.getvalue().splitlines()[-1]
+
+
+class Speaking(Mailbox):
+    """A Mailer that logs, as what works on after an answer may."""
+
+    async def send(self, mail: EmailMessage) -> None:
+        structlog.get_logger("tests").info("mailed")
+        await super().send(mail)
+
+
+async def test_what_works_on_after_its_answer_keeps_its_id_whatever_the_connection_asks_next(
+    served_alone: Served,
+):
+    await bought(served_alone)
+    form = f"contact_email={quote(EMAIL)}".encode()
+    head = b"Host: localhost\r\nContent-Length: %d\r\nX-Request-Id: %b\r\n%b\r\n"
+    asks = b"POST /sign-in HTTP/1.1\r\n" + head % (len(form), b"asks", b"") + form
+    last = b"GET /healthz HTTP/1.1\r\n" + head % (0, b"next", b"Connection: close\r\n")
+    mailbox = Speaking()
+    async with also_served(served_alone, mailer=mailbox) as other:
+        with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+            await exchanged(other.base_url, asks + last)
+            await mailbox.arrived()
+    assert [line["request_id"] for line in lines if line["event"] == "mailed"] == ["asks"]

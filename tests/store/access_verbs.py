@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from store.access_protocol import AccessStore
-from store.access_rows import AccessRequestRow, Horizons, Notice, SignInRow
+from store.access_rows import AccessRequestRow, Horizons, MostKeys, Notice, SignInRow
 from tests.store.rows import DAY_MS, one_call
 from tests.store.test_purchases import CLAIM, MEMBER, NOW, SESSION
 
@@ -19,7 +19,9 @@ FOR_GOOD: dict[str, Verb] = {
     "create_claim": lambda store: store.create_claim(CLAIM),
     "redeem": lambda store: store.redeem(CLAIM, MEMBER, HASH, NOW),
     "end_membership": lambda store: store.end_membership(MEMBER, NOW, "deleted"),
-    "create_member_key": lambda store: store.create_member_key(1, MEMBERS_HASH, "own", NOW, 3),
+    "create_member_key": lambda store: store.create_member_key(
+        1, MEMBERS_HASH, "own", NOW, MostKeys(3, 9, NOW)
+    ),
     "relabel_key": lambda store: store.relabel_key(1, 1, "other"),
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
     "create_sign_in_link": lambda store: store.create_sign_in_link(LINK),

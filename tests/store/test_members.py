@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.access_protocol import AccessStore
-from store.access_rows import Horizons, SignInRow, mailbox
+from store.access_rows import Horizons, MostKeys, SignInRow, mailbox
 from store.protocol import StoreError
 from tests.store.conftest import OpenAccess
 from tests.store.homes import Home, home_at, plainly
@@ -19,7 +19,7 @@ from tests.store.test_purchases import CLAIM, KEY_HASH, MEMBER, NOW, bought, oth
 pytestmark = pytest.mark.clause("dashboard")
 
 ROOT = Path(__file__).parents[2]
-MOST = 3
+MOST = MostKeys(live=3, made=100, since=NOW - DAY_MS)
 LINK = SignInRow(bytes([7] * 32), "a@example.com", NOW + 1000)
 SESSION_HASH = bytes([8] * 32)
 KELVIN = "\u212aay@example.com"  # str.lower would make it kay@example.com
@@ -99,6 +99,23 @@ async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revok
     assert not await access.create_member_key(membership, hash_of(10), "own", NOW, MOST)
 
 
+async def test_a_membership_makes_no_more_keys_of_late_than_it_may_whatever_is_revoked(
+    access: AccessStore,
+) -> None:
+    membership = await member_of(access)
+
+    async def made(number: int, at: int) -> bool:
+        most = MostKeys(live=3, made=4, since=at - DAY_MS)
+        is_made = await access.create_member_key(membership, hash_of(number), "own", at, most)
+        for held in await access.keys_of(membership, 0):
+            await access.revoke_member_key(membership, held.key.id, at)
+        return is_made
+
+    assert [await made(number, NOW + number) for number in range(5)] == [True] * 3 + [False] * 2
+    assert not await made(5, NOW + DAY_MS - 1)
+    assert await made(6, NOW + DAY_MS)
+
+
 async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
     access: AccessStore,
 ) -> None:
@@ -165,9 +182,9 @@ async def test_many_who_make_keys_at_once_make_no_more_than_there_may_be(
     else:
         stores = [access, await open_access()]
         making = [make_keys(store, membership, 100 * n) for n, store in enumerate(stores)]
-    assert sum(await asyncio.gather(*making)) == MOST - 1
+    assert sum(await asyncio.gather(*making)) == MOST.live - 1
     live = "SELECT count(*) FROM keys WHERE revoked_at IS NULL"
-    assert await plainly(home, live) == [(MOST,)]
+    assert await plainly(home, live) == [(MOST.live,)]
 
 
 async def test_a_key_that_is_made_while_its_membership_ends_does_not_outlive_it(

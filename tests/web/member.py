@@ -20,7 +20,7 @@ EMAIL = "Ann.Agent@example.com"
 HOME = "/settings/api-access"
 API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}")
 KEYS = re.compile(rf"{HOME}/\d+/keys")
-LINK = re.compile(r"https?://\S+/sign-in/[A-Za-z0-9_-]{43}")
+LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}")
 
 
 async def bought(served: Served, email: str = EMAIL, billing: str = "monthly") -> str:

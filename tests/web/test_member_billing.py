@@ -8,7 +8,9 @@ import pytest
 
 from access.billing.provider import BillingError, Standing
 from access.billing.sandbox import SandboxBilling
+from access.member_billing import HOLDS_MS
 from store.access_rows import MembershipRow
+from tests.access.selling import HeldBilling
 from tests.serving import HOUR_MS, NOON, Served
 from tests.web.member import (
     API_KEY,
@@ -21,7 +23,7 @@ from tests.web.member import (
     signed_in,
     usage_status,
 )
-from tests.web.page import is_page
+from tests.web.page import Page, is_page
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -32,14 +34,17 @@ SOON = NOON + 24 * HOUR_MS
 class ToldBilling(SandboxBilling):
     """The sandbox as a processor would be that says what a test tells it to."""
 
+    has_portal = True
+    asked = 0
     says: Standing | None = Standing()
 
     async def standing(self, member: MembershipRow) -> Standing:
+        self.asked += 1
         if self.says is None:
             raise BillingError("the network is down")
         return self.says
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str | None:
+    async def portal(self, member: MembershipRow, return_url: str) -> str:
         if self.says is None:
             raise BillingError("the network is down")
         self.returns_to = return_url
@@ -123,12 +128,47 @@ async def test_the_way_of_another_member_is_not_found(told: Told) -> None:
         is_page(forged, 403, "That did not work")
 
 
-async def test_the_sandbox_has_nothing_to_manage_and_says_so(served: Served) -> None:
-    await bought(served)
+async def test_the_way_is_shown_where_there_is_one_and_not_found_elsewhere(
+    served: Served, told: Told
+) -> None:
+    path = await billing_path(told.member)
+    assert path in forms_of(await told.member.home())
     async with signed_in(served) as member:
-        answer = await member.send(await billing_path(member))
-        assert "nobody paid for this plan" in is_page(answer, 200, "Your billing").text
-        assert "refresh" not in answer.headers
+        assert path not in forms_of(await member.home())
+        is_page(await member.send(path), 404, "Not found")
+
+
+def forms_of(page: Page) -> list[str]:
+    """Return the paths that a page's forms are sent to."""
+    return [str(form["action"]).removeprefix("..") for form in page.all("form")]
+
+
+@pytest.mark.parametrize("says", [Standing(renews_at=SOON), None])
+async def test_who_reloads_the_page_asks_the_processor_once_in_a_while(
+    told: Told, says: Standing | None
+) -> None:
+    told.billing.says = says
+    first = (await told.member.home()).text
+    assert (await told.member.home()).text == first
+    assert told.billing.asked == 1
+    told.served.clock.now += HOLDS_MS
+    await told.member.home()
+    assert told.billing.asked == 2
+
+
+async def test_the_page_and_the_claim_of_an_agent_share_the_processors_word(
+    served: Served,
+) -> None:
+    await bought(served)
+    billing = HeldBilling(served.clock, name="sandbox", mode="test")
+    async with also_served(served, provider=billing) as other, signed_in(other) as member:
+        body = {"contact_email": EMAIL}
+        begun = (await other.client.post("/api/v1/access/checkout", json=body)).json()
+        token = {"claim_token": begun["claim_token"]}
+        claim = await other.client.post("/api/v1/access/claim", json=token)
+        assert claim.json()["status"] == "pending"
+        await member.home()
+        assert billing.checks == ["cs_1"]
 
 
 async def paid(served: Served, email: str = EMAIL) -> str:

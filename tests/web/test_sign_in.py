@@ -1,6 +1,8 @@
 """Signing in and out over real sockets: links, sessions, and nothing told of who is a member."""
 
+import asyncio
 import re
+from email.message import EmailMessage
 from pathlib import Path
 
 import httpx
@@ -9,6 +11,7 @@ import pytest
 from access.mail.outbox import Outbox
 from access.sign_in import LINK_MS, MAILS, SESSION_MS
 from access.throttle import Limit
+from tests.mailbox import Mailbox
 from tests.serving import Served, coverage, serving
 from tests.web.member import (
     EMAIL,
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.clause("dashboard")
 STRANGER = "stranger@example.com"
 # What no two answers share.
 OWN = {"date": "", "x-request-id": ""}
-SESSION = re.compile(r"signals_session=([A-Za-z0-9_-]{43}); (.*)")
+SESSION = re.compile(r"signals_session=(ss_[A-Za-z0-9_-]{43}); (.*)")
 
 
 @pytest.fixture
@@ -71,6 +74,34 @@ async def test_members_and_strangers_are_answered_alike_and_only_members_get_mai
     mails = [await served.mailbox.arrived() for _ in range(2)]
     assert [mail["To"] for mail in mails] == [EMAIL, EMAIL]
     assert served.mailbox.mails.empty()
+
+
+class SlowMailbox(Mailbox):
+    """A Mailer by a mail server that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lets_go = asyncio.Event()
+
+    async def send(self, mail: EmailMessage) -> None:
+        self.mails.put_nowait(mail)
+        await self.lets_go.wait()
+
+
+async def test_a_slow_mail_keeps_neither_the_answer_nor_the_next_one_of_its_connection(
+    served: Served,
+) -> None:
+    await bought(served)
+    mailbox, one = SlowMailbox(), httpx.Limits(max_connections=1)
+    async with (
+        also_served(served, mailer=mailbox) as slow,
+        httpx.AsyncClient(base_url=slow.base_url, limits=one, timeout=10) as client,
+    ):
+        answer = await client.post("/sign-in", data={"contact_email": EMAIL})
+        is_page(answer, 200, "Look into your mailbox")
+        await mailbox.arrived()
+        assert (await client.get("/healthz")).status_code == 200
+        mailbox.lets_go.set()
 
 
 async def test_what_is_no_address_is_refused_by_a_page(served: Served) -> None:
