@@ -89,8 +89,8 @@ class SignIn:
         return None if session is None else session.contact_email
 
     async def end(self, session_token: str) -> None:
-        """Sign out; idempotent."""
-        await self._store.end_session(hash_token(session_token))
+        """Sign out everywhere; idempotent."""
+        await self._store.end_sessions(hash_token(session_token))
 
     async def mail_link(self, email: str) -> None:
         """Mail a link where an address is a member's; what goes wrong is logged, not raised.

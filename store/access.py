@@ -187,11 +187,10 @@ class SqlAccessStore:
             rows = await db.rows(statements.SESSION, token_hash, at)
         return SignInRow(*rows[0]) if rows else None
 
-    async def end_session(self, token_hash: bytes) -> None:
-        """End a session; idempotent."""
-        sql = "DELETE FROM sessions WHERE token_hash = ? RETURNING 1"
+    async def end_sessions(self, token_hash: bytes) -> None:
+        """End every session of the mailbox that a session is of; idempotent."""
         async with self._engine.writing_for_good() as db:
-            await db.rows(sql, token_hash)
+            await db.rows(statements.END_SESSIONS, token_hash)
 
     async def is_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""

@@ -17,6 +17,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
+CREATE INDEX sessions_of_email ON sessions (lower(contact_email));
+
 -- Of a mailbox, whatever the case in which its address was written.
 CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
 CREATE INDEX claims_of_email ON claims

@@ -107,8 +107,8 @@ class AccessStore(Protocol):
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
         """Return a session that lasts."""
 
-    async def end_session(self, token_hash: bytes) -> None:
-        """End a session; idempotent."""
+    async def end_sessions(self, token_hash: bytes) -> None:
+        """End every session of the mailbox that a session is of; idempotent."""
 
     async def is_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""

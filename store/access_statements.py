@@ -75,6 +75,11 @@ UPDATE sign_in_links SET used_at = ?1 WHERE token_hash = ?2 AND used_at IS NULL 
 RETURNING contact_email
 """
 NEW_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+END_SESSIONS = """
+DELETE FROM sessions
+WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
+RETURNING 1
+"""
 SESSION = """
 SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? AND expires_at > ?
 """

@@ -17,6 +17,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_expiring ON sessions (expires_at);
 
+CREATE INDEX sessions_of_email ON sessions (lower(contact_email));
+
 -- So that lower() changes the letters of ASCII alone, as a SQLite file's does.
 ALTER TABLE memberships ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
 ALTER TABLE claims ALTER COLUMN contact_email TYPE TEXT COLLATE "C";

@@ -93,7 +93,7 @@ class Sessions:
         )
 
     async def end(self, request: Request, response: Response) -> None:
-        """End the session that a request belongs to, here and in the browser."""
+        """End the sessions of who sent a request, here and in their browser."""
         await self._sign_in.end(self._token(request))
         response.delete_cookie(self._name, secure=self._is_secure, httponly=True, samesite="lax")
 

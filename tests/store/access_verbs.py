@@ -26,7 +26,7 @@ FOR_GOOD: dict[str, Verb] = {
     "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
     "create_sign_in_link": lambda store: store.create_sign_in_link(LINK),
     "sign_in": lambda store: store.sign_in(LINK.token_hash, HASH, NOW, NOW + 1000),
-    "end_session": lambda store: store.end_session(MEMBERS_HASH),
+    "end_sessions": lambda store: store.end_sessions(MEMBERS_HASH),
     "mark_handled": lambda store: store.mark_handled("evt_1", NOW),
     "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
     "settle_sandbox_session": lambda store: store.settle_sandbox_session(SESSION.id, "paid"),

@@ -248,14 +248,24 @@ async def test_a_link_lasts_to_the_millisecond(
     assert await access.sign_in(LINK.token_hash, SESSION_HASH, at, at + 1) == let_in
 
 
-async def test_a_session_lasts_to_the_millisecond_or_until_it_is_ended(access: AccessStore) -> None:
+async def test_a_session_lasts_to_the_millisecond(access: AccessStore) -> None:
     await access.create_sign_in_link(LINK)
     await access.sign_in(LINK.token_hash, SESSION_HASH, NOW, NOW + 500)
     assert await access.find_session(SESSION_HASH, NOW + 499) is not None
     assert await access.find_session(SESSION_HASH, NOW + 500) is None
+
+
+async def test_sessions_of_a_mailbox_end_together_and_no_other(access: AccessStore) -> None:
+    emails = ("a@example.com", "A@Example.com", "b@example.com")
+    sessions = [bytes([number] * 32) for number in range(100, 103)]
+    for email, session in zip(emails, sessions, strict=True):
+        link = replace(LINK, token_hash=session[::-1], contact_email=email)
+        await access.create_sign_in_link(link)
+        await access.sign_in(link.token_hash, session, NOW, NOW + 500)
     for _ in range(2):
-        await access.end_session(SESSION_HASH)
-        assert await access.find_session(SESSION_HASH, NOW) is None
+        await access.end_sessions(sessions[0])
+        found = [await access.find_session(session, NOW) for session in sessions]
+        assert [one and one.contact_email for one in found] == [None, None, "b@example.com"]
 
 
 async def test_neither_a_clear_link_nor_a_clear_session_can_be_stored_by_mistake(

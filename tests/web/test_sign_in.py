@@ -181,14 +181,17 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: Serv
         assert (await public.client.get(HOME, headers=bare)).status_code == 303
 
 
-async def test_signing_out_ends_the_session_and_not_only_the_cookie(served: Served) -> None:
+async def test_signing_out_ends_the_session_everywhere_and_not_only_the_cookie(
+    served: Served,
+) -> None:
     await bought(served)
-    async with signed_in(served) as member:
+    async with signed_in(served) as member, signed_in(served) as elsewhere:
         token = member.client.cookies["signals_session"]
         left = await member.send("/sign-out")
         assert (left.status_code, left.headers["location"]) == (303, "./sign-in")
         assert not member.client.cookies
         assert await is_signed_out(member.client)
+        assert await is_signed_out(elsewhere.client)
         member.client.cookies["signals_session"] = token
         assert await is_signed_out(member.client)
 
