@@ -15,11 +15,9 @@ from tests.full_board import cover, full_coverage
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, change, coverage, serving, work
 from tests.sharing import served as served
 from tests.web.boards import TITLE, answered, board, heat
-from tests.web.page import is_page
+from tests.web.page import MOST_BYTES, is_page
 
 pytestmark = pytest.mark.clause("pages")
-
-MOST_BYTES = 200_000
 
 
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
