@@ -37,7 +37,7 @@ async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(serv
     text = " ".join(page.text.split())
     feed = await served.answer("rest", "signals_get_signals", timeframe="1h", tier="all")
     for row in feed["signals"]:
-        assert f"{row['ticker']} {row['indicator_name']} 1h: {row['transition']['from']}" in text
+        assert f"{row['ticker']} {row['indicator_name']}: {row['transition']['from']}" in text
     flips = await served.answer("rest", "signals_get_flips", timeframe="1h")
     for group in flips["groups"]:
         (flip,) = group["flips"]
@@ -183,7 +183,7 @@ class MovingStore(SqliteMarketStore):
 async def test_all_of_a_page_is_of_one_version(tmp_path: Path):
     async with serving(tmp_path, coverage(), kind=MovingStore) as moving:
         page = await board(moving)
-    assert "NVDA Ceres 4h" in page.text
+    assert "NVDA Ceres: " in page.text
     assert heat(page)["NVDA"]["Ceres"] == "bearish"
 
 
