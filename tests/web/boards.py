@@ -2,10 +2,12 @@
 
 from urllib.parse import urlencode
 
-from tests.serving import Served
+from schemas.vocabulary import INDICATOR_IDS
+from tests.serving import NAMES, Served
 from tests.web.page import Page, is_page
 
 TITLE = "Board of readings"
+TRACKED = ("ETH", "BTC", "NVDA", "XAU", "DARK")
 
 
 async def board(served: Served, *, is_member: bool = True, **filters: str) -> Page:
@@ -17,3 +19,17 @@ def heat(page: Page) -> dict[str, dict[str, str]]:
     """Return the readings that a heat map shows, by ticker and heading of the column."""
     head, *rows = page.rows
     return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[1:]}
+
+
+async def answered(served: Served, timeframe: str) -> dict[str, dict[str, str]]:
+    """Return what signals_get_state answers, as `heat` returns what is shown."""
+    answer = await served.answer("rest", "signals_get_state", timeframe=timeframe)
+    readings = {
+        asset["ticker"]: {
+            NAMES[id_]: asset["signals"].get(id_, {}).get(timeframe, "no reading")
+            for id_ in INDICATOR_IDS
+        }
+        for asset in answer["assets"]
+    }
+    unread = dict.fromkeys(NAMES.values(), "no reading")
+    return dict.fromkeys(TRACKED, unread) | readings

@@ -4,6 +4,9 @@ from html.parser import HTMLParser
 
 import httpx
 
+# A first page with all that it rests on, before it is packed.
+MOST_BYTES = 200_000
+
 
 class Page(HTMLParser):
     """What a page holds: its elements, its texts, the cells of its tables, its forms' buttons."""

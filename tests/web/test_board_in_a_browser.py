@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.full_board import fill
 from tests.serving import Served, serving
+from tests.web.page import MOST_BYTES
 from tests.web.walking import BROWSER_TESTS, WIDTHS, Walk, walking
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
@@ -44,9 +46,7 @@ async def test_everything_can_be_read_and_reached(full: Served, width: int, sche
     async with walking(width, scheme, await member_of(full)) as member:
         for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
             await member.page.goto(full.base_url + path)
-            assert await member.title() == title
-            await member.fits()
-            await member.is_accessible()
+            await member.shows(title)
         await member.page.context.clear_cookies()
         for path in ("/", "/assets/BTC", "/assets/BTCC"):
             await member.page.goto(full.base_url + path)
@@ -55,6 +55,17 @@ async def test_everything_can_be_read_and_reached(full: Served, width: int, sche
         # A browser tells of a page that is not found, as it should be.
         assert [said for said in member.complaints if "404" not in said] == []
         assert member.hosts == {urlsplit(full.base_url).netloc}
+
+
+async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: Served) -> None:
+    async with walking(WIDTHS[1], cookies=await member_of(full)) as walk:
+        loaded: list[Any] = []
+        walk.page.on("requestfinished", lambda request: loaded.append(request))
+        await walk.page.goto(full.base_url)
+        names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
+        assert {"", "page.css", "board.css", "board.js"} <= names
+        sizes = [len(await (await request.response()).body()) for request in loaded]
+        assert WHOLE * 100 < sum(sizes) < MOST_BYTES
 
 
 @pytest.mark.parametrize("width", WIDTHS)

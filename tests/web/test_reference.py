@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving import Served
 from tests.sharing import served as served
-from tests.web.page import Page, is_page
+from tests.web.page import MOST_BYTES, Page, is_page
 from web.reference_pages import page_links
 
 pytestmark = pytest.mark.clause("pages")
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.clause("pages")
 ROOT = Path(__file__).parents[2]
 TITLES = {link.name: link.title for link in page_links()}
 A_MINUTE = "public, max-age=60"
-MOST_BYTES = 200_000
 # Too long for a page: a row for every clause of the specification.
 NO_PAGES = {"coverage"}
 

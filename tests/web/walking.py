@@ -50,6 +50,7 @@ class Walk:
     """One browser window, and whatever went wrong in it."""
 
     page: Any
+    is_scripted: bool = True
     complaints: list[str] = field(default_factory=list)
     hosts: set[str] = field(default_factory=set)
 
@@ -63,12 +64,37 @@ class Walk:
         assert await self.page.title() == f"{heading} - signals"
         return heading
 
+    async def shows(self, title: str) -> None:
+        """Assert that a page of this title is shown, and that everybody can read it."""
+        assert await self.title() == title
+        await self.fits()
+        # axe-core is a script too.
+        if self.is_scripted:
+            await self.is_accessible()
+
+    async def press(self, text: str) -> None:
+        """Follow a link or press a button, by keyboard alone."""
+        focused = await self.tab_to(text)
+        assert await focused.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+        await self._enter()
+
+    async def fill_in(self, field: str, text: str) -> None:
+        """Send a form with a text in one of its fields, by keyboard alone."""
+        await self.tab_to_field(field)
+        await self.page.keyboard.type(text)
+        await self._enter()
+
+    async def _enter(self) -> None:
+        async with self.page.expect_navigation():
+            await self.page.keyboard.press("Enter")
+
     async def tab_to(self, text: str) -> Any:
-        """Return what shows a text and nothing else, reached by the Tab key alone."""
+        """Return what shows a text and nothing else, or is called so, reached by Tab alone."""
         focused = self.page.locator(":focus-visible")
         for _ in range(MOST_STOPS):
             await self.page.keyboard.press("Tab")
-            if text == (await focused.inner_text()).strip():
+            shown = (await focused.inner_text()).strip()
+            if text in (shown, await focused.get_attribute("aria-label")):
                 return focused
         raise AssertionError(f"Tab does not reach {text}")
 
@@ -118,7 +144,11 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 @asynccontextmanager
 async def walking(
-    width: int, scheme: str = "light", cookies: Collection[dict[str, str]] = ()
+    width: int,
+    scheme: str = "light",
+    cookies: Collection[dict[str, str]] = (),
+    *,
+    is_scripted: bool = True,
 ) -> AsyncIterator[Walk]:
     """Open a browser window that goes by itself; `cookies` are sent from the first page on."""
     playwright = pytest.importorskip("playwright.async_api")
@@ -126,8 +156,10 @@ async def walking(
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:
             viewport = {"width": width, "height": 844}
-            page = await browser.new_page(viewport=viewport, color_scheme=scheme)
+            page = await browser.new_page(
+                viewport=viewport, color_scheme=scheme, java_script_enabled=is_scripted
+            )
             await page.context.add_cookies([*cookies])
-            yield Walk(page)
+            yield Walk(page, is_scripted)
         finally:
             await browser.close()
