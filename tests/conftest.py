@@ -6,6 +6,7 @@ import inspect
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,8 @@ from tests.store.homes import Home, NewHome, postgres_home, sqlite_home
 
 # Asked while it is there: a worker that has lost it would be told another.
 PARENT = os.getppid()
+MEMORY = Path("/dev/shm")
+ROOMY_BYTES = 1 << 30
 MAJORS = [
     pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
     for place, major in enumerate(installations())
@@ -148,6 +151,13 @@ async def home(new_home: NewHome) -> AsyncIterator[Home]:
     """A home of stores for each engine in turn."""
     async with new_home() as home:
         yield home
+
+
+def pytest_configure() -> None:
+    """Keep temporary files in memory where there is room: on disks every commit waits for them."""
+    is_told = "TMPDIR" in os.environ
+    if not is_told and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOMY_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

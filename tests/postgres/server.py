@@ -34,8 +34,6 @@ SETTINGS = {
     # Nothing is left in /dev/shm by a server that was killed.
     "dynamic_shared_memory_type": "mmap",
 }
-MEMORY = Path("/dev/shm")
-ROOMY_BYTES = 1 << 30
 # Below those that the kernel gives to whoever asks for any, so none is taken while it restarts.
 PORTS = range(20_000, 32_000)
 WITHIN_S = 30
@@ -150,13 +148,8 @@ class PostgresServer:
 
 @contextmanager
 def private_folder(inside: Path | None = None) -> Iterator[Path]:
-    """Make a folder that a server may write to, in memory where there is room.
-
-    There a database is made in 15 ms; on disks, which dislike its 300 files, in 20 to 120.
-    """
-    is_roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOMY_BYTES
-    in_all = MEMORY if is_roomy else None
-    folder = Path(tempfile.mkdtemp(prefix="signals-postgres-", dir=inside or in_all))
+    """Make a folder that a server may write to."""
+    folder = Path(tempfile.mkdtemp(prefix="signals-postgres-", dir=inside))
     try:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
