@@ -122,8 +122,7 @@ async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_pa
             Readiness(Boards(market), access, Clock(), within_s=0.01).checks(), 10
         )
         access.released.set()
-    told = {"market_store": "ok", "access_store": "no answer", "state": "not computed yet"}
-    assert checks == told
+    assert checks["access_store"] == "no answer"
 
 
 @pytest.mark.clause("postgres")
