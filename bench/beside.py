@@ -1,9 +1,11 @@
-"""What GETs once a second take from the calls beside them: a scrape and a probe of readiness.
+"""What GETs once a second take from the calls beside them: a scrape and a probe, a member's pages.
 
-`python -m bench.beside [--store FILE]` calls with and without them by turns. Pages go into `CASES`.
+`python -m bench.beside [--store FILE]` calls with and without them by turns.
 """
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from bench.load import drive
 from bench.served import Ours, copied, free_port, run_alone, serving
 from bench.table import Row, compared
 from bench.workers import cpu_s
+from store.sqlite_access import SqliteAccessStore
+from tests.signing_in import session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)
 TURNS, SECONDS = 9, 3.0
@@ -37,16 +41,19 @@ class Gets:
         return ours + [operations_url + path for path in self.operations]
 
 
-CASES = (Gets("a scrape and /readyz", operations=("/metrics", "/readyz")),)
+CASES = (
+    Gets("a scrape and /readyz", operations=("/metrics", "/readyz")),
+    Gets("a member's board and an asset", ("/", "/assets/BTC")),
+)
 
 
 @contextmanager
-def asking_for(addresses: list[str]) -> Iterator[None]:
-    """Ask for each once a second beside the block; a refusal ends the bench."""
+def asking_for(addresses: list[str], cookie: str) -> Iterator[None]:
+    """Ask for each once a second beside the block, as a member; a refusal ends the bench."""
     ended, failures = threading.Event(), list[Exception]()
 
     def ask() -> None:
-        with httpx.Client(timeout=10) as client:
+        with httpx.Client(timeout=10, headers={"cookie": cookie}) as client:
             while True:
                 for address in addresses:
                     client.get(address).raise_for_status()
@@ -77,14 +84,14 @@ def calls_s(ours: Ours, case: Case) -> float:
     return load.calls_s
 
 
-def measured(ours: Ours, case: Case, gets: Gets, operations_url: str) -> Row:
+def measured(ours: Ours, case: Case, gets: Gets, operations_url: str, cookie: str) -> Row:
     """Compare neighbouring turns, each first as often as the other, and tell the median pair."""
     addresses = gets.addresses(ours.url, operations_url)
     pairs = list[tuple[float, float]]()
     for turn in range(TURNS):
         rates = dict[bool, float]()
         for is_beside in (turn % 2 == 0, turn % 2 == 1):
-            with asking_for(addresses if is_beside else []):
+            with asking_for(addresses if is_beside else [], cookie):
                 rates[is_beside] = calls_s(ours, case)
         pairs.append((rates[True], rates[False]))
     what = f"MCP {case.name}, beside {gets.name} each second / alone"
@@ -92,10 +99,10 @@ def measured(ours: Ours, case: Case, gets: Gets, operations_url: str) -> Row:
     return compared(what, beside, alone, TARGET)
 
 
-def cost(ours: Ours, gets: Gets, operations_url: str) -> Row:
+def cost(ours: Ours, gets: Gets, operations_url: str, cookie: str) -> Row:
     """Tell the CPU that the service takes for all of them once; no other load disturbs that."""
     before = cpu_s(ours)
-    with httpx.Client(timeout=10) as client:
+    with httpx.Client(timeout=10, headers={"cookie": cookie}) as client:
         for _ in range(REPEATS):
             for address in gets.addresses(ours.url, operations_url):
                 client.get(address).raise_for_status()
@@ -115,8 +122,18 @@ def rows(store: Path | None = None) -> list[Row]:
     port = free_port()
     with copied(store) as own, serving(own, operations_port=port) as ours:
         url = f"http://127.0.0.1:{port}"
-        costs = [cost(ours, gets, url) for gets in CASES]
-        return costs + [measured(ours, case, gets, url) for gets in CASES for case in CALLS]
+        cookie = asyncio.run(member_of(own))
+        costs = [cost(ours, gets, url, cookie) for gets in CASES]
+        return costs + [measured(ours, case, gets, url, cookie) for gets in CASES for case in CALLS]
+
+
+async def member_of(store: Path) -> str:
+    """Return the cookie of a member who has signed in."""
+    access = await SqliteAccessStore.open(store.with_name(f"{store.name}-access"))
+    try:
+        return await session_cookie(access, lambda: time.time_ns() // 1_000_000)
+    finally:
+        await access.close()
 
 
 def main() -> None:

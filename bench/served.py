@@ -81,7 +81,6 @@ def settings(store: Store) -> dict[str, str]:
     """Return the environment of `signals` on a store."""
     return {
         "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
-        "SIGNALS_BILLING": "off",
         "SIGNALS_DAILY_LIMIT": "1000000000",
     }
 
