@@ -25,7 +25,7 @@ from tests.store.homes import Home, NewHome, postgres_home, sqlite_home
 # Asked while it is there: a worker that has lost it would be told another.
 PARENT = os.getppid()
 MEMORY = Path("/dev/shm")
-ROOMY_BYTES = 1 << 30
+ROOMY_BYTES = 4 << 30
 MAJORS = [
     pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
     for place, major in enumerate(installations())

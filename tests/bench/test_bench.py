@@ -191,7 +191,7 @@ async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_be
     assert addresses == [f"{served.base_url}/healthz", f"{served.base_url}/readyz"]
 
     def ask(addresses: list[str]) -> None:
-        with asking_for(addresses):
+        with asking_for(addresses, "session=none"):
             pass
 
     await asyncio.to_thread(ask, addresses)
