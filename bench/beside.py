@@ -22,7 +22,7 @@ from store.sqlite_access import SqliteAccessStore
 from tests.signing_in import session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)
-TURNS, SECONDS = 9, 3.0
+TURNS, SECONDS = 5, 3.0
 EVERY_S = 1.0
 REPEATS = 100
 TARGET = 0.95
