@@ -319,3 +319,5 @@ async def test_the_terms_are_a_page_that_is_served(served, part):
     stored = response.text.split("## Privacy")[1]
     for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):
         assert what in stored
+    for what in ("the link that was mailed", "your session", "one cookie", "mail server"):
+        assert what in stored
