@@ -21,10 +21,10 @@ test: $(INSTALLED)
 
 prove: $(INSTALLED)
 	$(BIN)/python -m pytest -rP --junitxml=.interop/results.xml; status=$$?; \
-	$(BIN)/python -m docs.interop .interop/results.xml && $(BIN)/python -m docs.mutants && exit $$status
+	$(BIN)/python -m tools.interop_table .interop/results.xml && $(BIN)/python -m tools.mutants && exit $$status
 
 mutants: $(INSTALLED)
-	$(BIN)/python -m docs.mutants
+	$(BIN)/python -m tools.mutants
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -36,7 +36,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m bench --write
 
 docs: $(INSTALLED)
-	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tools.generate_docs
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

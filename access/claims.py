@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from access.asked import Asked, word_of
 from access.billing.provider import Ended, Paid, Payment, Provider
 from access.keys import hash_key, new_key
+from access.single_flight_cache import Asked, word_of
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, mailbox
 

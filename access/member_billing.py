@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import structlog
 
-from access.asked import Asked, word_of
 from access.billing.provider import BillingError, Provider, Standing
 from access.member_keys import MemberKeys, Plan
+from access.single_flight_cache import Asked, word_of
 from schemas.errors import ApiError
 from store.access_rows import ClaimRow, HeldMembership, MembershipRow
 

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Callable
 from hashlib import sha256
 
-from access.asked import word_of
 from access.billing.provider import Ended, Order, Paid, Provider
 from access.claims import Claims
-from access.email import checked_email
+from access.email_address import checked_email
 from access.plan import PRICE_USD
+from access.single_flight_cache import word_of
 from access.throttle import Throttle
 from schemas.errors import ApiError
 from schemas.purchase import (

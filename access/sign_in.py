@@ -12,7 +12,7 @@ import structlog
 
 from access.billing.provider import Provider
 from access.claims import Claims
-from access.email import checked_email
+from access.email_address import checked_email
 from access.mail.mailer import Mailer, MailError, mail_to
 from access.throttle import Limit, Throttle
 from schemas.errors import ApiError, failure_facts

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from access.asked import word_of
 from access.billing.provider import Provider
 from access.memberships import end_if_over
+from access.single_flight_cache import word_of
 from store.access_protocol import AccessStore
 
 

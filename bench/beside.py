@@ -18,7 +18,7 @@ from bench.load import drive
 from bench.served import Ours, copied, free_port, run_alone, serving
 from bench.table import Row, compared
 from bench.workers import cpu_s
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 from tests.signing_in import session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)

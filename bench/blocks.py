@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.table import hardware, replaced
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
-from compute.crew import Crews, here
+from compute.batch_rows import funding_rows
+from compute.executor import Crews, here
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.restore import Restorer, funding_of
-from compute.rows import funding_rows
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.simulated import LATEST_ORIGIN, SimulatedSource
+from compute.state_loader import Restorer, funding_of
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.rows import BarBlock, CarryRow, Pass
-from store.sqlite import SqliteMarketStore
+from store.market_rows import BarBlock, CarryRow, Pass
+from store.sqlite.market_store import SqliteMarketStore
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -192,7 +192,7 @@ def cluster() -> Iterator[Dask]:
     # Loaded here alone, for the whole bench imports its modules.
     from distributed import Client, LocalCluster
 
-    from service.dask_crew import dask_crew
+    from service.processes.dask_executor import dask_crew
 
     with (
         LocalCluster(

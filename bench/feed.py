@@ -22,10 +22,10 @@ from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build
 from bench.table import Row, table
 from schemas.vocabulary import RETENTION_MS, Tier
 from store.codes import INDICATOR_CODES, TIMEFRAME_CODES
-from store.rows import FeedQuery
-from store.sqlite import SqliteMarketStore
-from store.sqlite_engine import SqliteEngine
-from store.sqlite_migrations import MARKET_MIGRATIONS, migrate
+from store.market_rows import FeedQuery
+from store.sqlite.engine import SqliteEngine
+from store.sqlite.market_store import SqliteMarketStore
+from store.sqlite.schema import MARKET_MIGRATIONS, migrate
 
 HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
 SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}

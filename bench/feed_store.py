@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas.vocabulary import DAY_MS, HOUR_MS, INDICATOR_IDS, RUN_DELAY_MS
-from store.sqlite_migrations import migrate
+from store.sqlite.schema import migrate
 
 BEGIN = 1_764_547_200_000
 HOURS = 365 * 24

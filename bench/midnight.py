@@ -24,8 +24,8 @@ import structlog
 from bench.served import Ours, answering, made_key
 from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S, market_ms
-from service.serve import serve
-from service.settings import Settings
+from service.commands.serve import serve
+from service.config.settings import Settings
 
 HOUR_S, DAY_S = 3600, 86_400
 # No pass for late assets is waited for.

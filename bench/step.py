@@ -14,9 +14,9 @@ import numpy as np
 from bench.peer import Columns, Readings, read_all_at_once, read_one_by_one
 from bench.table import Row, table
 from compute.engine import Engine
+from compute.hourly_pipeline import PASS_S
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
-from compute.runs import PASS_S
 
 ASSETS = 251
 WINDOW = 300

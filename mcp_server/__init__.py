@@ -1,1 +1,1 @@
-"""The primary face: the MCP endpoint and the tools. Imports access, store and schemas."""
+"""The MCP transport: the endpoint, and one file a tool. Imports serving and the layers below."""

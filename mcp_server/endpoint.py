@@ -9,11 +9,11 @@ import mcp_types
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from mcp_server.arguments import shown
-from mcp_server.calls import AnyTool, Calls
-from mcp_server.dispatch import Dispatcher
+from mcp_server.dispatcher import Dispatcher
 from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_parts
-from mcp_server.transport import (
+from schemas.errors import ApiError
+from serving.arguments import shown
+from serving.http import (
     JSON_TYPE,
     REQUEST_ID,
     Fields,
@@ -25,7 +25,7 @@ from mcp_server.transport import (
     refused,
     respond,
 )
-from schemas.errors import ApiError
+from serving.tool_runner import AnyTool, Calls
 
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
 SERVED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")

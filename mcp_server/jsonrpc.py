@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 import mcp_types
 from pydantic_core import from_json
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+from serving.json_text import to_json, to_utf8
 
 RequestId = str | int | None
 _ID_TYPES = frozenset({str, int, type(None)})
@@ -54,7 +54,7 @@ def parsed(body: bytes) -> Message:
 
 def result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[bytes, ...]:
     """Return the response that carries a result given as JSON text in parts; none is copied."""
-    written = b"%d" % request_id if type(request_id) is int else utf8(minified(request_id))
+    written = b"%d" % request_id if type(request_id) is int else to_utf8(to_json(request_id))
     return (b'{"jsonrpc":"2.0","id":%b,"result":' % written, *result, b"}")
 
 
@@ -63,17 +63,7 @@ def error_bytes(error: RpcError) -> bytes:
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
-    return utf8(minified({"jsonrpc": "2.0", "id": error.request_id, "error": body}))
-
-
-def minified(value: Any) -> str:
-    """Write JSON without a space more than it needs."""
-    return _encode(value)
-
-
-def utf8(text: str) -> bytes:
-    """Encode JSON text; a lone surrogate is written as its JSON escape."""
-    return text.encode("utf-8", "backslashreplace")
+    return to_utf8(to_json({"jsonrpc": "2.0", "id": error.request_id, "error": body}))
 
 
 def _read_fast(body: bytes) -> Any:

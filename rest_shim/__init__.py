@@ -1,1 +1,1 @@
-"""The second face: /api/v1 routes onto the very handlers of the tools."""
+"""The REST transport: /api/v1 routes onto the same tool handlers. Imports mcp_server and below."""

@@ -5,7 +5,6 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from mcp_server.calls import AnyTool
 from mcp_server.endpoint import PATHS as MCP_PATHS
 from mcp_server.tools.get_catalog import GET_CATALOG
 from mcp_server.tools.get_confluence import GET_CONFLUENCE
@@ -14,8 +13,8 @@ from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.get_stats import GET_STATS
 from mcp_server.tools.get_usage import GET_USAGE
-from rest_shim import refusals
-from rest_shim.refusals import Refusal
+from rest_shim import error_catalog as refusals
+from rest_shim.error_catalog import Refusal
 from schemas.jsonrpc import RpcAnswer, RpcRequest
 from schemas.manifest import Auth, Manifest, OpenApiDocument
 from schemas.purchase import (
@@ -26,7 +25,8 @@ from schemas.purchase import (
     ClaimBody,
     ClaimResponse,
 )
-from schemas.results import SignalsResponse
+from schemas.signals import SignalsResponse
+from serving.tool_runner import AnyTool
 
 Tag = Literal["reads", "open", "access", "mcp"]
 

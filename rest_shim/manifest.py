@@ -3,10 +3,10 @@
 from functools import lru_cache
 
 from access.plan import how_to_get_access
-from mcp_server.dispatch import PROTOCOL_VERSION
+from mcp_server.client_registration import claude_code, registration_file
+from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.get_signals import RETENTION_DAYS
 from mcp_server.tools.get_usage import what_is_counted
-from mcp_server.tools.json_schema import input_schema
 from mcp_server.tools.registry import TOOLS
 from rest_shim.changelog import CHANGELOG
 from rest_shim.endpoints import (
@@ -17,8 +17,7 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.refusals import ABOUT_KEYS
-from rest_shim.registration import claude_code, registration_file
+from rest_shim.error_catalog import ABOUT_KEYS
 from schemas.coverage import Coverage, CoveredIndicator, together
 from schemas.manifest import (
     AssetCounts,
@@ -36,13 +35,14 @@ from schemas.manifest import (
     TiersCoverage,
     Versioning,
 )
-from schemas.queries import SignalsQuery
+from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     DAILY_LIMIT,
     POLL_INTERVAL_S,
     Mode,
     Timeframe,
 )
+from serving.json_schema import input_schema
 
 DESCRIPTION = (
     "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "

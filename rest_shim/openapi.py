@@ -4,15 +4,15 @@ from functools import lru_cache
 from typing import Any
 
 from mcp_server.endpoint import SERVED_VERSIONS
-from mcp_server.jsonrpc import minified
-from mcp_server.tools.json_schema import input_schema
-from rest_shim.components import SAMPLE, components, headers, ref
+from serving.json_text import to_json
 from rest_shim.endpoints import CALL_MCP, CLAIM, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
+from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
-from rest_shim.refusals import QUOTA_HEADERS
+from rest_shim.openapi_components import SAMPLE, components, headers, ref
 from schemas.coverage import Coverage
 from schemas.purchase import CheckoutResponse
-from schemas.results import SignalsResponse
+from schemas.signals import SignalsResponse
+from serving.json_schema import input_schema
 
 Part = dict[str, Any]
 
@@ -42,7 +42,7 @@ CLAIM_THE_KEY = {
 @lru_cache(maxsize=2)
 def openapi_text(base_url: str, coverage: Coverage | None) -> str:
     """Return the document as minified JSON, the same text until another coverage is published."""
-    return minified(openapi(base_url, coverage))
+    return to_json(openapi(base_url, coverage))
 
 
 def openapi(base_url: str, coverage: Coverage | None) -> Part:

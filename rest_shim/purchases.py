@@ -9,12 +9,12 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mcp_server.arguments import accepted, accepted_values, not_accepted, unknown_names
-from mcp_server.tools.json_schema import Schema
-from mcp_server.transport import read_body
 from rest_shim.endpoints import JSON, Endpoint
 from schemas.errors import invalid_parameter
 from schemas.purchase import AccessRequestResponse
+from serving.arguments import accepted, accepted_values, not_accepted, unknown_names
+from serving.http import read_body
+from serving.json_schema import Schema
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 Answer = TypeVar("Answer")

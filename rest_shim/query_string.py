@@ -6,8 +6,8 @@ from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel
 
-from mcp_server.arguments import accepted, shown
 from schemas.errors import invalid_parameter
+from serving.arguments import accepted, shown
 
 BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 INTEGER = re.compile(r"-?[0-9]{1,40}")

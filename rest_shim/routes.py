@@ -10,10 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from mcp_server.answers import Answer
-from mcp_server.calls import AnyTool, Calls, internal_error, store_failure
-from mcp_server.transport import HeaderList, fields, quota_headers, respond
-from rest_shim.conditions import negotiated
+from rest_shim.content_negotiation import negotiated
 from rest_shim.endpoints import (
     CALL_MCP,
     ENDPOINTS,
@@ -23,7 +20,7 @@ from rest_shim.endpoints import (
     GET_SAMPLE,
     Endpoint,
 )
-from rest_shim.failures import failed
+from rest_shim.error_responses import failed
 from rest_shim.legal import legal_text
 from rest_shim.manifest import manifest_text
 from rest_shim.openapi import openapi_text
@@ -31,7 +28,10 @@ from rest_shim.purchases import Submissions, submitted
 from rest_shim.query_string import raw_arguments
 from rest_shim.sample import sample_text
 from schemas.errors import ApiError, failure_facts
-from store.protocol import StoreError
+from serving.http import HeaderList, fields, quota_headers, respond
+from serving.response_cache import Answer
+from serving.tool_runner import AnyTool, Calls, internal_error, store_failure
+from store.errors import StoreError
 
 log = structlog.get_logger("rest")
 

@@ -10,8 +10,8 @@ from mcp_server.tools.get_signals import (
     RETENTION_DAYS,
     TIMING,
 )
-from schemas.meta import NextUpdate, SignalsMeta
-from schemas.results import Pagination, Signal, SignalsResponse
+from schemas.result import NextUpdate
+from schemas.signals import Pagination, Signal, SignalsMeta, SignalsResponse
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
     Action,

@@ -5,9 +5,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from access.webhooks import Webhooks
-from mcp_server.calls import Calls
-from mcp_server.transport import read_body
 from rest_shim.routes import guarded
+from serving.http import read_body
+from serving.tool_runner import Calls
 
 PATH = "/webhooks/stripe"
 

@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 if TYPE_CHECKING:
-    from schemas.results import Allowance
+    from schemas.usage import Allowance
 
 
 class _Closed(BaseModel):

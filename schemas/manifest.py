@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from schemas.errors import HowToGetAccess
-from schemas.meta import Result, RetentionDays
-from schemas.results import Count
+from schemas.result import Count, Result
+from schemas.signals import RetentionDays
 from schemas.vocabulary import IndicatorId, SourceKind, Timeframe, Uri
 
 Auth = Literal["none", "api_key"]

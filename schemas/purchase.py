@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from schemas.meta import Result
+from schemas.result import Result
 from schemas.vocabulary import Billing, Instant, Mode, Uri
 
 Email = Annotated[

@@ -1,1 +1,1 @@
-"""Everything kept on disk, behind two Protocols; all SQL lives here. Imports schemas alone."""
+"""Everything kept on disk; all SQL lives here. Imports schemas only."""

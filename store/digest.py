@@ -12,7 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from store.rows import AlertRow, BarBlock, ChangeRow, FundingRow, WatermarkRow
+from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, WatermarkRow
 
 GENESIS = bytes(32)
 

@@ -23,8 +23,8 @@ from schemas.vocabulary import (
     Timeframe,
     midnight_s,
 )
-from store.protocol import MarketStore
-from store.rows import ChangeRow
+from store.errors import MarketStore
+from store.market_rows import ChangeRow
 from tests.serving import HOUR_MS, NOON, Served, change, coverage, work
 
 SEED = 1

@@ -20,20 +20,20 @@ from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.keys import Keys
 from access.throttle import DEFAULT_LIMIT, Limit
-from mcp_server.tools.json_schema import output_schema
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
-from service.app import create_app
-from service.connections import BoundedProtocol, server_config
-from service.metrics import Metrics
+from service.http.app import create_app
+from service.http.metrics import Metrics
+from service.http.server import BoundedProtocol, server_config
+from serving.json_schema import output_schema
 from store.access_protocol import AccessStore
-from store.postgres import PostgresMarketStore
-from store.postgres_access import PostgresAccessStore
-from store.protocol import MarketStore
-from store.rows import ChangeRow, Pass, WatermarkRow
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.errors import MarketStore
+from store.market_rows import ChangeRow, Pass, WatermarkRow
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import as_path
 from tests.mailbox import Mailbox
 from tests.signing_in import session_cookie

@@ -15,11 +15,11 @@ from access.billing.provider import Standing
 from access.keys import MAX_LABEL
 from access.member_billing import MemberBilling
 from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
-from mcp_server.calls import Calls
-from rest_shim.registration import CLIENTS, KEY_VARIABLE
+from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
+from serving.tool_runner import Calls
 from web.pages import page, page_route, see_other
-from web.viewer import HOME, Sessions, Viewer
+from web.sessions import HOME, Sessions, Viewer
 
 KEYS = f"/{HOME}/{{membership}}/keys"
 KEY = f"{KEYS}/{{key}}"

@@ -6,21 +6,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.calls import Calls
-from mcp_server.context import Context
-from mcp_server.freshness import removed_note
-from mcp_server.values import one_ticker
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
 from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, Timeframe
-from web.asset_views import DAYS, AssetViews, asset_views
+from serving.argument_values import one_ticker
+from serving.freshness import removed_note
+from serving.snapshot_cache import Context
+from serving.tool_runner import Calls
+from web.asset_model import DAYS, AssetViews, asset_views
 from web.board import BADGES
+from web.board_model import of_one_version
 from web.board_query import AssetPageQuery, asked
 from web.heat_map import CLASS_NAMES
 from web.pages import page, page_route
+from web.sessions import ViewerOf
 from web.timeline import WIDTH
-from web.viewer import ViewerOf
-from web.views import of_one_version
 
 PATH = "/assets/{ticker}"
 

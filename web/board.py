@@ -13,21 +13,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.answers import Answer
-from mcp_server.calls import Calls, kept_with_board
-from mcp_server.context import Context
 from mcp_server.tools.get_catalog import get_catalog
 from mcp_server.tools.get_stats import get_stats
+from schemas.catalog import CatalogQuery, CatalogResponse
 from schemas.errors import ApiError
-from schemas.facts import CatalogResponse, StatsResponse
-from schemas.queries import CatalogQuery, NoArguments
+from schemas.query import NoArguments
+from schemas.stats import StatsResponse
 from schemas.vocabulary import TIMEFRAMES, Reading
+from serving.response_cache import Answer
+from serving.snapshot_cache import Context
+from serving.tool_runner import Calls, kept_with_board
+from web.board_model import LEAST_AGREEING, live_views, of_one_version
 from web.board_query import BoardQuery, asked
 from web.heat_map import CLASS_NAMES, heat_map
 from web.pages import compressed, page, page_route, rendered
-from web.sample_views import sample_views
-from web.viewer import ViewerOf
-from web.views import LEAST_AGREEING, live_views, of_one_version
+from web.sample_board import sample_views
+from web.sessions import ViewerOf
 
 BADGES = {
     "simulated": "Simulated market",

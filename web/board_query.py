@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.requests import Request
 
-from mcp_server.arguments import validated
 from rest_shim.query_string import raw_arguments
-from schemas.queries import Query
+from schemas.query import Query
 from schemas.vocabulary import AssetClass, IndicatorId, Reading, Timeframe
+from serving.arguments import validated
 
 
 class AssetPageQuery(Query):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from mcp_server.tools.json_schema import Schema, output_schema
+from serving.json_schema import Schema, output_schema
 
 
 class FieldRow(NamedTuple):

@@ -4,8 +4,8 @@ from urllib.parse import parse_qs
 
 from starlette.requests import Request
 
-from mcp_server.transport import read_body
 from schemas.errors import ApiError
+from serving.http import read_body
 
 MOST_FIELDS = 10
 # What `Sec-Fetch-Site` is of a form of ours, of one that the user sends again, and of programs.

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from schemas.facts import CatalogAsset
-from schemas.results import AssetState
+from schemas.catalog import CatalogAsset
+from schemas.state import AssetState
 from schemas.vocabulary import INDICATOR_IDS, AssetClass, IndicatorId, Reading, Timeframe
 from web.board_query import BoardQuery
 

@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from mcp_server.calls import Calls
-from mcp_server.transport import fields
-from rest_shim.conditions import takes_gzip
+from rest_shim.content_negotiation import takes_gzip
 from rest_shim.endpoints import NOT_AT_ALL
 from rest_shim.routes import Responder, guarded
 from schemas.errors import ApiError
 from schemas.vocabulary import instant
+from serving.http import fields
+from serving.tool_runner import Calls
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 # `same-origin`, not `no-referrer`: under that one browsers send `Origin: null` with a form, which

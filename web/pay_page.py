@@ -7,10 +7,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.sandbox import SandboxBilling, SessionStatus
-from mcp_server.calls import Calls
 from rest_shim.routes import guarded
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import Billing
+from serving.tool_runner import Calls
 from store.access_rows import SandboxSession
 from web.forms import form_fields
 from web.pages import page

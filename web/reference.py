@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.calls import Calls
 from rest_shim.endpoints import A_MINUTE, NOT_AT_ALL
+from serving.tool_runner import Calls
 from web.pages import page_of, page_route, rendered, root_of
 from web.reference_pages import Facts, page_links, page_values
 

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from access.plan import PRICE_USD
-from mcp_server.calls import AnyTool
-from mcp_server.tools.json_schema import input_schema
+from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import CHECKOUT, CLAIM, ENDPOINTS, Endpoint
 from rest_shim.manifest import PURCHASES
 from rest_shim.openapi import openapi
-from rest_shim.registration import CLIENTS, KEY_VARIABLE
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
 from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
 from schemas.vocabulary import Mode
-from web.articles import Example, articles, examples
+from serving.json_schema import input_schema
+from serving.tool_runner import AnyTool
 from web.field_rows import FieldRow, Shape, field_rows, shapes
 from web.markdown import Article, Heading, inline
+from web.markdown_files import Example, articles, examples
 
 EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.sign_in import LINK_MINUTES, PATH, SignIn
-from mcp_server.calls import Calls
+from serving.tool_runner import Calls
 from web.forms import form_fields
 from web.pages import page, page_route, see_other
-from web.viewer import HOME, Sessions, Viewer
+from web.sessions import HOME, Sessions, Viewer
 
 
 def sign_in_routes(

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from mcp_server.values import instant_ms
-from schemas.results import Signal
+from schemas.signals import Signal
 from schemas.vocabulary import IndicatorId, Reading, StoredKey
+from serving.argument_values import instant_ms
 
 WIDTH = 1000
 

@@ -22,7 +22,9 @@ from access.billing.provider import (
     Pending,
     Standing,
 )
-from access.billing.stripe_answers import (
+from access.billing.stripe_events import EVENTS, read_event
+from access.billing.stripe_refunds import money_back
+from access.billing.stripe_responses import (
     RefusedError,
     UnknownError,
     asked,
@@ -31,8 +33,6 @@ from access.billing.stripe_answers import (
     in_words,
     renewal,
 )
-from access.billing.stripe_charges import money_back
-from access.billing.stripe_events import EVENTS, read_event
 from access.plan import PRICE_USD
 from schemas.errors import invalid_parameter
 from schemas.vocabulary import Billing, Mode

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.connections import server_config
+from service.http.server import server_config
 
 
 @cache

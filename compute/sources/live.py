@@ -16,7 +16,7 @@ import structlog
 
 from compute.bars import DAY_S, HOUR_S, NO_BARS, NO_FUNDING, Funding, RawBar, Series, accepted
 from compute.sessions import complete_until, hours, last_close, next_close
-from compute.sources.overlap import MOST_COMPARED, Overlap, compared
+from compute.sources.history_diff import MOST_COMPARED, Overlap, compared
 from compute.sources.source import Fetched, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe

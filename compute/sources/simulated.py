@@ -23,7 +23,7 @@ from compute.sessions import (
     last_close,
     next_close,
 )
-from compute.sources.paths import BLOCK, Bits, bits_at, exp2, key_of, normal, path, thirds
+from compute.sources.random_paths import BLOCK, Bits, bits_at, exp2, key_of, normal, path, thirds
 from compute.sources.source import Fetched
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import AssetClass, SourceKind, Timeframe, midnight_s

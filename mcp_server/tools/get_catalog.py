@@ -2,18 +2,15 @@
 
 from collections.abc import Container, Iterable, Mapping
 
-from mcp_server.context import Board, Context
-from mcp_server.freshness import SIMULATED_NOTE, nothing_new_before, recorded_note, removed_note
-from mcp_server.tools.tool import Tool
-from mcp_server.values import several_tickers
-from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, together
-from schemas.facts import (
+from schemas.catalog import (
     AlertsTier,
     Cadence,
     CatalogAsset,
     CatalogAssets,
     CatalogCoverage,
     CatalogIndicator,
+    CatalogMeta,
+    CatalogQuery,
     CatalogResponse,
     CoverageAsset,
     IndicatorsByTier,
@@ -21,8 +18,7 @@ from schemas.facts import (
     Tiers,
     UniverseTier,
 )
-from schemas.meta import CatalogMeta
-from schemas.queries import CatalogQuery
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, together
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -37,6 +33,10 @@ from schemas.vocabulary import (
     IndicatorStatus,
     instant,
 )
+from serving.argument_values import several_tickers
+from serving.freshness import SIMULATED_NOTE, nothing_new_before, recorded_note, removed_note
+from serving.snapshot_cache import Board, Context
+from serving.tool import Tool
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"
 FLIPS, CONFLUENCE = "/api/v1/flips", "/api/v1/confluence"

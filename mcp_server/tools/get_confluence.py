@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness, shown_legacy_keys
-from mcp_server.tools.tool import Tool
-from schemas.meta import ConfluenceMeta
-from schemas.queries import ConfluenceQuery
-from schemas.results import ConfluenceEcho, ConfluenceResponse, ConfluenceResult
+from schemas.confluence import (
+    ConfluenceEcho,
+    ConfluenceMeta,
+    ConfluenceQuery,
+    ConfluenceResponse,
+    ConfluenceResult,
+)
 from schemas.vocabulary import (
     READING_NAMES,
     STORED_KEYS,
@@ -16,6 +17,9 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
+from serving.freshness import freshness, shown_legacy_keys
+from serving.snapshot_cache import Board, Context
+from serving.tool import Tool
 
 DESCRIPTION = (
     "Ranks the assets on which at least min_agree of the seven indicators read the same direction "

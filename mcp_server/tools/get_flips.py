@@ -3,15 +3,24 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness
-from mcp_server.tools.tool import Tool
 from schemas.errors import invalid_parameter
-from schemas.meta import FlipsMeta, FlipsRules, HoursRule, WindowRules
-from schemas.queries import FlipsQuery
-from schemas.results import Flip, FlipGroup, FlipsCounts, FlipsEcho, FlipsResponse
+from schemas.flips import (
+    Flip,
+    FlipGroup,
+    FlipsCounts,
+    FlipsEcho,
+    FlipsMeta,
+    FlipsQuery,
+    FlipsResponse,
+    FlipsRules,
+    HoursRule,
+    WindowRules,
+)
 from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, change_type, instant
-from store.rows import ChangeRow, FeedQuery
+from serving.freshness import freshness
+from serving.snapshot_cache import Board, Context
+from serving.tool import Tool
+from store.market_rows import ChangeRow, FeedQuery
 
 ROW_LIMIT = 2000
 HOURS: dict[Timeframe, HoursRule] = {

@@ -4,15 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness
-from mcp_server.signal_rows import signal
-from mcp_server.tools.tool import Tool
-from mcp_server.values import indicator_named, instant_ms, one_ticker
+from mcp_server.tools.signal_rows import signal
 from schemas.coverage import together
-from schemas.meta import RetentionDays, SignalsMeta
-from schemas.queries import SignalsQuery
-from schemas.results import Pagination, SignalsResponse
+from schemas.signals import Pagination, RetentionDays, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -23,7 +17,11 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
-from store.rows import MAX_OFFSET, FeedQuery, FeedRow
+from serving.argument_values import indicator_named, instant_ms, one_ticker
+from serving.freshness import freshness
+from serving.snapshot_cache import Board, Context
+from serving.tool import Tool
+from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
 
 DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
 RETENTION_DAYS = RetentionDays(

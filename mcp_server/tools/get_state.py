@@ -3,15 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mcp_server.context import Board, Context
-from mcp_server.freshness import freshness, removed_note, shown_legacy_keys
-from mcp_server.matrix import matrix
-from mcp_server.tools.tool import Tool
-from mcp_server.values import several_tickers
+from mcp_server.tools.state_matrix import matrix
 from schemas.coverage import CoveredAsset
-from schemas.meta import StateMeta
-from schemas.queries import StateQuery
-from schemas.results import AssetState, StateCounts, StateResponse
+from schemas.state import AssetState, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
     READING_NAMES,
     STORED_KEYS,
@@ -21,6 +15,10 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
+from serving.argument_values import several_tickers
+from serving.freshness import freshness, removed_note, shown_legacy_keys
+from serving.snapshot_cache import Board, Context
+from serving.tool import Tool
 
 DESCRIPTION = (
     "Returns the current reading (bullish, bearish or neutral) of each of the seven indicators for "

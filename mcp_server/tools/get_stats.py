@@ -4,20 +4,17 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import cast
 
-from mcp_server.context import STATISTICS_DAYS, Context
-from mcp_server.freshness import freshness
-from mcp_server.tools.tool import Tool
 from schemas.coverage import Coverage, together
-from schemas.facts import (
+from schemas.query import NoArguments
+from schemas.stats import (
     DirectionCount,
     IndicatorCount,
+    StatsMeta,
     StatsResponse,
     StatsWindow,
     TierStats,
     TimeframeCount,
 )
-from schemas.meta import StatsMeta
-from schemas.queries import NoArguments
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
     DAY_MS,
@@ -30,7 +27,10 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
-from store.rows import Statistics
+from serving.freshness import freshness
+from serving.snapshot_cache import STATISTICS_DAYS, Context
+from serving.tool import Tool
+from store.market_rows import Statistics
 
 Row = tuple[str, Timeframe, Direction]
 Counts = Counter[Row]

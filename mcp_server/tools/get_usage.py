@@ -2,13 +2,12 @@
 
 from functools import lru_cache
 
-from mcp_server.answers import Answer, QuotaTemplate
-from mcp_server.context import Context
-from mcp_server.tools.tool import Tool
-from schemas.meta import UsageMeta
-from schemas.queries import NoArguments
-from schemas.results import UsageKey, UsageResponse
+from schemas.query import NoArguments
+from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
+from serving.response_cache import Answer, QuotaTemplate
+from serving.snapshot_cache import Context
+from serving.tool import Tool
 
 MOST_TEMPLATES = 256
 

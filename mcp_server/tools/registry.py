@@ -9,7 +9,7 @@ from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.get_stats import GET_STATS
 from mcp_server.tools.get_usage import GET_USAGE
-from mcp_server.tools.tool import Tool
+from serving.tool import Tool
 
 TOOLS: tuple[Tool[Any, Any], ...] = (
     GET_STATE,

@@ -1,8 +1,8 @@
 """`signals audit --public`: a running service, held against itself from outside."""
 
+from service.commands.console import print_findings, progress_bar
 from service.public_audit.audit import public_audit
 from service.public_audit.reader import Reader
-from service.telling import print_findings, progress_bar
 
 
 async def audit_in_public(url: str, api_key: str, days: int) -> int:

@@ -10,8 +10,8 @@ from typing import Any, Self
 import httpx2
 
 from schemas.operator_error import OperatorError
+from service.commands.service_address import FACE, TIMEOUT, base_address, one_line
 from service.public_audit.answers import Json
-from service.remote import FACE, TIMEOUT, base_address, one_line
 
 OPEN_VIEWS = frozenset({"catalog", "stats"})
 DAILY_QUOTA = 10_000

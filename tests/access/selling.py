@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from access.access_requests import AccessRequests
 from access.billing.provider import (
     CheckoutSession,
     Event,
@@ -22,13 +23,12 @@ from access.billing.provider import (
 from access.billing.sandbox import SandboxBilling
 from access.claims import Claims
 from access.purchases import Purchases
-from access.requests import AccessRequests
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import ClaimRow, MembershipRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 from tests.serving import Clock
 
 ADDRESS = "192.0.2.7"

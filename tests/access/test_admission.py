@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from access.admission import MOST_TURNS, Admissions, Admitted
 from access.keys import Keys
+from access.quota import MOST_TURNS, Admissions, Admitted
 from schemas.errors import ApiError
-from schemas.results import Quota
+from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_protocol import AccessStore
 from store.access_rows import CallGroup, CountedGroup
-from store.protocol import StoreError
+from store.errors import StoreError
 from tests.serving import Clock
 from tests.store.homes import Home, plainly
 

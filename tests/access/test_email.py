@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.email import checked_email
+from access.email_address import checked_email
 from schemas.errors import ApiError
 
 pytestmark = pytest.mark.clause("sales")

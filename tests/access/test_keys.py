@@ -9,7 +9,7 @@ import pytest
 
 from access.keys import Keys, hash_key
 from store.access_rows import KeyRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 from tests.serving import Clock
 
 pytestmark = pytest.mark.clause("access")

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from access.admission import Admissions
 from access.billing.sandbox import LIFETIME_MS, SandboxBilling
 from access.keys import Keys
+from access.quota import Admissions
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from access.admission import Admissions
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, Ended, Order
 from access.billing.sandbox import LIFETIME_MS, SandboxBilling
+from access.quota import Admissions
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
@@ -439,7 +439,7 @@ KILLED_WHILE_REDEEMING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store.access_rows import MembershipRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 
 async def redeem(path, token_hash):
     store = await SqliteAccessStore.open(Path(path))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, Standing
 from access.billing.sandbox import SandboxBilling
 from schemas.errors import ApiError

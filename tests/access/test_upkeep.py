@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, Provider, Standing
 from access.billing.sandbox import SandboxBilling
 from access.keys import hash_key
-from access.upkeep import STEP_S, Upkeep, horizons
+from access.maintenance import STEP_S, Upkeep, horizons
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, Horizons, MembershipRow
 from tests.serving import HOUR_MS, NOON, Clock, Served, counting_broken

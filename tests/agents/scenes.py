@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compute.bars import DAY_S
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action, Timeframe
-from store.rows import AlertRow, ChangeRow, Pass
-from store.sqlite import SqliteMarketStore
+from store.market_rows import AlertRow, ChangeRow, Pass
+from store.sqlite.market_store import SqliteMarketStore
 from tests.agents.agent import Agent, Wait
 from tests.full_board import fill
 from tests.serving import (

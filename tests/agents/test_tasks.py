@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from jsonschema import ValidationError
 
-from docs.generate import ROOT, line, task_cells
 from tests.agents import tasks, truths
 from tests.agents.played import SCENES, TASKS, Task, played
 from tests.agents.scenes import Open, by_hand, running
 from tests.bad_inputs import STATE
+from tools.generate_docs import ROOT, line, task_cells
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from compute.universe import load_universe
 from schemas.vocabulary import DAY_MS, HOUR_MS, instant
-from store.rows import ChangeRow
+from store.market_rows import ChangeRow
 from tests.agents.scenes import Scene
 from tests.serving import NOON
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from compute.universe import Universe
-from service.cli import main
+from service.commands.cli import main
 from tests.compute.small_market import (
     Content,
     replay,

@@ -4,7 +4,7 @@ import pickle
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from compute.crew import Block, Crew, Result
+from compute.executor import Block, Crew, Result
 from compute.indicators.contract import Indicator
 from compute.indicators.enzo import Enzo
 from compute.indicators.llnr import Llnr

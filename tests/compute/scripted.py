@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Series
+from compute.hourly_loop import Loop
+from compute.hourly_pipeline import Runs
 from compute.indicators.contract import Bar, Carry, Readings, Values
-from compute.loop import Loop
-from compute.runs import Runs
 from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.source import Fetched, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
-from store.protocol import MarketStore
-from store.rows import ChangeRow, PassRow
-from store.sqlite import SqliteMarketStore
+from store.errors import MarketStore
+from store.market_rows import ChangeRow, PassRow
+from store.sqlite.market_store import SqliteMarketStore
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday

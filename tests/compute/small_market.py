@@ -11,17 +11,17 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit import Audit, Progressed
-from compute.audit_report import Report
-from compute.crew import Crews, here
+from compute.audit.audit import Audit, Progressed
+from compute.audit.report import Report
+from compute.executor import Crews, here
+from compute.hourly_pipeline import Runs
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import midnight_s
-from store.sqlite import SqliteMarketStore
+from store.sqlite.market_store import SqliteMarketStore
 
 HOUR_S = 3600
 DAY_S = 86_400

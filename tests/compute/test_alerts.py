@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.registry import INDICATORS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compute.coverage import coverage, with_dropped
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe

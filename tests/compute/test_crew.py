@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compute import audit_passes as passes_module
-from compute import restore as restore_module
-from compute.audit_report import Report
-from compute.crew import Crews, Here, each, here, in_blocks
+from compute import state_loader as restore_module
+from compute.audit import history as passes_module
+from compute.audit.report import Report
+from compute.executor import Crews, Here, each, here, in_blocks
 from compute.universe import Universe
 from tests.compute.crews import Elsewhere, elsewhere, raised
 from tests.compute.small_market import DENSE, END, HOUR_S, audited, replay

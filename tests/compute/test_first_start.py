@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
+from compute.hourly_loop import Loop
+from compute.hourly_pipeline import Runs
 from compute.indicators.enzo import Enzo
-from compute.loop import Loop
-from compute.runs import Runs
 from compute.sources.simulated import SimulatedSource, first_origin, origin_of
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, TIMEFRAMES, midnight_s
-from service.settings import Settings
-from service.sources import opened_source
-from store.rows import ChangeRow, Snapshot
-from store.sqlite import SqliteMarketStore
+from service.config.settings import Settings
+from service.config.sources import opened_source
+from store.market_rows import ChangeRow, Snapshot
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.scripted import Clock, Enough
 
 pytestmark = pytest.mark.clause("sources")

@@ -9,20 +9,20 @@ from struct import calcsize
 import numpy as np
 import pytest
 
-from compute import runs as runs_module
+from compute import hourly_pipeline as runs_module
 from compute.alerts.publisher import Publisher
-from compute.audit import Audit
-from compute.audit_report import Report
+from compute.audit.audit import Audit
+from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
+from compute.hourly_pipeline import Runs
 from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.source import Fetched
 from schemas.vocabulary import Timeframe
-from store.protocol import StoreError
-from store.rows import Pass
-from store.sqlite import SqliteMarketStore
+from store.errors import StoreError
+from store.market_rows import Pass
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.crews import elsewhere
 from tests.compute.scripted import BEATS, Clock, ScriptedSource, at, check, hourly, live
 from tests.compute.small_market import Content, content, of_tickers, open_store

@@ -11,22 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import Loop
+from compute.hourly_pipeline import Runs
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.loop import Loop
-from compute.runs import Runs
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
-from mcp_server.context import Boards, Context
-from mcp_server.signal_rows import _shown
 from mcp_server.tools.get_signals import get_signals
-from schemas.queries import SignalsQuery
-from schemas.results import Signal
+from mcp_server.tools.signal_rows import _shown
+from schemas.signals import Signal, SignalsQuery
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, instant
-from store.rows import ChangeRow, Pass
-from store.sqlite import SqliteMarketStore
+from serving.snapshot_cache import Boards, Context
+from store.market_rows import ChangeRow, Pass
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.scripted import BEATS, Clock, Enough
 
 pytestmark = pytest.mark.clause("steps")

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from compute import runs as runs_module
+from compute import hourly_pipeline as runs_module
 from compute.bars import HOUR_S
-from compute.loop import Loop
+from compute.hourly_loop import Loop
 from compute.sources.source import SourceError
 from compute.universe import Session
 from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.protocol import LockTakenError, StoreError
-from store.rows import Pass
-from store.sqlite import SqliteMarketStore
+from store.errors import LockTakenError, StoreError
+from store.market_rows import Pass
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.scripted import (
     NEVER,
     Clock,

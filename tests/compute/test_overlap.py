@@ -1,7 +1,7 @@
 import pytest
 
 from compute.bars import HOUR_S, NO_BARS, RawBar, Series
-from compute.sources.overlap import Overlap, compared
+from compute.sources.history_diff import Overlap, compared
 
 pytestmark = pytest.mark.clause("live")
 

@@ -8,8 +8,8 @@ import pytest
 from compute.bars import HOUR_S
 from compute.schedule import market_ms
 from compute.universe import Universe
-from store.rows import Snapshot
-from store.sqlite import SqliteMarketStore
+from store.market_rows import Snapshot
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.small_market import DENSE, END, Content, open_store, prepared
 
 pytestmark = pytest.mark.clause("answers")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compute import runs as runs_module
+from compute import hourly_pipeline as runs_module
 from compute.indicators.contract import NO_READING, WARMUP
 from compute.indicators.enzo import Enzo
 from compute.indicators.registry import INDICATORS

@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute.loop import Loop
-from compute.runs import Runs
-from store.postgres import PostgresMarketStore
-from store.protocol import LockTakenError
+from compute.hourly_loop import Loop
+from compute.hourly_pipeline import Runs
+from store.errors import LockTakenError
+from store.postgres.market_store import PostgresMarketStore
 from tests.compute.scripted import BEATS, Clock, Enough, ScriptedSource, at, checked, hourly
 from tests.postgres.databases import cut_sessions
 

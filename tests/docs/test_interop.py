@@ -1,6 +1,6 @@
 import pytest
 
-from docs import interop
+from tools import interop_table as interop
 
 pytestmark = pytest.mark.clause("tests")
 

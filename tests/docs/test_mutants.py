@@ -12,7 +12,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from docs.mutants import main
+from tools.mutants import main
 
 pytestmark = [
     pytest.mark.clause("tests"),

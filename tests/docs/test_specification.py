@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from docs.specification import ROOT, Clause, Holders, named_by_tests, read
+from tools.clauses import ROOT, Clause, Holders, named_by_tests, read
 
 pytestmark = pytest.mark.clause("tests")
 

@@ -9,15 +9,15 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from access.admission import Admissions
-from mcp_server.calls import Calls
-from mcp_server.context import Boards, Context
+from access.quota import Admissions
 from mcp_server.endpoint import PATHS, McpEndpoint
-from mcp_server.gate import Gate
-from mcp_server.tools.tool import Tool
 from schemas.errors import invalid_parameter
-from schemas.queries import NoArguments
+from schemas.query import NoArguments
 from schemas.vocabulary import DAILY_LIMIT
+from serving.host_origin import Gate
+from serving.snapshot_cache import Boards, Context
+from serving.tool import Tool
+from serving.tool_runner import Calls
 from tests.serving import Clock, loopback_socket, running, stores
 
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from mcp_server.client_registration import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from rest_shim.registration import CLIENTS_BY_NAME
 from tests.interop.environments import HERE, python_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]

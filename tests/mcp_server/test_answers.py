@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from mcp_server.answers import FORMS, Answer, KeptAnswers, QuotaTemplate, Rendered
-from schemas.meta import UsageMeta
-from schemas.results import Allowance, Quota, UsageKey, UsageResponse
+from schemas.usage import Allowance, Quota, UsageKey, UsageMeta, UsageResponse
+from serving.response_cache import FORMS, Answer, KeptAnswers, QuotaTemplate, Rendered
 
 pytestmark = pytest.mark.clause("fresh")
 

@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from mcp_server.context import Boards
-from store.rows import Snapshot
-from store.sqlite import SqliteMarketStore
+from serving.snapshot_cache import Boards
+from store.market_rows import Snapshot
+from store.sqlite.market_store import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, coverage, seed, work
 
 pytestmark = pytest.mark.clause("feed")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from compute.universe import load_universe
-from mcp_server.arguments import nearest
-from mcp_server.dispatch import INSTRUCTIONS, SERVER_VERSION
+from mcp_server.dispatcher import INSTRUCTIONS, SERVER_VERSION
 from mcp_server.tools.registry import TOOLS
-from mcp_server.tools.tool import listed
+from serving.arguments import nearest
+from serving.tool import listed
 from tests.bad_inputs import (
     BAD_INPUTS,
     CATALOG,

@@ -1,10 +1,10 @@
 import pytest
 
-from mcp_server.context import computed_board
-from mcp_server.freshness import changes_at, freshness, next_run
-from schemas.meta import Freshness
+from schemas.result import Freshness
 from schemas.vocabulary import instant
-from store.rows import Snapshot
+from serving.freshness import changes_at, freshness, next_run
+from serving.snapshot_cache import computed_board
+from store.market_rows import Snapshot
 from tests.serving import HOUR_MS, NOON, coverage
 
 pytestmark = pytest.mark.clause("fresh")

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import DAY_MS, Action, Timeframe
-from store.rows import AlertRow, Pass
+from store.market_rows import AlertRow, Pass
 from tests.bad_inputs import SIGNALS
 from tests.serving import HOUR_MS, NOON, Served, change, coverage
 

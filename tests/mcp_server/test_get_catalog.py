@@ -3,13 +3,13 @@ from datetime import date
 
 import pytest
 
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from mcp_server.tools.get_catalog import DESCRIPTION
+from schemas.catalog import CatalogIndicator
 from schemas.coverage import Coverage
-from schemas.facts import CatalogIndicator
 from schemas.vocabulary import INDICATOR_IDS
 from tests.bad_inputs import CATALOG, STATE, STATS
 from tests.compute.small_market import write_bars

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.universe import load_universe
-from mcp_server.context import Board, computed_board
 from mcp_server.tools.get_flips import (
     DESCRIPTION,
     GET_FLIPS,
@@ -15,10 +14,11 @@ from mcp_server.tools.get_flips import (
     flip_groups,
     newest_changes,
 )
-from mcp_server.tools.json_schema import output_schema
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, Timeframe, change_type, instant
-from store.rows import ChangeRow, Snapshot
+from serving.json_schema import output_schema
+from serving.snapshot_cache import Board, computed_board
+from store.market_rows import ChangeRow, Snapshot
 from tests.bad_inputs import FLIPS, SIGNALS
 from tests.full_board import cover, largest_in
 from tests.serving import ASSETS, HOUR_MS, NAMES, NOON, Served, change, coverage, serving, work

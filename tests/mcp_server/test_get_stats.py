@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
-from mcp_server.tools.tool import listed
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, instant
-from service.app import create_app
-from store.protocol import StoreError
-from store.rows import Statistics
-from store.sqlite import SqliteMarketStore
+from service.http.app import create_app
+from serving.tool import listed
+from store.errors import StoreError
+from store.market_rows import Statistics
+from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.full_board import size_in
 from tests.mailbox import Mailbox

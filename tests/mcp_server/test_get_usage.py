@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.bad_inputs import USAGE
 from tests.full_board import size_in

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, instant
-from store.rows import ChangeRow
+from store.market_rows import ChangeRow
 from tests.serving import ASSETS, HOUR_MS, NOON, Face, Served, change, work
 
 pytestmark = pytest.mark.clause("feed")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from mcp_server.context import Boards, Context
 from mcp_server.tools.get_state import get_state
-from schemas.queries import StateQuery
+from schemas.state import StateQuery
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, instant
-from store.protocol import MarketStore
-from store.sqlite import SqliteMarketStore
+from serving.snapshot_cache import Boards, Context
+from store.errors import MarketStore
+from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import STATE
 from tests.full_board import fill
 from tests.serving import HOUR_MS, NOON, coverage, seed

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from asyncpg.connection import LoggedQuery
 
-from store.postgres_engine import SESSIONS, PostgresEngine
+from store.postgres.engine import SESSIONS, PostgresEngine
 from tests.mcp_server import (
     test_get_alerts,
     test_get_confluence,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.freshness import GRACE_MS
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES, instant
-from store.rows import ChangeRow, WatermarkRow
+from serving.freshness import GRACE_MS
+from store.market_rows import ChangeRow, WatermarkRow
 from tests.bad_inputs import CONFLUENCE, STATE
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, change, coverage, work
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.keys import hash_key, new_key
 from schemas.vocabulary import DAY_MS, Mode
 from tests.bad_inputs import (

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from mcp_server.values import instant_ms
 from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, instant
-from store.rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Pass
-from store.sqlite import SqliteMarketStore
+from serving.argument_values import instant_ms
+from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Pass
+from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import SIGNALS
 from tests.serving import HOUR_MS, NOON, Face, Served, serving
 from tests.sharing import served as served

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from access.admission import Admissions
 from access.keys import Keys
-from mcp_server.calls import Calls
-from mcp_server.context import Boards, Context
+from access.quota import Admissions
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from store.rows import ChangeRow, FeedQuery
-from store.sqlite import SqliteMarketStore
+from serving.snapshot_cache import Boards, Context
+from serving.tool_runner import Calls
+from store.market_rows import ChangeRow, FeedQuery
+from store.sqlite.market_store import SqliteMarketStore
 from tests.serving import HOUR_MS, NOON, Clock, change, coverage, seed, stores, work
 
 pytestmark = pytest.mark.clause("fresh")

@@ -4,8 +4,8 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from mcp_server.gate import Gate
-from mcp_server.transport import accepts_json
+from serving.host_origin import Gate
+from serving.http import accepts_json
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")

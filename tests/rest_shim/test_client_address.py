@@ -10,11 +10,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from access.billing.sandbox import SandboxBilling
-from rest_shim.client_address import ClientAddress, parse_proxies
-from service.app import create_app
+from service.http.app import create_app
+from serving.forwarded_for import ClientAddress, parse_proxies
 from store.access_rows import Notice
-from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
+from store.errors import StoreError
+from store.sqlite.access_store import SqliteAccessStore
 from tests.access.selling import opened
 from tests.mailbox import Mailbox
 from tests.serving import NOON, Clock, Served

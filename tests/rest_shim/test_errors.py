@@ -5,15 +5,15 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from access.admission import Admissions
-from access.billing.off import NoBilling
-from mcp_server.calls import Calls
-from mcp_server.context import Boards, Context
-from rest_shim.failures import failure_handlers
-from rest_shim.refusals import QUOTA_HEADERS
-from service.app import create_app
-from store.protocol import StoreError
-from store.sqlite import SqliteMarketStore
+from access.billing.disabled import NoBilling
+from access.quota import Admissions
+from rest_shim.error_catalog import QUOTA_HEADERS
+from rest_shim.error_responses import failure_handlers
+from service.http.app import create_app
+from serving.snapshot_cache import Boards, Context
+from serving.tool_runner import Calls
+from store.errors import StoreError
+from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import KEYED_PATHS
 from tests.mailbox import Mailbox
 from tests.mcp_server.test_quota import bought

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.plan import how_to_get_access
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import manifest

@@ -4,8 +4,8 @@ from collections import Counter
 import jsonschema
 import pytest
 
+from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.openapi import openapi, openapi_text
-from rest_shim.refusals import QUOTA_HEADERS
 from schemas.vocabulary import INDICATOR_IDS
 from tests.bad_inputs import KEYED_PATHS
 from tests.rest_shim.document import Document, documented, served_document, served_operations

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from rest_shim.registration import CLIENTS, CLIENTS_BY_NAME, registration_file
+from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, registration_file
 from tests.service.commands import ROOT, signals
 
 pytestmark = pytest.mark.clause("documents")

@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mcp_server.tools.json_schema import output_schema
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.sample import sample_text
+from serving.json_schema import output_schema
 from tests.bad_inputs import PATHS, as_path
 from tests.rest_shim.document import served_document
 from tests.sharing import served as served

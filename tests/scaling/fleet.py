@@ -14,9 +14,9 @@ from typing import Self
 import httpx
 
 from compute.schedule import market_ms
-from service.computing import compute
-from service.serve import serve
-from service.settings import Settings
+from service.commands.compute_command import compute
+from service.commands.serve import serve
+from service.config.settings import Settings
 from tests.postgres.server import PostgresServer
 from tests.scaling.clients import MISSING, eventually, milliseconds
 from tests.scaling.leaders import Leaders

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import asyncpg
 
-from store.postgres_engine import FAILURES
-from store.postgres_market_engine import COMPUTING
+from store.postgres.engine import FAILURES
+from store.postgres.market_engine import COMPUTING
 
 LOOKS_EVERY_S = 0.02
 HOLDERS = """

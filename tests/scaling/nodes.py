@@ -15,8 +15,8 @@ from pathlib import Path
 
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from service.logs import log_to_standard_error
-from service.settings import Settings
+from service.config.logs import log_to_standard_error
+from service.config.settings import Settings
 from tests.service.forked import FORKING
 
 Work = Callable[[Settings, Sequence[Indicator], Callable[[], int]], Awaitable[int]]

@@ -20,15 +20,15 @@ import httpx
 import pytest
 
 from access.keys import Keys
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.registry import INDICATORS
 from compute.schedule import last_run, market_ms
 from compute.sources.simulated import source_name
 from compute.universe import load_universe
 from schemas.vocabulary import instant, midnight_s
-from store.postgres import PostgresMarketStore
-from store.postgres_access import PostgresAccessStore
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
 from tests.conftest import MAJORS
 from tests.postgres.server import PostgresServer
 from tests.scaling.clients import Caller, Reader, Spender, Told, eventually, milliseconds

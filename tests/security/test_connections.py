@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.connections import BoundedProtocol
+from service.http.server import BoundedProtocol
 from tests.security.wire import (
     HOST,
     LAST,

@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 import httpx
 import pytest
 
-from mcp_server.arguments import accepted
-from mcp_server.calls import AnyTool
 from mcp_server.tools.registry import TOOLS
+from serving.arguments import accepted
+from serving.tool_runner import AnyTool
 from tests.bad_inputs import PATHS
 from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, kept
 from tests.security.wire import HOST, LAST, exchanged, statuses

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from mcp_server.transport import MAX_BODY_BYTES
-from service.connections import EXCHANGE_S, RESERVED
+from service.http.server import EXCHANGE_S, RESERVED
+from serving.http import MAX_BODY_BYTES
 from tests.service.commands import ROOT
 
 pytestmark = pytest.mark.clause("documents")

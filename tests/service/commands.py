@@ -17,7 +17,7 @@ from typing import Self
 
 import structlog
 
-from service.cli import main
+from service.commands.cli import main
 from tests.service.forked import Forked
 
 COMMAND = [

@@ -15,9 +15,9 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-import service.serve  # noqa: F401 (`serve` imports it when it runs)
-import store.postgres  # noqa: F401 (so does whoever opens one)
-from service.cli import main
+import service.commands.serve  # noqa: F401 (`serve` imports it when it runs)
+import store.postgres.market_store  # noqa: F401 (so does whoever opens one)
+from service.commands.cli import main
 
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload([__name__])

@@ -12,7 +12,7 @@ import httpx
 
 from access.billing.sandbox import SandboxBilling
 from access.keys import Keys
-from service.app import create_app
+from service.http.app import create_app
 from tests.mailbox import Mailbox
 from tests.service.forked import FORKING
 from tests.serving import loopback_socket, running, stores

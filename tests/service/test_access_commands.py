@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.access_commands import escaped
+from service.commands.access import escaped
 from store.access_rows import AccessRequestRow
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 from tests.service.commands import signals
 from tests.service.test_cli import only_line, write_bars
 from tests.store.rows import one_call

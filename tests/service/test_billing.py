@@ -2,15 +2,15 @@
 
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
 from access.billing.provider import BillingSetupError, Provider
 from access.billing.sandbox import SandboxBilling
 from access.billing.stripe import StripeBilling
 from compute.indicators.registry import INDICATORS
-from service.billing import billing_note, open_billing, unreachable
-from service.serve import serve
-from service.settings import PREFIX, Settings
-from store.sqlite_access import SqliteAccessStore
+from service.commands.serve import serve
+from service.config.billing import billing_note, open_billing, unreachable
+from service.config.settings import PREFIX, Settings
+from store.sqlite.access_store import SqliteAccessStore
 from tests.service.commands import environment, free_port, signals
 from tests.service.test_cli import only_line, write_bars
 from tests.serving import Clock

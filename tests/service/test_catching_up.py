@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from compute.indicators.registry import INDICATORS
-from service import computing
-from service.computing import compute
-from service.telling import Lines
+from service.commands import compute_command as computing
+from service.commands.compute_command import compute
+from service.commands.console import Lines
 from tests.service.commands import signals
 from tests.service.test_serve import HOUR_MS, MovedClock, served_here, settings_of, stored
 

@@ -10,8 +10,8 @@ import pytest
 from access.billing.sandbox import SandboxBilling
 from access.claims import Claims
 from access.member_keys import MemberKeys
-from service.cli import wall_clock
-from store.sqlite_access import SqliteAccessStore
+from service.commands.cli import wall_clock
+from store.sqlite.access_store import SqliteAccessStore
 from tests.service.commands import signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_cli import write_bars

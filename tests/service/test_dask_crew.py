@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from compute import audit_passes as passes_module
-from compute import restore as restore_module
-from compute.audit_report import Report
-from compute.crew import Crews, each
+from compute import state_loader as restore_module
+from compute.audit import history as passes_module
+from compute.audit.report import Report
+from compute.executor import Crews, each
 from compute.universe import Universe
-from service import dask_crew as dask_module
-from service.dask_crew import CrewError, dask_crew
-from store.rows import BarBlock
-from store.sqlite import SqliteMarketStore
+from service.processes import dask_executor as dask_module
+from service.processes.dask_executor import CrewError, dask_crew
+from store.market_rows import BarBlock
+from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.small_market import (
     DENSE,
     HOUR_S,
@@ -205,7 +205,7 @@ def test_where_nobody_works_the_command_ends_in_one_line(
 def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(sys.modules, "service.dask_crew")
+    monkeypatch.delitem(sys.modules, "service.processes.dask_executor")
     monkeypatch.setitem(sys.modules, "distributed", None)
     ended = signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
     assert (ended.returncode, ended.stderr) == (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import _parser
-from service.settings import PREFIX, Settings
+from service.commands.cli import _parser
+from service.config.settings import PREFIX, Settings
 from tests.service.commands import ROOT
 from tests.service.test_operations import operating
 

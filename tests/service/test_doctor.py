@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rest_shim.client_address import NOTICE
 from schemas.vocabulary import DAY_MS
+from serving.forwarded_for import NOTICE
 from store.access_rows import Notice
-from store.sqlite_migrations import ACCESS_MIGRATIONS, migrate
+from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.service.commands import signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_billing import STRIPE, selling

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import pytest
 
-from docs import generate
 from mcp_server.tools.get_signals import GET_SIGNALS
 from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
@@ -18,6 +17,7 @@ from tests.bad_inputs import SIGNALS, STATE
 from tests.full_board import fill, size_in
 from tests.service.commands import ROOT
 from tests.serving import serving
+from tools import generate_docs as generate
 
 pytestmark = pytest.mark.clause("documents")
 

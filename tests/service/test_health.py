@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mcp_server.context import Boards
-from service.health import Readiness
+from service.http.health import Readiness
+from serving.snapshot_cache import Boards
 from store.access_rows import Notice
-from store.protocol import StoreError
-from store.rows import Progress
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.errors import StoreError
+from store.market_rows import Progress
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
 from tests.postgres.server import PostgresServer
 from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, stores
 from tests.sharing import served as served

@@ -19,7 +19,7 @@ pytestmark = [
 THREADS = 4
 HEAPS = f"""
 import ctypes, sys, tempfile, threading
-from service.heap import one_heap
+from service.processes.memory import one_heap
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
@@ -47,7 +47,7 @@ with tempfile.TemporaryFile() as told:
 GIVEN_BACK = """
 import ctypes
 from pathlib import Path
-from service.heap import settle
+from service.processes.memory import settle
 
 def held_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])

@@ -12,14 +12,14 @@ pytestmark = pytest.mark.clause("operation")
 
 COMMAND = """
 import sys
-from service.cli import main
+from service.commands.cli import main
 try:
     main()
 finally:
     print(*sys.modules, file=sys.stderr)
 """
-SERVING = {"mcp_server.calls", "rest_shim.endpoints", "starlette", "uvicorn"}
-COMPUTING = {"compute.runs", "compute.universe", "numpy"}
+SERVING = {"serving.tool_runner", "rest_shim.endpoints", "starlette", "uvicorn"}
+COMPUTING = {"compute.hourly_pipeline", "compute.universe", "numpy"}
 CALLING = {"httpx", "httpx2", "mcp", "mcp_types"}
 NEVER = {"jsonschema", "pydantic_settings", "rich.progress", "stripe"}
 SQLITE, POSTGRES = {"aiosqlite"}, {"asyncpg"}

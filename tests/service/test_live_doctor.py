@@ -12,8 +12,8 @@ import structlog
 from compute.bars import DAY_S
 from compute.schedule import market_ms
 from compute.universe import Universe
-from service.doctor import doctor
-from service.settings import Settings
+from service.commands.doctor import doctor
+from service.config.settings import Settings
 from tests.service.commands import COMMAND, environment, signals
 from tests.service.live_market import KEY, live_settings
 from tests.service.test_cli import write_bars

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from compute.bars import DAY_S, HOUR_S
-from compute.sources.overlap import MOST_COMPARED
+from compute.sources.history_diff import MOST_COMPARED
 from compute.universe import Universe
 from schemas.vocabulary import instant
-from service.cli import wall_clock
-from service.settings import PREFIX
+from service.commands.cli import wall_clock
+from service.config.settings import PREFIX
 from tests.service.commands import running, signals
 from tests.service.live_market import KEY, live_settings
 from tests.service.test_serve import stored

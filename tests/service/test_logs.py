@@ -8,7 +8,7 @@ from contextlib import redirect_stderr
 import pytest
 import structlog
 
-from service.logs import LIBRARIES, log_to_standard_error
+from service.config.logs import LIBRARIES, log_to_standard_error
 
 pytestmark = pytest.mark.clause("operation")
 

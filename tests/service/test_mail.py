@@ -4,8 +4,8 @@ import pytest
 
 from access.mail.outbox import Outbox
 from access.mail.smtp import Smtp
-from service.mail import open_mailer, outbox_told
-from service.settings import SettingsError
+from service.config.mail import open_mailer, outbox_told
+from service.config.settings import SettingsError
 from tests.service.commands import free_port, running, signals
 from tests.service.test_billing import read
 from tests.service.test_cli import only_line, write_bars

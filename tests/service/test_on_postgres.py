@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from access.maintenance import horizons
 from access.throttle import Limit
-from access.upkeep import horizons
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import instant
-from service.computing import OVER, compute
-from service.settings import Settings
+from service.commands.compute_command import OVER, compute
+from service.config.settings import Settings
 from tests.bad_inputs import STATE
 from tests.postgres.databases import cut_sessions
 from tests.service.commands import Running, cut_universe, free_port, running, signals

@@ -15,14 +15,14 @@ import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
-from mcp_server.context import Boards
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from service.connections import listen
-from service.health import Readiness
-from service.lifetime import beside
-from service.metrics import SHARED_VARIABLE, Metrics, counted_together
-from service.operations import MOST_CONNECTIONS, Operations, operations_port, watch_loop
-from service.settings import Settings, SettingsError
+from service.config.settings import Settings, SettingsError
+from service.http.health import Readiness
+from service.http.metrics import SHARED_VARIABLE, Metrics, counted_together
+from service.http.metrics_server import MOST_CONNECTIONS, Operations, operations_port, watch_loop
+from service.http.server import listen
+from service.processes.shutdown import beside
+from serving.snapshot_cache import Boards
 from tests.bad_inputs import STATE
 from tests.serving import HOUR_MS, NOON, Served, coverage, serving
 

@@ -15,13 +15,13 @@ from random import Random
 import pytest
 
 from compute.bars import DAY_S
+from compute.hourly_loop import Loop
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.loop import Loop
-from compute.runs import Runs
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, HOUR_MS, instant, run_at_or_before
-from store.rows import PassRow
+from store.market_rows import PassRow
 from tests.compute.scripted import Clock, Enough
 from tests.compute.small_market import open_store
 from tests.service.moved import Moved, moved

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import structlog
 
-from service.cli import main
+from service.commands.cli import main
 from tests.service.commands import signals
 from tests.service.test_cli import only_line
 

@@ -13,8 +13,8 @@ import pytest
 from access.billing.stripe_events import EVENTS
 from access.plan import PRICE_USD
 from rest_shim.endpoints import ENDPOINTS
-from service.cli import _parser
-from service.settings import PREFIX, STRIPE, Settings
+from service.commands.cli import _parser
+from service.config.settings import PREFIX, STRIPE, Settings
 from tests.compute.recorded import recorded_folder, require_recorded
 from tests.service.commands import ROOT, signals
 from tests.service.test_cli import write_bars

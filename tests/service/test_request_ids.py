@@ -11,7 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from mcp_server.endpoint import PATHS
-from service.logs import log_to_standard_error
+from service.config.logs import log_to_standard_error
 from tests.bad_inputs import STATE
 from tests.mailbox import Mailbox
 from tests.security.wire import exchanged

@@ -18,11 +18,11 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from compute.indicators.registry import INDICATORS
-from mcp_server.freshness import SIMULATED_NOTE
 from schemas.vocabulary import instant
-from service.computing import OVER, compute
-from service.serve import serve
-from service.settings import Settings
+from service.commands.compute_command import OVER, compute
+from service.commands.serve import serve
+from service.config.settings import Settings
+from serving.freshness import SIMULATED_NOTE
 from tests.service.commands import (
     Running,
     environment,

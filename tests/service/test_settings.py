@@ -5,9 +5,9 @@ import pytest
 from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
-from service.cli import _parser
-from service.setting_types import comma_separated
-from service.settings import PREFIX, Settings, SettingsError
+from service.commands.cli import _parser
+from service.config.setting_types import comma_separated
+from service.config.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
 

@@ -14,9 +14,9 @@ from mcp.client.stdio import stdio_client
 from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 from starlette.responses import Response
 
-from mcp_server.dispatch import PROTOCOL_VERSION
+from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from service.stdio import Remote
+from service.commands.stdio import Remote
 from tests.service.commands import COMMAND, ENDS_WITHIN_S, environment, signals
 from tests.service.test_cli import only_line
 from tests.serving import loopback_socket, running

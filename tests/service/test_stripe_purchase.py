@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.cli import wall_clock
+from service.commands.cli import wall_clock
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_billing import selling
 from tests.service.test_cli import write_bars

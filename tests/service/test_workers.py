@@ -22,10 +22,10 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from service.connections import listen
-from service.settings import Settings
-from service.worker import Worker
-from service.workers import worker_config
+from service.config.settings import Settings
+from service.http.server import listen
+from service.processes.supervisor import worker_config
+from service.processes.worker import Worker
 from tests.bad_inputs import STATE
 from tests.service.commands import Running, free_port, running, signals
 from tests.service.test_cli import write_bars

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store.access_protocol import AccessStore
-from store.protocol import MarketStore
+from store.errors import MarketStore
 from tests.store.homes import Home
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]

@@ -14,15 +14,15 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from store.access import SqlAccessStore
-from store.market import SqlMarketStore
-from store.postgres import PostgresMarketStore
-from store.postgres_access import PostgresAccessStore
-from store.postgres_database import put
-from store.postgres_migrations import SCHEMAS
-from store.protocol import LockTakenError, MarketStore
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.errors import LockTakenError, MarketStore
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.postgres.schema import SCHEMAS
+from store.postgres.transaction import put
+from store.sql.access_store import SqlAccessStore
+from store.sql.market_store import SqlMarketStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
 from tests.postgres.databases import copied_database, made_database
 from tests.store.rows import TABLES
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from schemas.vocabulary import Action, Timeframe
 from store.access_rows import CallGroup
-from store.rows import (
+from store.market_rows import (
     AlertRow,
     BarBlock,
     BarRow,

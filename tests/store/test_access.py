@@ -4,7 +4,7 @@ import pytest
 
 from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow, Horizons, KeyRow, Notice
-from store.protocol import StoreError
+from store.errors import StoreError
 from tests.store.access_verbs import HASH, REQUEST
 from tests.store.conftest import OpenAccess
 from tests.store.homes import Home, plainly

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from store.access import SqlAccessStore
 from store.access_rows import SignInRow
-from store.postgres_access import PostgresAccessStore
-from store.postgres_engine import connect
-from store.postgres_migrations import SCHEMAS
-from store.postgres_migrations import migrate as migrate_postgres
-from store.sqlite_access import SqliteAccessStore
-from store.sqlite_migrations import ACCESS_MIGRATIONS, migrate
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.engine import connect
+from store.postgres.schema import SCHEMAS
+from store.postgres.schema import migrate as migrate_postgres
+from store.sql.access_store import SqlAccessStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.store.homes import closing_store
 
 pytestmark = pytest.mark.clause("store")

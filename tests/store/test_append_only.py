@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.protocol import MarketStore
+from store.errors import MarketStore
 from tests.store.homes import REFUSED, Home, Run, SqliteHome, content, plainly
 from tests.store.rows import DAY_MS, NOW, alert, change, full, work
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from store.protocol import DamagedError, MarketStore
-from store.rows import BarBlock
+from store.errors import DamagedError, MarketStore
+from store.market_rows import BarBlock
 from tests.store.homes import REFUSED, Home, content, plainly
 from tests.store.rows import NOW, bar, blocks, rows_of, work
 

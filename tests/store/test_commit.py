@@ -12,9 +12,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from store import market as market_store
-from store.protocol import MarketStore, StoreError
-from store.rows import BarBlock, ChangeRow, FundingRow, Pass, PassContent, ReadingRow
+from store.errors import MarketStore, StoreError
+from store.market_rows import BarBlock, ChangeRow, FundingRow, Pass, PassContent, ReadingRow
+from store.sql import market_store
 from tests.store.conftest import OpenMarket
 from tests.store.homes import Home, content, free_lock, moved
 from tests.store.rows import (

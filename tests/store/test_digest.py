@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.protocol import MarketStore
-from store.rows import BarRow, ChangeRow, FundingRow, WatermarkRow
+from store.errors import MarketStore
+from store.market_rows import BarRow, ChangeRow, FundingRow, WatermarkRow
 from tests.store.rows import NOW, alert, bar, blocks, change, full, work
 
 pytestmark = pytest.mark.clause("audit")

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from store.protocol import MarketStore, StoreError
+from store.errors import MarketStore, StoreError
 from tests.store.rows import NOW, bar, blocks, work
 
 pytestmark = pytest.mark.clause("store")

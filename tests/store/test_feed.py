@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.protocol import MarketStore, StoreError
-from store.rows import MAX_OFFSET, AlertRow, ChangeRow, FeedQuery, FeedRow
+from store.errors import MarketStore, StoreError
+from store.market_rows import MAX_OFFSET, AlertRow, ChangeRow, FeedQuery, FeedRow
 from tests.store.rows import NOW, alert, change, query, work
 
 pytestmark = pytest.mark.clause("feed")

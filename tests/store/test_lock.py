@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store.protocol import LockTakenError, MarketStore
+from store.errors import LockTakenError, MarketStore
 from tests.store.conftest import OpenMarket
 from tests.store.homes import Home, SqliteHome, free_lock
 from tests.store.rows import NOW, full

@@ -10,7 +10,7 @@ import pytest
 
 from store.access_protocol import AccessStore
 from store.access_rows import Horizons, MostKeys, SignInRow, mailbox
-from store.protocol import StoreError
+from store.errors import StoreError
 from tests.store.conftest import OpenAccess
 from tests.store.homes import Home, home_at, plainly
 from tests.store.rows import DAY_MS, one_call

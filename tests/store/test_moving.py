@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.moving import ACCESS, FACTS, MARKET, Table
-from store.protocol import LockTakenError, StoreError
+from store.errors import LockTakenError, StoreError
+from store.sql.migrate_database import ACCESS, FACTS, MARKET, Table
 from tests.postgres.installed import installations
 from tests.postgres.shared import SharedServer
 from tests.store.access_verbs import FOR_GOOD, FOR_NOW

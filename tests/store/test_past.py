@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import HOUR_MS, run_at_or_before
-from store.protocol import MarketStore
-from store.rows import ChangeRow, Pass, Snapshot, WatermarkRow
+from store.errors import MarketStore
+from store.market_rows import ChangeRow, Pass, Snapshot, WatermarkRow
 from tests.store.homes import NewHome, closing_store
 from tests.store.rows import DAY_MS, NOW, alert, change, work
 

@@ -6,11 +6,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from store import postgres_market_engine, writes
 from store.access_protocol import AccessStore
-from store.postgres import PostgresMarketStore
-from store.postgres_access import PostgresAccessStore
-from store.protocol import MarketStore, StoreError
+from store.errors import MarketStore, StoreError
+from store.postgres import market_engine as postgres_market_engine
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.sql import market_writes as writes
 from tests.conftest import MAJORS
 from tests.postgres.databases import cut_sessions
 from tests.store.conftest import OpenMarket

@@ -6,10 +6,10 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from store.postgres import PostgresMarketStore
-from store.postgres_access import PostgresAccessStore
-from store.postgres_migrations import SCHEMAS
-from store.protocol import StoreError
+from store.errors import StoreError
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.postgres.schema import SCHEMAS
 from tests.postgres.server import PostgresServer
 from tests.store.homes import DEADLINE_S, PostgresHome, closing_store, free_lock
 from tests.store.rows import NOW, full

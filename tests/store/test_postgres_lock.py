@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from store import postgres_market_engine
 from store.digest import GENESIS, chain_digest
-from store.protocol import LockTakenError, MarketStore, StoreError
+from store.errors import LockTakenError, MarketStore, StoreError
+from store.postgres import market_engine as postgres_market_engine
 from tests.conftest import MAJORS
 from tests.postgres.databases import cut_sessions
 from tests.store.conftest import OpenMarket
@@ -29,7 +29,7 @@ AT_ONCE = 600_000
 HALTED_MIDWAY = """
 import asyncio, sys
 from dataclasses import replace
-from store.protocol import StoreError
+from store.errors import StoreError
 from tests.store.homes import home_at
 from tests.store.rows import NOW, carry, full
 

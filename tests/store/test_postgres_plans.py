@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from schemas.vocabulary import RETENTION_MS
-from store import postgres_engine
 from store.access_protocol import AccessStore
-from store.database import Database
-from store.protocol import MarketStore, StoreError
+from store.errors import MarketStore, StoreError
+from store.postgres import engine as postgres_engine
+from store.sql.database import Database
 from tests.conftest import MAJORS
 from tests.postgres.shared import SharedServer
 from tests.store.access_verbs import WAITED_FOR

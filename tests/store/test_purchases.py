@@ -14,7 +14,7 @@ from store.access_rows import (
     MembershipRow,
     SandboxSession,
 )
-from store.protocol import StoreError
+from store.errors import StoreError
 from tests.store.conftest import OpenAccess
 from tests.store.homes import Home, plainly
 from tests.store.rows import one_call

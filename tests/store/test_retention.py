@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from store import writes
 from store.digest import bars_digest
-from store.protocol import MarketStore
-from store.rows import ReadingRow
+from store.errors import MarketStore
+from store.market_rows import ReadingRow
+from store.sql import market_writes as writes
 from tests.store.homes import Home, plainly
 from tests.store.rows import DAY_MS, NOW, alert, bar, blocks, change, work
 

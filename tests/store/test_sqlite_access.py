@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from store import sqlite_migrations
 from store.access_rows import KeyRow
-from store.protocol import StoreError
-from store.sqlite_access import SqliteAccessStore
-from store.sqlite_engine import SqliteEngine
+from store.errors import StoreError
+from store.sqlite import schema as sqlite_migrations
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.engine import SqliteEngine
 from tests.store.access_verbs import FOR_GOOD, FOR_NOW, HASH, WAITED_FOR
 from tests.store.homes import Home, SqliteHome
 from tests.store.rows import one_call, plainly

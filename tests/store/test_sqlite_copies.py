@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.protocol import StoreError
-from store.sqlite_copies import check_whole, copy
+from store.errors import StoreError
+from store.sqlite.copies import check_whole, copy
 from tests.store.rows import plainly
 
 pytestmark = pytest.mark.clause("store")

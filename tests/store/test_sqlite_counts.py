@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import pytest
 
 from store.access_rows import CallGroup, CountedGroup
-from store.sqlite_access import SqliteAccessStore
+from store.sqlite.access_store import SqliteAccessStore
 from tests.store.test_counts import NOON, hashed
 
 pytestmark = [

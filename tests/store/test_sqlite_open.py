@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from store import sqlite_migrations
-from store.blocks import packed
+from store.bar_blocks import packed
 from store.digest import chain_digest
-from store.protocol import StoreError
-from store.sqlite import SqliteMarketStore
-from store.sqlite_access import SqliteAccessStore
+from store.errors import StoreError
+from store.sqlite import schema as sqlite_migrations
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
 from tests.store.conftest import OpenMarket
 from tests.store.homes import Home, SqliteHome
 from tests.store.rows import NOW, alert, bar, blocks, change, content, full, plainly, query, work

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from schemas.vocabulary import RETENTION_MS, Tier
-from store import past, sqlite_engine
-from store.page import counts, oldest
-from store.rows import FeedQuery
-from store.sqlite import SqliteMarketStore
-from store.sqlite_page import SQLITE_FEED
+from store.market_rows import FeedQuery
+from store.sql import past_snapshot as past
+from store.sql.feed_pages import counts, oldest
+from store.sqlite import engine as sqlite_engine
+from store.sqlite.feed_pages import SQLITE_FEED
+from store.sqlite.market_store import SqliteMarketStore
 from tests.store.homes import Home, SqliteHome
 from tests.store.rows import NOW, full, plainly, query
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.protocol import MarketStore
-from store.rows import ChangeRow, Statistics
+from store.errors import MarketStore
+from store.market_rows import ChangeRow, Statistics
 from tests.store.rows import NOW, alert, change, work
 from tests.store.test_feed import next_start
 

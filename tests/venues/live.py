@@ -8,19 +8,19 @@ from datetime import date
 from pathlib import Path
 
 from compute.bars import DAY_S, HOUR_S
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.alpaca import AlpacaVenue
 from compute.sources.ccxt_venue import CcxtVenue, moved
 from compute.sources.live import LiveSource
-from compute.sources.steady import PATIENT, Patience, SteadyVenue
+from compute.sources.retrying_venue import PATIENT, Patience, SteadyVenue
 from compute.sources.venue import Venue
 from compute.universe import Asset, Listing, Universe
-from service.live import patience_with, symbols
-from service.sources import stored_bars, stored_listings
-from store.rows import ChangeRow
-from store.sqlite import SqliteMarketStore
+from service.config.sources import stored_bars, stored_listings
+from service.config.venues import patience_with, symbols
+from store.market_rows import ChangeRow
+from store.sqlite.market_store import SqliteMarketStore
 from tests.serving import Clock
 from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.venues.double import VenuesDouble

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compute.bars import DAY_S, HOUR_S
+from compute.hourly_pipeline import Runs
 from compute.indicators.registry import INDICATORS
-from compute.runs import Runs
 from compute.schedule import market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe
-from store.rows import AlertRow, ChangeRow, Snapshot
-from store.sqlite import SqliteMarketStore
+from store.market_rows import AlertRow, ChangeRow, Snapshot
+from store.sqlite.market_store import SqliteMarketStore
 from tests.venues.market import Market
 
 

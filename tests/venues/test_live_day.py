@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import pytest
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import Loop
 from compute.indicators.registry import INDICATORS
-from compute.loop import Loop
 from compute.schedule import market_ms
 from compute.universe import Universe
-from store.rows import ChangeRow
+from store.market_rows import ChangeRow
 from tests.compute.scripted import Clock, Enough
 from tests.venues.double import DIALECTS, VenuesDouble
 from tests.venues.live import PATIENCE, START, live

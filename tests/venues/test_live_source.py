@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from compute.audit import Audit
+from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.hourly_loop import LATE_PASSES_S
 from compute.indicators.registry import INDICATORS
-from compute.loop import LATE_PASSES_S
 from compute.schedule import market_ms
 from compute.sources.source import NotReadyError
 from compute.sources.venue import VenueError
 from compute.universe import Universe
-from mcp_server.context import computed_board
-from mcp_server.freshness import freshness
 from schemas.vocabulary import midnight_s
-from service.live import opened_venues
-from service.settings import Settings
-from store.rows import ChangeRow
+from service.config.settings import Settings
+from service.config.venues import opened_venues
+from serving.freshness import freshness
+from serving.snapshot_cache import computed_board
+from store.market_rows import ChangeRow
 from tests.serving import Clock
 from tests.venues.double import VenuesDouble
 from tests.venues.live import HISTORY_S, START, UNIVERSE, live, markets

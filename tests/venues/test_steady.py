@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from compute.bars import RawBar
-from compute.sources.steady import Patience, SteadyVenue
+from compute.sources.retrying_venue import Patience, SteadyVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
 from tests.venues.scripted import BARS, ScriptedVenue, Waiting, turns
 

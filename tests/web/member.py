@@ -12,7 +12,7 @@ import httpx
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
-from service.app import create_app
+from service.http.app import create_app
 from tests.serving import Served, loopback_socket, running
 from tests.web.page import Page, is_page
 

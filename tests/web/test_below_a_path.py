@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SandboxBilling
-from service.app import create_app
+from service.http.app import create_app
 from tests.serving import Served, loopback_socket, running
 from tests.web.member import EMAIL, LINK, bought
 from tests.web.page import Page, is_page

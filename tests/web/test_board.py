@@ -6,11 +6,11 @@ from urllib.parse import urljoin
 
 import pytest
 
-from mcp_server.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
-from store.rows import ChangeRow, FeedQuery
-from store.sqlite import SqliteMarketStore
+from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
+from store.market_rows import ChangeRow, FeedQuery
+from store.sqlite.market_store import SqliteMarketStore
 from tests.full_board import cover, full_coverage
 from tests.serving import ASSETS, HOUR_MS, NOON, Served, change, coverage, serving, work
 from tests.sharing import served as served

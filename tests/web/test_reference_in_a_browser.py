@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rest_shim.registration import claude_code
+from mcp_server.client_registration import claude_code
 from tests.serving import Served
 from tests.web.walking import BROWSER_TESTS, WIDTHS, walking
 

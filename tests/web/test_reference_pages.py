@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from access.billing.off import NoBilling
+from access.billing.disabled import NoBilling
+from mcp_server.client_registration import CLIENTS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
-from rest_shim.registration import CLIENTS
 from schemas.errors import ErrorBody
 from schemas.vocabulary import INDICATOR_IDS
-from service.connect import connect
+from service.commands.connect import connect
 from tests.serving import Served, coverage, serving
 from tests.sharing import served as served
 from web.pages import rendered

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.results import Signal, Transition
+from schemas.signals import Signal, Transition
 from schemas.vocabulary import HOUR_MS, Reading, instant
 from tests.serving import NOON
 from web.timeline import Lane, Span, lanes

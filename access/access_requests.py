@@ -1,0 +1,48 @@
+"""Requests for terms of their own, which a human answers by e-mail."""
+
+from collections.abc import Callable
+
+from access.email_address import checked_email
+from access.throttle import Throttle
+from schemas.purchase import AccessRequestBody, AccessRequestResponse
+from store.access_protocol import AccessStore
+from store.access_rows import AccessRequestRow
+
+
+class AccessRequests:
+    """Takes requests into one access store; `clock` tells epoch ms."""
+
+    def __init__(
+        self,
+        store: AccessStore,
+        throttle: Throttle,
+        clock: Callable[[], int],
+        *,
+        takes_special_use_email: bool,
+    ) -> None:
+        self._store = store
+        self._throttle = throttle
+        self._clock = clock
+        self._takes_special_use_email = takes_special_use_email
+
+    async def put(self, body: AccessRequestBody, address: str) -> AccessRequestResponse:
+        """Take a request from a client address; one of the same e-mail address is replaced."""
+        email = checked_email(
+            body.contact_email, takes_special_use=self._takes_special_use_email
+        ).lower()
+        await self._throttle.attempt(address)
+        now = self._clock()
+        request = AccessRequestRow(
+            contact_email=email,
+            agent_name=body.agent_name,
+            operator=body.operator,
+            use_case=body.use_case,
+            expected_volume=body.expected_volume,
+            created_at=now,
+            updated_at=now,
+        )
+        if await self._store.put_access_request(request):
+            message = "Your request was received; a human replies by e-mail."
+            return AccessRequestResponse(status="received", message=message)
+        message = "Your earlier request was replaced by this one; a human replies by e-mail."
+        return AccessRequestResponse(status="updated", message=message)

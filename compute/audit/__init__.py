@@ -1,0 +1,1 @@
+"""Recomputes everything published from the stored bars; used by `signals audit`."""

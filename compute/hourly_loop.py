@@ -1,0 +1,124 @@
+"""The hourly loop: a run at every minute :03 UTC, passes for late assets, a daily prune.
+
+It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
+does harm. What fails is logged and begun again from what the store holds.
+"""
+
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
+from time import perf_counter
+from typing import Final
+
+import structlog
+
+from compute.bars import DAY_S
+from compute.hourly_pipeline import Runs
+from compute.schedule import market_ms
+from compute.sources.source import NotReadyError
+from schemas.vocabulary import instant
+from store.errors import LockTakenError, MarketStore
+
+LATE_PASSES_S = (30, 60, 120)
+STEP_S = 1.0
+RETRY_S = 10.0
+
+log = structlog.get_logger("compute")
+
+
+class Loop:
+    """Runs every hour that is due, one after another, until it is cancelled."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        store: MarketStore,
+        clock: Callable[[], int],
+        sleep: Callable[[float], Awaitable[object]],
+        *,
+        is_prepared: bool,
+        ran: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
+
+        `ran` hears how many seconds each run took, without the passes for late assets.
+        """
+        self._runs: Final = runs
+        self._store: Final = store
+        self._clock: Final = clock
+        self._sleep: Final = sleep
+        self._is_prepared = is_prepared
+        self._ran: Final = ran
+        self._has_resumed = False
+        self._pruned_day = -1
+
+    async def run(self) -> None:
+        """Run until cancelled, or until a recording has been played to its end.
+
+        LockTakenError where another process computes, or may by now.
+        """
+        while not (self._is_prepared and self._runs.is_over):
+            try:
+                await self._turn()
+                await self._sleep(STEP_S)
+            except LockTakenError:
+                raise
+            except NotReadyError as error:
+                log.warning("source_not_ready", reason=str(error))
+                await self._sleep(RETRY_S)
+            except Exception as error:
+                self._is_prepared = self._has_resumed = False
+                log_failure(error)
+                await self._sleep(RETRY_S)
+        await self._store.unlock()
+
+    async def _turn(self) -> None:
+        if not self._is_prepared:
+            await self._runs.prepare()
+            self._is_prepared = True
+            log.info("computing", done=instant(market_ms(self._runs.done)))
+        if not self._has_resumed:
+            self._has_resumed = True
+            await self._take_late(self._runs.done, self._clock())
+        if self._runs.due > self._runs.done:
+            await self._run(self._runs.due)
+
+    async def _run(self, due: int) -> None:
+        asked_at, began = self._clock(), perf_counter()
+        await self._runs.catch_up(due)
+        self._ran(perf_counter() - began)
+        await self._take_late(due, asked_at)
+        log.info("run", hour=instant(due * 1000), late=list(self._runs.late))
+        if due // DAY_S != self._pruned_day:
+            log.info("pruned", rows=await self._store.prune())
+            self._pruned_day = due // DAY_S
+
+    async def _take_late(self, hour: int, asked_at: int) -> None:
+        """Make the passes for late assets whose time comes after all were last asked (ms)."""
+        for offset_s in passes_s(self._runs.delays):
+            at = market_ms(hour) + offset_s * 1000
+            if asked_at >= at:
+                continue
+            if not self._runs.awaited or not await self._comes(hour, at):
+                break
+            asked_at = self._clock()
+            await self._runs.catch_up_late()
+
+    async def _comes(self, due: int, at: int) -> bool:
+        """Wait for a time (ms); False where the next run's has come or the clock went back."""
+        while market_ms(due) <= self._clock() < at:
+            await self._sleep(STEP_S)
+        return self._clock() >= at and self._runs.due == due
+
+
+def passes_s(delays: Iterable[int]) -> list[int]:
+    """Return when after a run what was not there is asked for again, in seconds.
+
+    That is for late assets, and when bars come that are delayed by so much.
+    """
+    return sorted({*LATE_PASSES_S, *(d + late for d in delays for late in (0, *LATE_PASSES_S))})
+
+
+def log_failure(error: Exception) -> None:
+    """Log a run that failed and will be begun again."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("run_failed", failure=f"{type(error).__name__}: {error}", where=where)

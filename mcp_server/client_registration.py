@@ -1,0 +1,181 @@
+"""How each client registers the MCP server: the one source of README, manifest and `connect`.
+
+The lines name the environment variable that holds the key and never the key, in each client's own
+syntax, as its documentation gives it.
+"""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import indent
+from typing import Any, Final, Literal
+
+from mcp_server.endpoint import PATHS
+
+KEY_VARIABLE: Final = "SIGNALS_API_KEY"
+COMMAND: Final = "signals"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A program or framework that agents run in.
+
+    `made` takes the address of the service and the command that starts its stdio bridge.
+    """
+
+    name: str
+    title: str
+    where: str
+    language: Literal["sh", "json", "toml", "python"]
+    made: Callable[[str, str], str]
+    note: str = ""
+
+    @property
+    def told(self) -> str:
+        """Where the lines go, and what else to know."""
+        return f"{self.title}, {self.where}" + (f"; {self.note}" if self.note else "") + ":"
+
+    def lines(self, base_url: str, command: str = COMMAND) -> str:
+        """Return what registers the server, ending with a line end."""
+        return self.made(base_url, command) + "\n"
+
+
+def registered(base_url: str, api_key: str = f"${{{KEY_VARIABLE}}}") -> dict[str, Any]:
+    """Return the entry that most JSON files take; `api_key` is how the client expands it."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    return {"type": "http", "url": base_url + PATHS[0], "headers": headers}
+
+
+def registration_file(base_url: str) -> dict[str, Any]:
+    """Return the registration file that most hosts take."""
+    return {"mcpServers": {"signals": registered(base_url)}}
+
+
+def claude_code(base_url: str, command: str = COMMAND) -> str:
+    """Return the command line; its single quotes leave the key out of the file that it writes."""
+    return (
+        f"claude mcp add --transport http signals {shlex.quote(base_url + PATHS[0])} "
+        f"--header 'Authorization: Bearer ${{{KEY_VARIABLE}}}'"
+    )
+
+
+def _claude_desktop(base_url: str, command: str) -> str:
+    arguments = ["stdio", "--url", base_url]
+    server = {"command": command, "args": arguments, "env": {KEY_VARIABLE: "YOUR_API_KEY"}}
+    return _json({"mcpServers": {"signals": server}})
+
+
+def _cursor(base_url: str, command: str) -> str:
+    server = registered(base_url, f"${{env:{KEY_VARIABLE}}}")
+    del server["type"]
+    return _json({"mcpServers": {"signals": server}})
+
+
+def _vscode(base_url: str, command: str) -> str:
+    asked = {
+        "type": "promptString",
+        "id": "signals_key",
+        "description": "Signals API key",
+        "password": True,
+    }
+    return _json(
+        {"inputs": [asked], "servers": {"signals": registered(base_url, "${input:signals_key}")}}
+    )
+
+
+def _codex(base_url: str, command: str) -> str:
+    return (
+        "[mcp_servers.signals]\n"
+        f"url = {json.dumps(base_url + PATHS[0])}\n"
+        f"bearer_token_env_var = {json.dumps(KEY_VARIABLE)}"
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2)
+
+
+def _python(imports: str, body: str) -> Callable[[str, str], str]:
+    """Return what makes a whole program of a client's imports and what it does."""
+
+    def made(base_url: str, command: str) -> str:
+        return (
+            f"import asyncio\nimport os\n\n{imports}\n\n"
+            f"URL = {json.dumps(base_url + PATHS[0])}\n"
+            f'HEADERS = {{"Authorization": f"Bearer {{os.environ[\'{KEY_VARIABLE}\']}}"}}\n\n\n'
+            f"async def main():\n{indent(body, '    ')}\n\n\nasyncio.run(main())"
+        )
+
+    return made
+
+
+CLIENTS = (
+    Client("claude-code", "Claude Code", "in a shell", "sh", claude_code),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "in `claude_desktop_config.json` (Settings, Developer, Edit Config)",
+        "json",
+        _claude_desktop,
+        "it expands no variables, so write the key in place of YOUR_API_KEY",
+    ),
+    Client("cursor", "Cursor", "in `.cursor/mcp.json`", "json", _cursor),
+    Client(
+        "vscode", "VS Code", "in `.vscode/mcp.json`", "json", _vscode, "it asks for the key once"
+    ),
+    Client("codex", "Codex", "in `~/.codex/config.toml`", "toml", _codex),
+    Client(
+        "python-sdk",
+        "Python, with the `mcp` package",
+        "in a program",
+        "python",
+        _python(
+            "import httpx2\n"
+            "from mcp import Client\n"
+            "from mcp.client.streamable_http import streamable_http_client",
+            "async with httpx2.AsyncClient(headers=HEADERS) as http:\n"
+            "    async with Client(streamable_http_client(URL, http_client=http)) as signals:\n"
+            '        print(await signals.call_tool("signals_get_state", {"ticker": "BTC"}))',
+        ),
+    ),
+    Client(
+        "openai-agents",
+        "OpenAI Agents SDK",
+        "in a program",
+        "python",
+        _python(
+            "from agents import Agent\nfrom agents.mcp import MCPServerStreamableHttp",
+            'params = {"url": URL, "headers": HEADERS}\n'
+            "async with MCPServerStreamableHttp(params) as signals:\n"
+            '    agent = Agent("analyst", mcp_servers=[signals])\n'
+            "    print(agent.name, [tool.name for tool in await signals.list_tools()])",
+        ),
+    ),
+    Client(
+        "langchain",
+        "LangChain, with `langchain-mcp-adapters`",
+        "in a program",
+        "python",
+        _python(
+            "from langchain_mcp_adapters.client import MultiServerMCPClient",
+            'server = {"transport": "streamable_http", "url": URL, "headers": HEADERS}\n'
+            'tools = await MultiServerMCPClient({"signals": server}).get_tools()\n'
+            "print([tool.name for tool in tools])",
+        ),
+    ),
+    Client(
+        "pydantic-ai",
+        "Pydantic AI",
+        "in a program",
+        "python",
+        _python(
+            "from pydantic_ai import Agent\nfrom pydantic_ai.mcp import MCPToolset",
+            "signals = MCPToolset(URL, headers=HEADERS)\n"
+            'agent = Agent(name="analyst", toolsets=[signals])\n'
+            "async with agent:\n"
+            "    print(agent.name, [tool.name for tool in await signals.list_tools()])",
+        ),
+    ),
+)
+CLIENTS_BY_NAME = {client.name: client for client in CLIENTS}

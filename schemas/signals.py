@@ -1,0 +1,105 @@
+"""signals_get_signals: the feed of both tiers; rows have exactly SPEC.md's fields."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from schemas.query import Query
+from schemas.result import Count, Freshness, Result
+from schemas.vocabulary import (
+    Action,
+    AssetClass,
+    ChangeType,
+    Direction,
+    IndicatorId,
+    Instant,
+    Reading,
+    Tier,
+    Timeframe,
+)
+
+
+class SignalsQuery(Query):
+    """Filters and page of the feed of changes."""
+
+    tier: Literal["universe", "alerts", "all"] = Field(
+        default="universe", description="Pipeline; all merges both. Default universe."
+    )
+    ticker: str | None = Field(default=None, description="One ticker, any case. Example: BTC")
+    indicator: str | None = Field(
+        default=None, description="Indicator id, screener id or display name. Example: enzo"
+    )
+    timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
+    direction: Direction | None = Field(default=None, description="Only changes to this direction.")
+    since: str | None = Field(
+        default=None,
+        description="Only rows strictly after this ISO 8601 instant, zone required.",
+        json_schema_extra={"format": "date-time"},
+    )
+    limit: int = Field(default=50, ge=1, le=200, description="Rows a page. Default 50.")
+    offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
+    order: Literal["newest", "oldest"] = Field(
+        default="newest",
+        description="Which come first; with since, oldest reads forward. Default newest.",
+    )
+
+
+class Transition(Result):
+    """The two readings of a change."""
+
+    from_: Reading = Field(alias="from")
+    to: Reading
+
+
+class Signal(Result):
+    """One row of the feed."""
+
+    id: str
+    tier: Tier
+    ticker: str
+    asset_class: AssetClass
+    indicator: IndicatorId
+    indicator_name: str
+    timeframe: Timeframe
+    direction: Direction
+    transition: Transition | None
+    change_type: ChangeType | None
+    action: Action | None
+    price: float | None
+    created_at: Instant = Field(description="When the service wrote the row.")
+
+
+class Pagination(Result):
+    """Where this page lies in the feed."""
+
+    limit: Count
+    offset: Count
+    returned: Count
+    has_more: bool
+    next_cursor: Instant | None = Field(
+        description="Newest created_at of this page; not a continuation token."
+    )
+
+
+class RetentionDays(Result):
+    """How long rows are kept, by tier."""
+
+    universe: int = Field(ge=0)
+    alerts: int = Field(ge=0)
+
+
+class SignalsMeta(Freshness):
+    """`meta` of signals."""
+
+    retention_days: RetentionDays
+    timing: str = Field(description="When rows are written.")
+    cooldown: str = Field(description="How often an action is published, what is held back.")
+    close: str = Field(description="What the action CLOSE says and what it does not.")
+
+
+class SignalsResponse(Result):
+    """One page of the feed, newest first."""
+
+    signals: list[Signal]
+    pagination: Pagination
+    meta: SignalsMeta

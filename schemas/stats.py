@@ -1,0 +1,62 @@
+"""signals_get_stats: 30 days of volume."""
+
+from pydantic import Field
+
+from schemas.result import Count, Freshness, Result
+from schemas.vocabulary import Direction, IndicatorId, Instant, Timeframe
+
+
+class StatsWindow(Result):
+    """The days that are counted: rows in (since, until]."""
+
+    days: Count
+    since: Instant
+    until: Instant
+
+
+class IndicatorCount(Result):
+    """Rows of one indicator."""
+
+    indicator: IndicatorId
+    indicator_name: str
+    signals: Count
+
+
+class TimeframeCount(Result):
+    """Rows of one timeframe."""
+
+    timeframe: Timeframe
+    signals: Count
+
+
+class DirectionCount(Result):
+    """Rows towards one direction."""
+
+    direction: Direction
+    signals: Count
+
+
+class TierStats(Result):
+    """Rows of one tier in the window; every by_* adds up to the total. Null: it covers nothing."""
+
+    total_signals: Count | None
+    signals_per_day: float | None = Field(description="total_signals / days, unrounded.")
+    by_indicator: list[IndicatorCount]
+    by_timeframe: list[TimeframeCount]
+    by_direction: list[DirectionCount]
+    history_starts_at: Instant | None = Field(
+        description="created_at of the oldest row kept; null while there is none."
+    )
+
+
+class StatsMeta(Freshness):
+    """`meta` of stats."""
+
+
+class StatsResponse(Result):
+    """How much was published in the last 30 days: volume alone."""
+
+    window: StatsWindow
+    universe_tier: TierStats
+    alerts_tier: TierStats
+    meta: StatsMeta

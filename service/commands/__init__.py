@@ -1,0 +1,1 @@
+"""The `signals` command: one module a subcommand, and what they share."""

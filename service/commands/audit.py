@@ -1,0 +1,26 @@
+"""`signals audit`: what was published, recomputed from the stored bars."""
+
+from collections.abc import Sequence
+
+from compute.audit.audit import Audit
+from compute.indicators.contract import Indicator
+from compute.universe import load_universe
+from service.commands.console import print_findings, progress_bar
+from service.config.settings import Settings
+from service.config.stores import existing_market
+from service.processes.executors import reached_crews
+
+
+async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
+    """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
+    universe = load_universe(settings.universe)
+    crews = await reached_crews(settings)
+    store = await existing_market(settings)
+    try:
+        async with crews() as crew:
+            with progress_bar("auditing") as progressed:
+                report = await Audit(store, universe, indicators, crew).run(progressed)
+    finally:
+        await store.close()
+    notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
+    return print_findings(report.checked, notes, report.findings)

@@ -1,0 +1,1 @@
+"""Settings, and the parts they choose: billing, mail, sources, stores, logs."""

@@ -1,0 +1,89 @@
+"""Which billing provider the settings mean, and what the operator must mend before it sells."""
+
+from collections.abc import Callable
+
+from access.billing.disabled import NoBilling
+from access.billing.provider import BillingError, BillingSetupError, Provider
+from access.billing.sandbox import SandboxBilling
+from access.plan import PRICE_USD
+from schemas.vocabulary import Billing
+from service.config.settings import PREFIX, STRIPE, Settings
+from store.access_protocol import AccessStore
+
+
+def open_billing(settings: Settings, store: AccessStore, clock: Callable[[], int]) -> Provider:
+    """Return the provider, not yet checked against its processor; `clock` tells epoch ms.
+
+    BillingSetupError where the settings do not go together.
+    """
+    if settings.billing == "off":
+        return NoBilling()
+    if settings.billing == "stripe":
+        return _stripe(settings, clock)
+    _refuse_sandbox_in_public(settings)
+    return SandboxBilling(store, clock, settings.address)
+
+
+async def unreachable(provider: Provider) -> str | None:
+    """Hold a provider against its processor; return why that cannot be asked at the moment.
+
+    BillingSetupError names what the two disagree on.
+    """
+    try:
+        await provider.check()
+    except BillingError as error:
+        return str(error)
+    return None
+
+
+def billing_note(provider: Provider) -> str | None:
+    """Return one line on billing where it takes no real money."""
+    if provider.mode == "live":
+        return None
+    if provider.mode is None:
+        return "Billing: off, nobody can buy a key; make them with `signals keys create`."
+    if provider.name == "sandbox":
+        return "Billing: sandbox, nobody pays."
+    return f"Billing: {provider.name} in test mode, nobody pays."
+
+
+def _refuse_sandbox_in_public(settings: Settings) -> None:
+    if settings.is_stripe_live:
+        raise BillingSetupError(
+            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away: "
+            "set SIGNALS_BILLING=stripe, or unset the key"
+        )
+    if not settings.is_local and not settings.sandbox_public:
+        raise BillingSetupError(
+            "sandbox billing gives keys away, and SIGNALS_HOST or SIGNALS_BASE_URL can be reached "
+            "by others: set SIGNALS_BILLING=stripe or off, or SIGNALS_SANDBOX_PUBLIC=1 if that is "
+            "meant"
+        )
+
+
+def _stripe(settings: Settings, clock: Callable[[], int]) -> Provider:
+    api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
+    monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
+    if api_key is None or webhook_secret is None or monthly is None or yearly is None:
+        raise BillingSetupError(
+            f"SIGNALS_BILLING=stripe needs {', '.join(_missing(settings))} too; see the README, "
+            "Selling access"
+        )
+    # Imported here, so that nobody else waits for the library.
+    from access.billing.stripe import StripeBilling
+
+    prices: dict[Billing, str] = {"monthly": monthly, "yearly": yearly}
+    return StripeBilling(
+        api_key=api_key.get_secret_value(),
+        webhook_secret=webhook_secret.get_secret_value(),
+        prices=prices,
+        clock=clock,
+        base_url=settings.address,
+        api_base=settings.stripe_api_base,
+    )
+
+
+def _missing(settings: Settings) -> list[str]:
+    needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICE_USD)]
+    fields = [STRIPE + name for name in needed]
+    return [PREFIX + field.upper() for field in fields if getattr(settings, field) is None]

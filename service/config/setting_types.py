@@ -1,0 +1,121 @@
+"""The kinds of values that settings take: each says what it accepts where it is given another."""
+
+import re
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from access.mail.smtp_server import SmtpServer
+from access.throttle import Limit
+
+SQLITE = "sqlite:///"
+POSTGRES = "postgresql://"
+POSTGRES_ALIAS = "postgres://"
+
+Kind = TypeVar("Kind")
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    """Split a setting that lists things."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _as_database(value: SecretStr) -> SecretStr:
+    url = value.get_secret_value()
+    if url.startswith(POSTGRES_ALIAS):
+        url = POSTGRES + url.removeprefix(POSTGRES_ALIAS)
+    is_file = url.startswith(SQLITE) and url != SQLITE
+    if not (is_file or _is_postgres(url)):
+        raise ValueError(
+            "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
+            "what is special in USER or PASSWORD percent-encoded"
+        )
+    return SecretStr(url)
+
+
+def _is_postgres(url: str) -> bool:
+    """Tell whether it has host and database, and no password passes for either of them."""
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname and parts.path.strip("/")) and parts.port != 0
+    except ValueError:
+        return False
+    return url.startswith(POSTGRES) and is_whole and not {"@", "/"} & set(parts.path[1:])
+
+
+def _as_scheduler(value: str) -> str:
+    if not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
+        raise ValueError("expected tcp://HOST:PORT")
+    return value
+
+
+def _as_source(value: str) -> str:
+    is_folder = value.startswith("files:") and value != "files:"
+    if value not in ("simulated", "live") and not is_folder:
+        raise ValueError("expected simulated, live or files:DIR")
+    return value
+
+
+def _as_webhook_secret(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value().startswith("whsec_"):
+        raise ValueError("expected the endpoint's signing secret, which begins with whsec_")
+    return value
+
+
+def _as_proxies(value: str) -> str:
+    from serving.forwarded_for import parse_proxies
+
+    parse_proxies(comma_separated(value))
+    return value
+
+
+def _as_address(value: str) -> str:
+    if not _is_address(value):
+        raise ValueError(
+            "expected an address such as https://signals.example.com, with a path where one leads "
+            "there, and nothing else"
+        )
+    return value.rstrip("/")
+
+
+def _is_address(value: str) -> bool:
+    """Tell whether paths can be put behind it, and nobody is shown a password in it."""
+    try:
+        parts = urlsplit(value)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_plain = value.startswith(("http://", "https://")) and not set(value) & set("@?#\\ ")
+    return has_host and is_plain and value.isprintable()
+
+
+def _as_smtp(value: SecretStr) -> SecretStr:
+    SmtpServer.parse(value.get_secret_value())
+    return value
+
+
+def _as_mailbox(value: str) -> str:
+    from access.email_address import normal_email
+
+    return normal_email(value, takes_special_use=True)
+
+
+def _as_limit(given: object) -> object:
+    return Limit.parse(given) if isinstance(given, str) else given
+
+
+def _none_where_empty(given: object) -> object:
+    return given.strip() or None if isinstance(given, str) else given
+
+
+Given = Annotated[Kind | None, BeforeValidator(_none_where_empty)]
+Address = Annotated[str, AfterValidator(_as_address)]
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_as_database)]
+Mailbox = Annotated[str, AfterValidator(_as_mailbox)]
+Proxies = Annotated[str, AfterValidator(_as_proxies)]
+Scheduler = Annotated[str, AfterValidator(_as_scheduler)]
+SmtpUrl = Annotated[SecretStr, AfterValidator(_as_smtp)]
+Source = Annotated[str, AfterValidator(_as_source)]
+Throttled = Annotated[Limit, BeforeValidator(_as_limit)]
+WebhookSecret = Annotated[SecretStr, AfterValidator(_as_webhook_secret)]

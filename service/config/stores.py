@@ -1,0 +1,54 @@
+"""The stores that the settings mean; only the engine that their address names is loaded."""
+
+from typing import TYPE_CHECKING, Literal
+
+from service.config.settings import Settings
+from store.errors import StoreError
+
+if TYPE_CHECKING:  # Commands about keys do without the market's libraries.
+    from store.sql.access_store import SqlAccessStore
+    from store.sql.market_store import SqlMarketStore
+
+Part = Literal["market", "access"]
+
+
+async def open_market(settings: Settings) -> "SqlMarketStore":
+    """Open the store of market data, which is made where it is missing."""
+    if settings.is_sqlite:
+        from store.sqlite.market_store import SqliteMarketStore
+
+        return await SqliteMarketStore.open(settings.market_path)
+    from store.postgres.market_store import PostgresMarketStore
+
+    return await PostgresMarketStore.open(settings.database_url.get_secret_value())
+
+
+async def open_access(settings: Settings) -> "SqlAccessStore":
+    """Open the store of keys, which is made where it is missing."""
+    if settings.is_sqlite:
+        from store.sqlite.access_store import SqliteAccessStore
+
+        return await SqliteAccessStore.open(settings.access_path)
+    from store.postgres.access_store import PostgresAccessStore
+
+    return await PostgresAccessStore.open(settings.database_url.get_secret_value())
+
+
+async def existing_market(settings: Settings) -> "SqlMarketStore":
+    """Open the store; StoreError where there is none, so that no command succeeds on nothing."""
+    if not await is_there(settings, "market"):
+        raise StoreError(
+            f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL, "
+            "or fill one with `signals replay --bars DIR`"
+        )
+    return await open_market(settings)
+
+
+async def is_there(settings: Settings, part: Part) -> bool:
+    """Tell whether a store was ever made."""
+    if settings.is_sqlite:
+        return {"market": settings.market_path, "access": settings.access_path}[part].exists()
+    from store.postgres.database_info import has_schema
+    from store.postgres.schema import SCHEMAS
+
+    return await has_schema(settings.database_url.get_secret_value(), *SCHEMAS[part])

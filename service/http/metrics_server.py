@@ -1,0 +1,148 @@
+"""The operations port: health and metrics for whoever runs the service, apart from its users.
+
+It looks at no Host and at no key, so it listens on this machine unless the operator says otherwise.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    Metric,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mcp_server.dispatcher import SERVER_VERSION
+from service.config.settings import Settings, SettingsError
+from service.http.health import HEADERS, Readiness, health_routes, is_ready
+from service.http.metrics import Metrics
+from service.http.server import BoundedProtocol, Listener, listen, served, server_config
+from service.processes.shutdown import beside
+from serving.snapshot_cache import Board
+
+LAG_STEP_S = 0.25
+MOST_CONNECTIONS = 16
+
+log = structlog.get_logger("operations")
+
+
+class Operations(NamedTuple):
+    """Where a process serves its operator, if anywhere; other processes count in `shared` too."""
+
+    listener: Listener | None
+    shared: Path | None = None
+
+    @asynccontextmanager
+    async def watching(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
+        """Serve the operator, and sample the event loop's lag, beside the block."""
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(beside(watch_loop(metrics.lagged)))
+            if self.listener is not None:
+                app = operations_app(readiness, counted_by(metrics, self.shared))
+                config = server_config(app, OperationsProtocol)
+                await opened.enter_async_context(served(config, self.listener))
+            yield
+
+
+@contextmanager
+def operations_port(settings: Settings) -> Iterator[Listener | None]:
+    """Take the port for the block; None where it is turned off.
+
+    The default one may be another service's: nobody asked for it, so it is done without then.
+    """
+    if settings.metrics_port == 0:
+        yield None
+        return
+    try:
+        listener = listen(settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_")
+    except SettingsError as error:
+        if {"metrics_host", "metrics_port"} & settings.model_fields_set:
+            raise
+        log.warning("no_metrics", why=str(error))
+        yield None
+        return
+    with listener:
+        yield listener
+
+
+class OperationsProtocol(BoundedProtocol):
+    """A connection of the operator's, few enough to leave users theirs."""
+
+    most = staticmethod(lambda: MOST_CONNECTIONS)
+
+
+def operations_app(readiness: Readiness, counted: Collector | CollectorRegistry) -> Starlette:
+    """Return the app of /healthz, /readyz and /metrics."""
+
+    async def metrics(request: Request) -> Response:
+        checks = await readiness.checks()
+        now = Present(readiness.boards.held, is_ready(checks), readiness.clock())
+        registry = CollectorRegistry()
+        for collector in (counted, now, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            registry.register(collector)
+        encoded, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encoded(registry), headers={**HEADERS, "Content-Type": media_type})
+
+    app = Starlette(routes=[*health_routes(readiness), Route("/metrics", metrics)])
+    app.router.redirect_slashes = False
+    return app
+
+
+def counted_by(metrics: Metrics, shared: Path | None) -> Collector | CollectorRegistry:
+    """Return what a process has counted, or all those that count in a folder."""
+    if shared is None:
+        return metrics.registry
+    return MultiProcessCollector(None, str(shared))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, eq=False)
+class Present:
+    """What a scrape finds as it is at that moment; `now` is epoch ms."""
+
+    board: Board | None
+    is_ready: bool
+    now: int
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges; those of a board where there is one."""
+        version = GaugeMetricFamily(
+            "signals_build_info", "What runs, always 1.", labels=["version"]
+        )
+        version.add_metric([SERVER_VERSION], 1)
+        yield version
+        yield GaugeMetricFamily(
+            "signals_ready", "1 where /readyz answers 200, else 0.", value=self.is_ready
+        )
+        if self.board is not None:
+            age_s = max(0, self.now - self.board.market_time) / 1000
+            yield GaugeMetricFamily(
+                "signals_snapshot_age_seconds", "Time since the last compute.", value=age_s
+            )
+            late = len(self.board.snapshot.late)
+            yield GaugeMetricFamily(
+                "signals_late_assets", "Assets whose bars were due and had not come.", value=late
+            )
+
+
+async def watch_loop(lagged: Callable[[float], None], step_s: float = LAG_STEP_S) -> None:
+    """Tell again and again by how many seconds a sleep of `step_s` took too long."""
+    now = asyncio.get_running_loop().time
+    while True:
+        before = now()
+        await asyncio.sleep(step_s)
+        lagged(max(0.0, now() - before - step_s))

@@ -1,0 +1,1 @@
+"""Processes: the one that computes, those that serve, their shutdown and memory."""

@@ -1,0 +1,118 @@
+"""Which client a request comes from where proxies stand before the service: X-Forwarded-For."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.http import fields
+from store.access_protocol import AccessStore
+from store.access_rows import Notice
+from store.errors import StoreError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+HOUR_MS = 3_600_000
+NOTICE = "untrusted_forwarded_for"
+# An address, or one with the port that some proxies add; an IPv6 one then stands in brackets.
+HOP = re.compile(r"\[(?P<v6>[^\[\]]+)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}", re.ASCII)
+
+log = structlog.get_logger("rest")
+
+
+def parse_proxies(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Read addresses and networks; ValueError names the first that is neither."""
+    return tuple(_network(text) for text in texts)
+
+
+class ClientAddress:
+    """ASGI middleware: the client is the last hop that no trusted proxy is; `clock`: epoch ms.
+
+    What an untrusted peer says is not believed, and noticed at most once an hour for the operator.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        trusted: tuple[Network, ...],
+        store: AccessStore,
+        clock: Callable[[], int],
+    ) -> None:
+        self._app = app
+        self._trusted = trusted
+        self._store = store
+        self._clock = clock
+        self._quiet_until = 0
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Pass a request on with its client's address."""
+        forwarded = fields(scope).get(b"x-forwarded-for") if scope["type"] == "http" else None
+        if forwarded is None:
+            return self._app(scope, receive, send)
+        return self._told(forwarded.decode("latin-1"), scope, receive, send)
+
+    async def _told(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
+        peer = (scope.get("client") or ("unknown", 0))[0]
+        if self._is_trusted(_hop(peer)):
+            scope = {**scope, "client": (self._client(peer, forwarded.split(",")), 0)}
+        else:
+            await self._notice(peer)
+        await self._app(scope, receive, send)
+
+    def _client(self, peer: str, hops: list[str]) -> str:
+        """Walk from the nearest hop to the farthest; one that is no address ends the walk."""
+        client = peer
+        for hop in reversed(hops):
+            address = _hop(hop)
+            if address is None:
+                break
+            client = str(address)
+            if not self._is_trusted(address):
+                break
+        return client
+
+    def _is_trusted(self, address: Address | None) -> bool:
+        return address is not None and any(address in network for network in self._trusted)
+
+    async def _notice(self, peer: str) -> None:
+        now = self._clock()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + HOUR_MS
+        try:
+            await self._store.notice(Notice(NOTICE, peer, now))
+        except StoreError:
+            log.warning("notice_not_kept", notice=NOTICE)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is no trusted proxy ({error}); give addresses such as 10.0.0.1 or networks "
+            "such as 10.0.0.0/8"
+        ) from None
+
+
+def _hop(text: str) -> Address | None:
+    """Return the address of one hop, IPv4 in IPv6 as IPv4; None where it is none."""
+    text = text.strip()
+    if match := HOP.fullmatch(text):
+        text = match["v6"] or match["v4"]
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,55 @@
+"""What a tool is: everything that both faces need to describe and to run it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import mcp_types
+from pydantic import BaseModel
+
+from schemas.coverage import Coverage
+from serving.json_schema import input_schema, output_schema
+from serving.response_cache import Answer
+from serving.snapshot_cache import Context
+
+QueryT = TypeVar("QueryT", bound=BaseModel)
+ResultT = TypeVar("ResultT", bound=BaseModel)
+
+READ_ONLY = mcp_types.ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[QueryT, ResultT]):
+    """One read; its handler returns its result, or that as it is written.
+
+    `keyed` says whether a call needs an API key, `even_spent` one without calls left.
+
+    An answer that `rests_on_board` alone is the same for all who ask before the next version.
+    """
+
+    name: str
+    title: str
+    description: str
+    query: type[QueryT]
+    result: type[ResultT]
+    handler: Callable[[QueryT, Context], Awaitable[ResultT | Answer]]
+    keyed: bool = True
+    even_spent: bool = False
+    rests_on_board: bool = True
+    annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+def listed(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.Tool:
+    """Return a tool as tools/list shows it, its enums cut to what a coverage holds."""
+    return mcp_types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=input_schema(tool.query, coverage),
+        output_schema=output_schema(tool.result),
+        annotations=tool.annotations,
+        _meta=dict(tool.meta) or None,
+    )

@@ -1,0 +1,1 @@
+"""The SQL of both stores, written once for SQLite and PostgreSQL."""

@@ -1,0 +1,85 @@
+"""What the stores ask of a database engine: transactions, statements, exclusion.
+
+Statements are written once for every engine: `?`, `?1` and `:name` stand for values, and hints
+about indexes are left out where an engine has none.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from store.sql.feed_pages import FeedStatements
+
+
+class Database(Protocol):
+    """One open transaction."""
+
+    feed: FeedStatements
+
+    async def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return every row that a statement gives; nothing of it is open afterwards."""
+
+    async def named_rows(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+        """Return every row of a statement whose values are named."""
+
+    async def insert(
+        self, table: str, columns: str, rows: Sequence[tuple[object, ...]], conflict: str = ""
+    ) -> None:
+        """Insert rows in their order; `conflict` is an ON CONFLICT clause."""
+
+    async def number_on(self, table: str) -> None:
+        """Give rows to come ids after the highest, which was not given by the database."""
+
+    async def alone(self, *names: str) -> None:
+        """Wait for the transactions that were alone by the same names, and keep others waiting."""
+
+
+Transaction = AbstractAsyncContextManager[Database]
+
+
+class Engine(Protocol):
+    """A database, open: what it raises is StoreError, and names no secret."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, as an operator may read it."""
+
+    async def close(self) -> None:
+        """Close every connection; idempotent."""
+
+    def writing(self) -> Transaction:
+        """Hold a write transaction: committed at the end, rolled back on any exception."""
+
+    def writing_for_good(self) -> Transaction:
+        """Hold a write transaction that is on the disk once it is committed."""
+
+    def reading(self) -> Transaction:
+        """Hold a read transaction: all that is read in it is of one version."""
+
+    def querying(self) -> Transaction:
+        """Hold a connection for one statement, which is a transaction by itself."""
+
+
+class MarketEngine(Engine, Protocol):
+    """An engine that keeps one process computing, and says when anything moved."""
+
+    async def lock(self) -> None:
+        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
+
+    async def unlock(self) -> None:
+        """Let go of the compute lock; idempotent."""
+
+    def computing(self) -> Transaction:
+        """Hold a write transaction of the process that computes.
+
+        LockTakenError where that is another one, or has been since this one took the lock.
+        """
+
+    def version(self) -> int:
+        """Return a number that moves whenever anything committed; it waits for nothing."""
+
+
+async def one_value(db: Database, sql: str, *values: object) -> Any:
+    """Return the first column of the first row, or None."""
+    rows = await db.rows(sql, *values)
+    return rows[0][0] if rows else None

@@ -1,0 +1,250 @@
+"""Moves all that a store holds into another, whatever engines hold them.
+
+Passes come a day at a time, with their rows, in a transaction: a move that was stopped goes on
+after the last of them. What changes in a store is replaced whole at the end. Until the move is
+verified, the target holds a fact that keeps everybody from computing on it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from schemas.vocabulary import DAY_MS
+from store.errors import StoreError
+from store.sql.database import Database, Engine, MarketEngine, one_value
+from store.sql.market_reads import market_time
+from store.sql.market_writes import MOVING, write_clock
+
+Progressed = Callable[[int, int], None]
+
+
+class Table(NamedTuple):
+    """A table as both engines have it, and the columns that give its rows their order.
+
+    Of one that `is_numbered` the database gives rows their ids.
+    """
+
+    name: str
+    columns: str
+    order: str
+    is_numbered: bool = False
+
+
+PASSES = Table(
+    "passes",
+    "number, market_time, written_at, first_created_at, last_created_at, bars_digest, "
+    "changes_digest, alerts_digest, digest",
+    "number",
+)
+OF_PASSES = (
+    Table(
+        "bars",
+        "asset_id, generation, timeframe, pass, first_open, last_open, count, data",
+        "pass, asset_id, generation, timeframe, last_open",
+    ),
+    Table("funding", "asset_id, settled_at, funding_rate, pass", "pass, asset_id, settled_at"),
+    Table("watermarks", "pass, asset_id, watermark, is_late", "pass, asset_id"),
+)
+TIERS = (
+    Table(
+        "changes",
+        'created_at, asset_id, indicator, timeframe, close_time, epoch, "before", "after", price, '
+        "published",
+        "created_at",
+    ),
+    Table(
+        "alerts",
+        "created_at, asset_id, indicator, timeframe, close_time, epoch, action, price",
+        "created_at",
+    ),
+)
+NUMBERED = (
+    Table("assets", "id, ticker, publish_from", "id", is_numbered=True),
+    Table(
+        "epochs",
+        "id, asset_id, timeframe, indicator, epoch, version, generation, from_close_time, reason",
+        "id",
+        is_numbered=True,
+    ),
+)
+REPLACED = (
+    Table("coverage", "id, document", "id"),
+    Table("readings", "asset_id, timeframe, indicator, reading", "asset_id, timeframe, indicator"),
+    Table(
+        "carries",
+        "asset_id, timeframe, indicator, version, layout, epoch, close_time, data",
+        "asset_id, timeframe, indicator",
+    ),
+)
+FACTS = Table("facts", "key, value", "key")
+# Each after those that it points to.
+ACCESS = (
+    Table(
+        "memberships",
+        "id, provider, mode, subscription, customer, contact_email, billing, created_at, ended_at, "
+        "ended_why",
+        "id",
+        is_numbered=True,
+    ),
+    Table(
+        "keys",
+        "id, key_hash, label, created_at, revoked_at, mode, membership_id",
+        "id",
+        is_numbered=True,
+    ),
+    Table("usage", "key_id, day, used, last_at", "key_id, day"),
+    Table(
+        "claims",
+        "id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at, "
+        "expires_at, redeemed_at, key_id",
+        "id",
+    ),
+    Table(
+        "sandbox_sessions",
+        "id, claim_id, contact_email, billing, amount_usd, status, expires_at",
+        "id",
+    ),
+    Table("events", "id, handled_at", "id"),
+    Table("attempts", "kind, address, at", "kind, address, at"),
+    Table(
+        "access_requests",
+        "contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at",
+        "contact_email",
+    ),
+    Table("notices", "name, detail, at", "name"),
+    Table("sign_in_links", "token_hash, contact_email, expires_at, used_at", "token_hash"),
+    Table("sessions", "token_hash, contact_email, expires_at", "token_hash"),
+)
+
+
+async def begin(source: MarketEngine, target: MarketEngine) -> None:
+    """Mark a store as one that another is moved into; StoreError where it is in use."""
+    async with target.computing() as db:
+        known = dict(await db.rows("SELECT key, value FROM facts"))
+        begun = known.get(MOVING)
+        if begun is not None and begun != source.name:
+            raise StoreError(f"{target.name} holds a part of {begun}: finish that move first")
+        if known and begun is None:
+            raise StoreError(f"{target.name} is in use: name a database that holds nothing")
+        await db.insert("facts", FACTS.columns, [(MOVING, source.name)], "ON CONFLICT DO NOTHING")
+
+
+async def move_market(source: MarketEngine, target: MarketEngine, progressed: Progressed) -> None:
+    """Move what a market store holds; `progressed` is told the passes done and those there are."""
+    async with target.reading() as db:
+        done = await one_value(db, "SELECT coalesce(max(number), 0) FROM passes")
+    async with source.reading() as db:
+        sql = "SELECT number, market_time FROM passes WHERE number > ? ORDER BY number"
+        missing = await db.rows(sql, done)
+    await _add_numbered(source, target, NUMBERED[0])
+    total = done + len(missing)
+    progressed(done, total)
+    for _, day in groupby(missing, key=lambda row: row[1] // DAY_MS):
+        first, *others = [number for number, _ in day]
+        last = others[-1] if others else first
+        await _move_passes(source, target, first, last)
+        progressed(last, total)
+    await _add_numbered(source, target, NUMBERED[1])
+    await _replace(source, target)
+
+
+async def move_access(source: Engine, target: Engine) -> None:
+    """Replace what an access store holds, in one transaction; StoreError where it is in use."""
+    async with source.reading() as held, target.writing_for_good() as db:
+        own, other = [set(await each.rows("SELECT key_hash FROM keys")) for each in (db, held)]
+        if own - other:
+            raise StoreError(f"{target.name} holds keys of its own: name an empty database")
+        for table in reversed(ACCESS):
+            await db.rows(f"DELETE FROM {table.name}")
+        for table in ACCESS:
+            await db.insert(table.name, table.columns, await _all(held, table))
+            if table.is_numbered:
+                await db.number_on(table.name)
+
+
+async def verify(source: Engine, target: Engine, tables: Iterable[Table]) -> None:
+    """Hold the numbers of rows of two stores against each other; StoreError where they differ."""
+    for table in tables:
+        counts = []
+        for engine in (source, target):
+            async with engine.querying() as db:
+                counts.append(await one_value(db, f"SELECT count(*) FROM {table.name}"))
+        if counts[0] != counts[1]:
+            raise StoreError(
+                f"{target.name} holds {counts[1]} rows of {table.name} where {source.name} holds "
+                f"{counts[0]}: begin again with an empty database"
+            )
+
+
+async def finish(target: MarketEngine) -> None:
+    """Let a store be used whose move was verified."""
+    async with target.computing() as db:
+        await db.rows("DELETE FROM facts WHERE key = ?", MOVING)
+
+
+MARKET = (PASSES, *OF_PASSES, *TIERS, *NUMBERED, *REPLACED)
+
+
+async def _move_passes(source: MarketEngine, target: MarketEngine, first: int, last: int) -> None:
+    """Move some passes, from one number to another, with all that they wrote."""
+    async with source.reading() as held, target.computing() as db:
+        for table in OF_PASSES:
+            await db.insert(
+                table.name, table.columns, await _between(held, table, "pass", first, last)
+            )
+        ends = await held.rows(
+            "SELECT min(first_created_at), max(last_created_at) FROM passes "
+            "WHERE number BETWEEN ? AND ?",
+            first,
+            last,
+        )
+        await _add_rows(held, db, *ends[0])
+        passes = await _between(held, PASSES, "number", first, last)
+        await db.insert(PASSES.name, PASSES.columns, passes)
+
+
+async def _add_rows(held: Database, db: Database, first: int | None, last: int | None) -> None:
+    """Add the rows of both tiers in their one order, by which the database holds them."""
+    rows = [
+        (row[0], table, row)
+        for table in TIERS
+        for row in await _between(held, table, "created_at", first, last)
+    ]
+    rows.sort(key=lambda row: row[0])
+    for table, own in groupby(rows, key=lambda row: row[1]):
+        await db.insert(table.name, table.columns, [row for _, _, row in own])
+
+
+async def _add_numbered(source: MarketEngine, target: MarketEngine, table: Table) -> None:
+    async with source.reading() as held, target.computing() as db:
+        newest = await one_value(db, f"SELECT coalesce(max(id), 0) FROM {table.name}")
+        sql = f"SELECT {table.columns} FROM {table.name} WHERE id > ? ORDER BY id"
+        await db.insert(table.name, table.columns, await held.rows(sql, newest))
+        await db.number_on(table.name)
+
+
+async def _replace(source: MarketEngine, target: MarketEngine) -> None:
+    """Replace what changes in a market store, and set its clock."""
+    async with source.reading() as held, target.computing() as db:
+        for table in REPLACED:
+            await db.rows(f"DELETE FROM {table.name}")
+            await db.insert(table.name, table.columns, await _all(held, table))
+        facts = await _all(held, FACTS)
+        replaced = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        await db.insert("facts", FACTS.columns, facts, replaced)
+        if (now := await market_time(held)) is not None:
+            await write_clock(db, await market_time(db), now)
+
+
+async def _all(held: Database, table: Table) -> Sequence[tuple[Any, ...]]:
+    return await held.rows(f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}")
+
+
+async def _between(
+    held: Database, table: Table, column: str, first: int | None, last: int | None
+) -> Sequence[tuple[Any, ...]]:
+    sql = (
+        f"SELECT {table.columns} FROM {table.name} WHERE {column} BETWEEN ? AND ? "
+        f"ORDER BY {table.order}"
+    )
+    return await held.rows(sql, first, last)

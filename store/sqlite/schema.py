@@ -1,0 +1,127 @@
+"""Named forward-only migrations of a SQLite file, each in one transaction of its own.
+
+Before a migration changes a database that holds anything, a copy is made beside it.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+
+from store.errors import StoreError
+from store.sqlite.copies import copy, readable
+
+MARKET_MIGRATIONS = (
+    "market_0001",
+    "market_0002",
+    "market_0003",
+    "market_0004",
+    "market_0005",
+)
+ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003")
+PATIENCE_S, PAUSE_S = 5.0, 0.005
+
+
+def migrate(path: Path, names: Sequence[str]) -> None:
+    """Apply to the file what it lacks of the named migrations, creating it where it is missing.
+
+    StoreError where the file is no database of ours or was written by a newer version.
+    """
+    try:
+        with closing(sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)) as connection:
+            is_new = not _applied(connection, path, names)
+            while len(_applied(connection, path, names)) < len(names):
+                _apply_next(connection, path, names, is_new)
+            _log_ahead(connection)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
+
+
+def applied(path: Path, names: Sequence[str]) -> list[str]:
+    """Return which of the named migrations a file has, and change nothing.
+
+    StoreError where the file is not there, is no database of ours, or is of a newer version.
+    """
+    try:
+        with closing(readable(path)) as connection:
+            return _applied(connection, path, names)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"cannot open {path}: {error}") from error
+
+
+def statements(script: str) -> Iterator[str]:
+    """Split a script into statements; triggers stay whole."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> list[str]:
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    if not tables:
+        return []
+    if "migrations" not in tables:
+        raise StoreError(f"{path} is not a database of signals: name another file")
+    done = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
+    if done != list(names[: len(done)]):
+        unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
+        raise StoreError(
+            f"{path} was written by a newer version of signals (migrations: {unknown}): upgrade"
+        )
+    return done
+
+
+def _apply_next(
+    connection: sqlite3.Connection, path: Path, names: Sequence[str], is_new: bool
+) -> None:
+    """Apply the first migration that is still missing once the write lock is held."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = _applied(connection, path, names)
+        if len(done) < len(names):
+            name = names[len(done)]
+            if not is_new:
+                _back_up(path, name)
+            _apply(connection, name)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _log_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file log ahead; SQLite itself does not wait for others who open it meanwhile."""
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > give_up:
+                raise
+        time.sleep(PAUSE_S)
+
+
+def _apply(connection: sqlite3.Connection, name: str) -> None:
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
+    )
+    script = files("store.sqlite").joinpath("migrations", f"{name}.sql").read_text(encoding="utf-8")
+    for statement in statements(script):
+        connection.execute(statement)
+    connection.execute("INSERT INTO migrations (name) VALUES (?)", (name,))
+
+
+def _back_up(path: Path, name: str) -> None:
+    """Copy the file as it is before the migration; a copy that exists is always whole."""
+    unfinished = path.with_name(f"{path.name}.before-{name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    copy(path, unfinished)
+    os.replace(unfinished, path.with_name(f"{path.name}.before-{name}"))

@@ -1,0 +1,1 @@
+"""Development programs: generated docs, clauses, mutants. Nothing imports them but tests."""

@@ -1,0 +1,113 @@
+"""What an asset's page is drawn from: the answers of the tools' handlers, for members alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mcp_server.tools.get_catalog import get_catalog
+from mcp_server.tools.get_signals import get_signals
+from mcp_server.tools.get_state import get_state
+from mcp_server.tools.get_stats import get_stats
+from schemas.catalog import CatalogQuery, CatalogResponse
+from schemas.coverage import CoveredAsset
+from schemas.query import NoArguments
+from schemas.signals import SignalsQuery, SignalsResponse
+from schemas.state import StateQuery, StateResponse
+from schemas.stats import StatsResponse
+from schemas.vocabulary import (
+    DAY_MS,
+    Instant,
+    Reading,
+    StoredKey,
+    Timeframe,
+    instant,
+    midnight_s,
+)
+from serving.argument_values import instant_ms
+from serving.snapshot_cache import Context
+from web.timeline import Lane, lanes
+
+# In so many days an asset has some 90 changes, of which one page of the feed holds 200.
+DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
+MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AssetViews:
+    """What is and was read of one asset; `feed` holds the changes since `begins`, to `ends`.
+
+    `unlogged` are the names of the indicators whose changes the feed does not hold.
+    """
+
+    state: StateResponse
+    feed: SignalsResponse
+    names: Mapping[StoredKey, str]
+    unlogged: Sequence[str]
+    begins: Instant
+    ends: Instant
+    lanes: list[Lane]
+
+    @property
+    def readings(self) -> Mapping[StoredKey, Mapping[Timeframe, Reading]]:
+        """By stored key and timeframe; empty where the asset has none."""
+        return self.state.assets[0].signals if self.state.assets else {}
+
+
+async def asset_views(asset: CoveredAsset, timeframe: Timeframe, context: Context) -> AssetViews:
+    """Return what is so now; ApiError `unavailable` before the first compute."""
+    state = await get_state(StateQuery(ticker=asset.ticker), context)
+    catalog = await get_catalog(CatalogQuery(ticker=asset.ticker), context)
+    stats = await get_stats(NoArguments(), context)
+    as_of = _ms(state.as_of)
+    feed = await get_signals(_since(as_of - DAYS[timeframe] * DAY_MS, asset, timeframe), context)
+    begins, ends = _begins(as_of, timeframe, feed, stats), _ends(as_of, asset)
+    signals = state.assets[0].signals if state.assets else {}
+    now = {key: cells[timeframe] for key, cells in signals.items() if timeframe in cells}
+    logged = catalog.tiers.universe.indicators
+    return AssetViews(
+        state=state,
+        feed=feed,
+        names=_names(catalog),
+        unlogged=[i.name for i in catalog.indicators if i.id not in logged],
+        begins=instant(begins),
+        ends=instant(ends),
+        lanes=lanes(feed.signals, now, logged, begins, ends) if now and begins < ends else [],
+    )
+
+
+def _since(since: int, asset: CoveredAsset, timeframe: Timeframe) -> SignalsQuery:
+    return SignalsQuery(
+        tier="all",
+        ticker=asset.ticker,
+        timeframe=timeframe,
+        since=instant(since),
+        limit=MOST_ROWS,
+    )
+
+
+def _begins(as_of: int, timeframe: Timeframe, feed: SignalsResponse, stats: StatsResponse) -> int:
+    """Return from when on (epoch ms) the feed tells all: its own start, or its oldest row here."""
+    started_at = stats.universe_tier.history_starts_at
+    begins = as_of if started_at is None else _ms(started_at)
+    if feed.pagination.has_more:
+        begins = max(begins, _ms(feed.signals[-1].created_at))
+    return max(begins, as_of - DAYS[timeframe] * DAY_MS)
+
+
+def _ends(as_of: int, asset: CoveredAsset) -> int:
+    """Return until when (epoch ms) the asset had readings."""
+    return as_of if asset.removed_on is None else min(as_of, midnight_s(asset.removed_on) * 1000)
+
+
+def _names(catalog: CatalogResponse) -> dict[StoredKey, str]:
+    """Return the names of all keys; the outdated ones point to what is used instead."""
+    names: dict[StoredKey, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
+    outdated: dict[StoredKey, str] = {
+        legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"
+        for legacy in catalog.legacy_indicator_keys
+        if legacy.alias_of in names
+    }
+    return {**names, **outdated}
+
+
+def _ms(at: Instant) -> int:
+    return instant_ms("at", at)

@@ -1,0 +1,124 @@
+"""The board of fixed documentation readings that visitors see, in the exact live shape."""
+
+from functools import cache
+
+from mcp_server.tools.get_flips import HOURS
+from mcp_server.tools.state_matrix import LETTERS
+from rest_shim.sample import sample
+from schemas.catalog import CatalogAsset
+from schemas.confluence import ConfluenceResult
+from schemas.flips import Flip, FlipGroup
+from schemas.signals import Signal
+from schemas.state import AssetState, StateCounts, StateMeta, StateResponse
+from schemas.vocabulary import INDICATOR_IDS, AssetClass, Reading, Side, Timeframe
+from web.board_model import LEAST_AGREEING, Views
+
+NAMES = dict(
+    zip(
+        INDICATOR_IDS,
+        ("Trend Oracle", "Bayesian Trend", "Reversals", "Ceres", "Enzo", "LLNR", "PerpKit"),
+        strict=True,
+    )
+)
+_READINGS: dict[str, Reading] = {letter: reading for reading, letter in LETTERS.items()}
+# A letter an indicator, in the order of INDICATOR_IDS; they agree with the sample of the feed.
+_ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
+    ("BTC", "Bitcoin", "crypto", "UUNUUDN"),
+    ("ETH", "Ethereum", "crypto", "UUNNUUN"),
+    ("SOL", "Solana", "crypto", "DDNDNUD"),
+    ("XRP", "XRP", "crypto", "NDNNDNN"),
+    ("NVDA", "NVIDIA", "stock", "UNNNUNN"),
+    ("AAPL", "Apple", "stock", "NNUNNDN"),
+    ("TSLA", "Tesla", "stock", "DDNDDDN"),
+    ("XAU", "Gold", "metal", "UUNNNUN"),
+    ("XAG", "Silver", "metal", "UNDNUNN"),
+)
+
+
+@cache
+def sample_views(timeframe: Timeframe) -> Views:
+    """Return the sample, whose readings are the same on every timeframe."""
+    feed = sample()
+    meta = feed.meta.model_dump(include=set(StateMeta.model_fields), by_alias=True)
+    states = [_state(*row, timeframe) for row in _ROWS]
+    return Views(
+        tracked=[
+            CatalogAsset(ticker=state.ticker, name=state.name, asset_class=state.asset_class)
+            for state in states
+        ],
+        names=NAMES,
+        state=StateResponse(
+            as_of=feed.meta.as_of,
+            assets=states,
+            counts=StateCounts(assets=len(states), readings=len(states) * len(INDICATOR_IDS)),
+            meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
+        ),
+        changes=feed.signals,
+        flips=[_flipped(row) for row in feed.signals if row.tier == "universe"],
+        flips_until=feed.meta.as_of,
+        hours=HOURS[timeframe].default,
+        agreeing={
+            "bullish": _agreeing(states, "bullish", timeframe),
+            "bearish": _agreeing(states, "bearish", timeframe),
+        },
+    )
+
+
+def _state(
+    ticker: str, name: str, asset_class: AssetClass, letters: str, timeframe: Timeframe
+) -> AssetState:
+    return AssetState(
+        ticker=ticker,
+        name=name,
+        asset_class=asset_class,
+        signals={
+            indicator: {timeframe: _READINGS[letter]}
+            for indicator, letter in zip(INDICATOR_IDS, letters, strict=True)
+        },
+    )
+
+
+def _flipped(row: Signal) -> FlipGroup:
+    """Return one change of the sample as the only one of its asset."""
+    assert row.transition is not None
+    bullish, bearish = int(row.direction == "bullish"), int(row.direction == "bearish")
+    flip = {
+        "indicator": row.indicator,
+        "indicator_name": row.indicator_name,
+        "from": row.transition.from_,
+        "to": row.transition.to,
+        "change_type": row.change_type,
+        "price": row.price,
+        "created_at": row.created_at,
+    }
+    return FlipGroup(
+        ticker=row.ticker,
+        name=next(name for ticker, name, *_ in _ROWS if ticker == row.ticker),
+        asset_class=row.asset_class,
+        dominant="bullish" if bullish else "bearish" if bearish else "mixed",
+        bullish=bullish,
+        bearish=bearish,
+        score=max(bullish, bearish),
+        latest_at=row.created_at,
+        flips=[Flip.model_validate(flip)],
+    )
+
+
+def _agreeing(states: list[AssetState], side: Side, timeframe: Timeframe) -> list[ConfluenceResult]:
+    polled = [_polled(state, side, timeframe) for state in states]
+    enough = [result for result in polled if result.agree >= LEAST_AGREEING]
+    return sorted(enough, key=lambda result: -result.agree)
+
+
+def _polled(state: AssetState, side: Side, timeframe: Timeframe) -> ConfluenceResult:
+    votes = {key: readings[timeframe] for key, readings in state.signals.items()}
+    agree = list(votes.values()).count(side)
+    return ConfluenceResult(
+        ticker=state.ticker,
+        name=state.name,
+        asset_class=state.asset_class,
+        agree=agree,
+        total_reporting=len(votes),
+        score=agree / len(votes),
+        votes=votes,
+    )
