@@ -1,9 +1,8 @@
 """Requests for terms of their own, which a human answers by e-mail."""
 
-from collections.abc import Callable
-
 from access.email_address import checked_email
 from access.throttle import Throttle
+from schemas.clock import Clock
 from schemas.purchase import AccessRequestBody, AccessRequestResponse
 from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow
@@ -16,7 +15,7 @@ class AccessRequests:
         self,
         store: AccessStore,
         throttle: Throttle,
-        clock: Callable[[], int],
+        clock: Clock,
         *,
         takes_special_use_email: bool,
     ) -> None:

@@ -1,11 +1,11 @@
 """Checkouts without a key: what the processor says of them, and how each gets its one key."""
 
 import asyncio
-from collections.abc import Callable
 
 from access.billing.provider import Ended, Paid, Payment, Provider
 from access.keys import hash_key, new_key
 from access.single_flight_cache import Asked, word_of
+from schemas.clock import Clock
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, mailbox
 
@@ -20,7 +20,7 @@ class Claims:
     repeated for as long as the provider holds it.
     """
 
-    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+    def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
         self._store = store
         self._provider = provider
         self._clock = clock

@@ -2,9 +2,9 @@
 
 import re
 import secrets
-from collections.abc import Callable
 from hashlib import sha256
 
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from store.access_protocol import AccessStore
 from store.access_rows import KeyRow
@@ -35,7 +35,7 @@ def is_label(text: str) -> bool:
 class Keys:
     """The operator's hand on the keys of one access store; `clock` tells epoch milliseconds."""
 
-    def __init__(self, store: AccessStore, clock: Callable[[], int]) -> None:
+    def __init__(self, store: AccessStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

@@ -10,6 +10,7 @@ import structlog
 
 from access.billing.provider import BillingError, Provider
 from access.memberships import end_if_over
+from schemas.clock import Clock
 from schemas.errors import failure_facts
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
@@ -28,7 +29,7 @@ class Upkeep:
         self,
         store: AccessStore,
         provider: Provider,
-        clock: Callable[[], int],
+        clock: Clock,
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
         """`clock` tells epoch ms; `sleep` waits for some seconds."""

@@ -1,7 +1,7 @@
 """What members learn of billing: where a plan stands, and the way to the processor's own pages."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -9,6 +9,7 @@ import structlog
 from access.billing.provider import BillingError, Provider, Standing
 from access.member_keys import MemberKeys, Plan
 from access.single_flight_cache import Asked, word_of
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from store.access_rows import ClaimRow, HeldMembership, MembershipRow
 
@@ -29,7 +30,7 @@ class MemberBilling:
         self,
         members: MemberKeys,
         provider: Provider,
-        clock: Callable[[], int],
+        clock: Clock,
         within_s: float = WITHIN_S,
     ) -> None:
         """A processor that takes longer than `within_s` counts as one that cannot be asked."""

@@ -1,12 +1,12 @@
 """What members do with keys: they make them without a second purchase, name and revoke them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
 
 from access.billing.provider import Provider
 from access.claims import Claims
 from access.keys import MAX_LABEL, hash_key, is_label, new_key
+from schemas.clock import Clock
 from schemas.errors import ApiError, invalid_parameter
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
@@ -44,7 +44,7 @@ class MemberKeys:
     """The members' hands on the keys of one access store; `clock` tells epoch ms."""
 
     def __init__(
-        self, store: AccessStore, provider: Provider, claims: Claims, clock: Callable[[], int]
+        self, store: AccessStore, provider: Provider, claims: Claims, clock: Clock
     ) -> None:
         self._store = store
         self._provider = provider

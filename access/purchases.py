@@ -1,7 +1,6 @@
 """Buying a key: a checkout gives a one-time token, and a settled payment turns it into one key."""
 
 import secrets
-from collections.abc import Callable
 from hashlib import sha256
 
 from access.billing.provider import Ended, Order, Paid, Provider
@@ -10,6 +9,7 @@ from access.email_address import checked_email
 from access.plan import PRICE_USD
 from access.single_flight_cache import word_of
 from access.throttle import Throttle
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import (
     CLAIM_EVERY_S,
@@ -39,7 +39,7 @@ class Purchases:
         provider: Provider,
         claims: Claims,
         throttle: Throttle,
-        clock: Callable[[], int],
+        clock: Clock,
         *,
         base_url: str,
         daily_limit: int,

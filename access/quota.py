@@ -1,11 +1,12 @@
 """Whether a call is let in: one statement decides it and counts it, for many calls at a time."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from access.keys import BUY, hash_key, invalid_key, sent_key
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.usage import Allowance
 from schemas.vocabulary import DAY_MS, Instant, Mode, instant
@@ -37,7 +38,7 @@ class Admissions:
     """
 
     def __init__(
-        self, store: AccessStore, clock: Callable[[], int], *, mode: Mode | None, daily_limit: int
+        self, store: AccessStore, clock: Clock, *, mode: Mode | None, daily_limit: int
     ) -> None:
         self._store = store
         self._clock = clock

@@ -5,7 +5,6 @@ asks for a link learns nothing of who is a member.
 """
 
 import secrets
-from collections.abc import Callable
 from hashlib import sha256
 
 import structlog
@@ -15,6 +14,7 @@ from access.claims import Claims
 from access.email_address import checked_email
 from access.mail.mailer import Mailer, MailError, mail_to
 from access.throttle import Limit, Throttle
+from schemas.clock import Clock
 from schemas.errors import ApiError, failure_facts
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
@@ -43,7 +43,7 @@ class SignIn:
         claims: Claims,
         mailer: Mailer,
         asking: Throttle,
-        clock: Callable[[], int],
+        clock: Clock,
         *,
         base_url: str,
     ) -> None:

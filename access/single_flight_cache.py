@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from access.billing.provider import RETRY_S, BillingError
+from schemas.clock import Clock
 from schemas.errors import unavailable
 
 Said = TypeVar("Said")
@@ -20,7 +21,7 @@ class Asked(Generic[Said]):
     At most one question about a thing is asked at a time.
     """
 
-    def __init__(self, clock: Callable[[], int], holds_ms: Callable[[Said], int]) -> None:
+    def __init__(self, clock: Clock, holds_ms: Callable[[Said], int]) -> None:
         self._clock = clock
         self._holds_ms = holds_ms
         self._asked: dict[str, asyncio.Task[Said]] = {}

@@ -1,11 +1,11 @@
 """How often one client address may try something: so many attempts in any window of time."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Literal, Self
 
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
@@ -42,9 +42,7 @@ DEFAULT_LIMIT = Limit(20, 600)
 class Throttle:
     """Counts one kind of attempt by client address, over all serving processes."""
 
-    def __init__(
-        self, store: AccessStore, clock: Callable[[], int], kind: Attempt, limit: Limit
-    ) -> None:
+    def __init__(self, store: AccessStore, clock: Clock, kind: Attempt, limit: Limit) -> None:
         self._store = store
         self._clock = clock
         self._kind = kind

@@ -1,17 +1,16 @@
 """Messages of the payment processor: each is a hint to ask it again, and never believed itself."""
 
-from collections.abc import Callable
-
 from access.billing.provider import Provider
 from access.memberships import end_if_over
 from access.single_flight_cache import word_of
+from schemas.clock import Clock
 from store.access_protocol import AccessStore
 
 
 class Webhooks:
     """Takes one provider's messages into one access store; `clock` tells epoch ms."""
 
-    def __init__(self, store: AccessStore, provider: Provider, clock: Callable[[], int]) -> None:
+    def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
         self._store = store
         self._provider = provider
         self._clock = clock

@@ -35,7 +35,7 @@ MOST_S = 60
 Window = tuple[float, float]
 
 
-class Clock:
+class ManualClock:
     """Stands still between moves, and notes when the compute side first saw each."""
 
     def __init__(self, now_ms: int) -> None:
@@ -70,7 +70,7 @@ async def sample(lags: "array[float]") -> None:
 
 async def measured(now_ms: int) -> dict[str, Any]:
     # An array, so that the memory that is measured is the service's.
-    clock, lags = Clock(now_ms), array("d")
+    clock, lags = ManualClock(now_ms), array("d")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
     sampling = asyncio.create_task(sample(lags))
     await serve(Settings.read(), INDICATORS, clock)

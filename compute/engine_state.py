@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compute.alerts.alert_pipeline import AlertDesk
+from compute.bar_buffer import Intake
 from compute.bars import Funding, Series, Times, built
 from compute.rebuild import Past, Pasts, rebuilt
-from compute.stepper import Cell, Intake, Place, Stepper
+from compute.stepper import Cell, Place, Stepper
 from schemas.vocabulary import PERIOD_S, Action
 from store.market_rows import CarryRow, EpochRow
 

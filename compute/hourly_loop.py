@@ -15,6 +15,7 @@ from compute.bars import DAY_S
 from compute.hourly_pipeline import Runs
 from compute.schedule import market_ms
 from compute.sources.source import NotReadyError
+from schemas.clock import Clock
 from schemas.vocabulary import instant
 from store.errors import LockTakenError, MarketStore
 
@@ -32,7 +33,7 @@ class Loop:
         self,
         runs: Runs,
         store: MarketStore,
-        clock: Callable[[], int],
+        clock: Clock,
         sleep: Callable[[float], Awaitable[object]],
         *,
         is_prepared: bool,

@@ -30,6 +30,7 @@ from compute.sources.source import Fetched, Source
 from compute.state_loader import Restorer
 from compute.stepper import ITS_INDICATOR, LEGACY_KEY, Cell, Changes
 from compute.universe import Universe
+from schemas.clock import Clock
 from schemas.vocabulary import PERIOD_S, Timeframe
 from store.errors import MarketStore
 from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, Pass, WatermarkRow
@@ -50,7 +51,7 @@ class Runs:
         source: Source,
         universe: Universe,
         indicators: Sequence[Indicator],
-        clock: Callable[[], int],
+        clock: Clock,
         crews: Crews = here,
         written: Callable[[Pass], None] = lambda work: None,
     ) -> None:

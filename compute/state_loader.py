@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequenc
 from typing import Final
 
 from compute.alerts.alert_pipeline import LAYOUT, AlertDesk
+from compute.bar_buffer import Intake
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
 from compute.engine import layout
 from compute.engine_state import Desk, Published
@@ -12,7 +13,7 @@ from compute.executor import Crews, here, in_blocks
 from compute.indicators.contract import Indicator
 from compute.rebuild import Past, Pasts, rebuilt
 from compute.schedule import last_run
-from compute.stepper import Cell, Intake, Place, Stepper
+from compute.stepper import Cell, Place, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, PERIOD_S, Action, Timeframe
 from store.errors import MarketStore

@@ -8,12 +8,12 @@ import mcp_types
 import structlog
 
 from mcp_server.jsonrpc import Message, Params, RpcError
-from serving.json_text import to_json
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, failure_facts
 from schemas.usage import Allowance
 from serving.arguments import shown, suggestion
 from serving.http import Fields
+from serving.json_text import to_json
 from serving.tool import listed
 from serving.tool_runner import AnyTool, Calls, Outcome
 

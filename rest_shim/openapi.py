@@ -4,7 +4,6 @@ from functools import lru_cache
 from typing import Any
 
 from mcp_server.endpoint import SERVED_VERSIONS
-from serving.json_text import to_json
 from rest_shim.endpoints import CALL_MCP, CLAIM, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
@@ -13,6 +12,7 @@ from schemas.coverage import Coverage
 from schemas.purchase import CheckoutResponse
 from schemas.signals import SignalsResponse
 from serving.json_schema import input_schema
+from serving.json_text import to_json
 
 Part = dict[str, Any]
 

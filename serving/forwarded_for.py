@@ -1,7 +1,7 @@
 """Which client a request comes from where proxies stand before the service: X-Forwarded-For."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -14,6 +14,7 @@ from ipaddress import (
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from schemas.clock import Clock
 from serving.http import fields
 from store.access_protocol import AccessStore
 from store.access_rows import Notice
@@ -47,7 +48,7 @@ class ClientAddress:
         *,
         trusted: tuple[Network, ...],
         store: AccessStore,
-        clock: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._app = app
         self._trusted = trusted

@@ -8,9 +8,9 @@ import mcp_types
 from pydantic import BaseModel
 
 from schemas.coverage import Coverage
+from serving.context import Context
 from serving.json_schema import input_schema, output_schema
 from serving.response_cache import Answer
-from serving.snapshot_cache import Context
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)

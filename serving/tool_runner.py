@@ -12,10 +12,11 @@ from access.quota import Admissions, Admitted
 from schemas.errors import ApiError, ErrorBody, HowToGetAccess, failure_facts, unavailable
 from schemas.usage import Allowance
 from serving.arguments import validated
+from serving.context import Context
 from serving.freshness import changes_at
 from serving.http import Fields
 from serving.response_cache import Answer, Rendered
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 from store.errors import StoreError
 

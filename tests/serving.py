@@ -162,7 +162,7 @@ def answers_of(tool: str) -> jsonschema.Draft202012Validator:
 
 
 @dataclass
-class Clock:
+class ManualClock:
     """A wall clock that tests move; epoch ms. At first the last run's late passes are over."""
 
     now: int = NOON + 200_000
@@ -181,7 +181,7 @@ class Served:
     market: MarketStore
     access: AccessStore
     keys: Keys
-    clock: Clock
+    clock: ManualClock
     mailbox: Mailbox
     app: Any = field(repr=False)
     _session: str | None = field(default=None, init=False)
@@ -331,14 +331,14 @@ async def serving(
     published: Coverage | None = None,
     *,
     provider: Provider | None = None,
-    clock: Clock | None = None,
+    clock: ManualClock | None = None,
     daily_limit: int = DAILY_LIMIT,
     submissions: Limit = DEFAULT_LIMIT,
     kind: type[SqliteMarketStore] = SqliteMarketStore,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
-    clock, mailbox = clock or Clock(), Mailbox()
+    clock, mailbox = clock or ManualClock(), Mailbox()
     metrics = metrics or Metrics(TOOLS_BY_NAME)
     async with stores(place, kind) as (market, access):
         if published is not None:

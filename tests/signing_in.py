@@ -1,19 +1,17 @@
 """Sessions of members without the way to them: no purchase, no mail."""
 
 import secrets
-from collections.abc import Callable
 
 from access.keys import hash_key
 from access.sign_in import SESSION_MS, hash_token
+from schemas.clock import Clock
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, SignInRow
 
 EMAIL = "viewer@example.com"
 
 
-async def session_cookie(
-    access: AccessStore, clock: Callable[[], int], *, is_member: bool = True
-) -> str:
+async def session_cookie(access: AccessStore, clock: Clock, *, is_member: bool = True) -> str:
     """Return the cookie of somebody who holds the sandbox's plan, or does no longer."""
     token, now = secrets.token_urlsafe(32), clock()
     email = f"{token[:8]}-{EMAIL}"

@@ -23,7 +23,7 @@ from schemas.vocabulary import (
     midnight_s,
 )
 from serving.argument_values import instant_ms
-from serving.snapshot_cache import Context
+from serving.context import Context
 from web.timeline import Lane, lanes
 
 # In so many days an asset has some 90 changes, of which one page of the feed holds 200.

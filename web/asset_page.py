@@ -10,8 +10,8 @@ from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
 from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, Timeframe
 from serving.argument_values import one_ticker
+from serving.context import Context
 from serving.freshness import removed_note
-from serving.snapshot_cache import Context
 from serving.tool_runner import Calls
 from web.asset_model import DAYS, AssetViews, asset_views
 from web.board import BADGES

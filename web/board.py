@@ -20,8 +20,8 @@ from schemas.errors import ApiError
 from schemas.query import NoArguments
 from schemas.stats import StatsResponse
 from schemas.vocabulary import TIMEFRAMES, Reading
+from serving.context import Context
 from serving.response_cache import Answer
-from serving.snapshot_cache import Context
 from serving.tool_runner import Calls, kept_with_board
 from web.board_model import LEAST_AGREEING, live_views, of_one_version
 from web.board_query import BoardQuery, asked

@@ -15,7 +15,7 @@ from schemas.flips import FlipGroup, FlipsQuery
 from schemas.signals import Signal, SignalsQuery
 from schemas.state import StateQuery, StateResponse
 from schemas.vocabulary import IndicatorId, Instant, Side, Timeframe
-from serving.snapshot_cache import Context
+from serving.context import Context
 
 MOST_CHANGES = 20
 MOST_GROUPS = 8

@@ -1,7 +1,6 @@
 """Billing without money, for one machine: its books are in the store, its pay page is our own."""
 
 import secrets
-from collections.abc import Callable
 from typing import Literal
 
 from access.billing.provider import (
@@ -15,6 +14,7 @@ from access.billing.provider import (
     Standing,
 )
 from access.plan import PRICE_USD
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_protocol import AccessStore
@@ -35,7 +35,7 @@ class SandboxBilling:
     takes_special_use_email = True
     pending_holds_ms = 0
 
-    def __init__(self, store: AccessStore, clock: Callable[[], int], base_url: str) -> None:
+    def __init__(self, store: AccessStore, clock: Clock, base_url: str) -> None:
         self._store = store
         self._clock = clock
         self._base_url = base_url

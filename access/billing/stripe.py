@@ -4,7 +4,7 @@ Nothing is remembered as paid: session, subscription and charges are read anew w
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import stripe
 import structlog
@@ -34,6 +34,7 @@ from access.billing.stripe_responses import (
     renewal,
 )
 from access.plan import PRICE_USD
+from schemas.clock import Clock
 from schemas.errors import invalid_parameter
 from schemas.vocabulary import Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow
@@ -64,7 +65,7 @@ class StripeBilling:
         api_key: str,
         webhook_secret: str,
         prices: Mapping[Billing, str],
-        clock: Callable[[], int],
+        clock: Clock,
         base_url: str,
         api_base: str | None = None,
         timeout_s: float = TIMEOUT_S,

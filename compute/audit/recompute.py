@@ -12,12 +12,13 @@ import numpy as np
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertDesk
 from compute.audit.row_audit import Epochs, cell_of
+from compute.bar_buffer import Intake
 from compute.bars import HOUR_S, NO_BARS, Series, Times
 from compute.engine import layout
 from compute.engine_state import Desk
 from compute.indicators.contract import NO_READING, Indicator
 from compute.state_loader import funding_of, published_hour, series_of
-from compute.stepper import Cell, Changes, Intake, Place, Stepper
+from compute.stepper import Cell, Changes, Place, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import INDICATOR_OF, Action, Timeframe
 from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import httpx
 
 from compute.bars import DAY_S, HOUR_S, RawBar
 from compute.sources.venue import UnknownSymbolError, VenueError
+from schemas.clock import Clock
 
 DAY_MS: Final = 1000 * DAY_S
 FUNDING_EVERY_S: Final = 8 * HOUR_S
@@ -76,7 +77,7 @@ class CcxtVenue:
         name: str,
         wanted: Collection[str],
         kept: Path,
-        clock: Callable[[], int],
+        clock: Clock,
         api_base: str | None = None,
         *,
         timeout_s: float = TIMEOUT_S,

@@ -20,6 +20,7 @@ from compute.sources.history_diff import MOST_COMPARED, Overlap, compared
 from compute.sources.source import Fetched, NotReadyError
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
 from compute.universe import Listing, Universe
+from schemas.clock import Clock
 from schemas.vocabulary import SourceKind, Timeframe, instant
 
 HISTORY_S: Final = 330 * DAY_S
@@ -46,7 +47,7 @@ class LiveSource:
         self,
         universe: Universe,
         venues: Mapping[str, Venue],
-        clock: Callable[[], int],
+        clock: Clock,
         stored: Stored,
         history_s: int = HISTORY_S,
     ) -> None:

@@ -5,7 +5,7 @@ Prices hang on random paths at random access, so an hour costs the same however 
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import lru_cache
@@ -26,6 +26,7 @@ from compute.sessions import (
 from compute.sources.random_paths import BLOCK, Bits, bits_at, exp2, key_of, normal, path, thirds
 from compute.sources.source import Fetched
 from compute.universe import Asset, Session, Universe
+from schemas.clock import Clock
 from schemas.vocabulary import AssetClass, SourceKind, Timeframe, midnight_s
 
 SEED = 1
@@ -93,9 +94,7 @@ class SimulatedSource:
     ends_at: None = None
     shown_history_s = 30 * DAY_S
 
-    def __init__(
-        self, universe: Universe, origin: int, clock: Callable[[], int], seed: int = SEED
-    ) -> None:
+    def __init__(self, universe: Universe, origin: int, clock: Clock, seed: int = SEED) -> None:
         """ValueError if the origin is no UTC midnight."""
         if origin % DAY_S:
             raise ValueError(f"the origin {origin} is no UTC midnight")

@@ -34,8 +34,9 @@ from schemas.vocabulary import (
     instant,
 )
 from serving.argument_values import several_tickers
+from serving.context import Context
 from serving.freshness import SIMULATED_NOTE, nothing_new_before, recorded_note, removed_note
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"

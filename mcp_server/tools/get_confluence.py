@@ -17,8 +17,9 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
+from serving.context import Context
 from serving.freshness import freshness, shown_legacy_keys
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 
 DESCRIPTION = (

@@ -17,8 +17,9 @@ from schemas.flips import (
     WindowRules,
 )
 from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, change_type, instant
+from serving.context import Context
 from serving.freshness import freshness
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 from store.market_rows import ChangeRow, FeedQuery
 

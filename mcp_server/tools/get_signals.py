@@ -18,8 +18,9 @@ from schemas.vocabulary import (
     instant,
 )
 from serving.argument_values import indicator_named, instant_ms, one_ticker
+from serving.context import Context
 from serving.freshness import freshness
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
 

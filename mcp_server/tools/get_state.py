@@ -16,8 +16,9 @@ from schemas.vocabulary import (
     instant,
 )
 from serving.argument_values import several_tickers
+from serving.context import Context
 from serving.freshness import freshness, removed_note, shown_legacy_keys
-from serving.snapshot_cache import Board, Context
+from serving.snapshot_cache import Board
 from serving.tool import Tool
 
 DESCRIPTION = (

@@ -27,8 +27,9 @@ from schemas.vocabulary import (
     Timeframe,
     instant,
 )
+from serving.context import Context
 from serving.freshness import freshness
-from serving.snapshot_cache import STATISTICS_DAYS, Context
+from serving.snapshot_cache import STATISTICS_DAYS
 from serving.tool import Tool
 from store.market_rows import Statistics
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 from schemas.query import NoArguments
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
+from serving.context import Context
 from serving.response_cache import Answer, QuotaTemplate
-from serving.snapshot_cache import Context
 from serving.tool import Tool
 
 MOST_TEMPLATES = 256

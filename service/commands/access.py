@@ -1,11 +1,12 @@
 """The commands about who may call: keys, and the requests that a human answers."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
 from access.keys import Keys
+from schemas.clock import Clock
 from schemas.vocabulary import instant
 from service.config.settings import Settings
 from service.config.stores import open_access
@@ -24,7 +25,7 @@ async def access_store(settings: Settings) -> AsyncIterator[AccessStore]:
         await store.close()
 
 
-async def create_key(settings: Settings, clock: Callable[[], int], label: str) -> int:
+async def create_key(settings: Settings, clock: Clock, label: str) -> int:
     """Print a new key alone."""
     async with access_store(settings) as store:
         try:
@@ -42,7 +43,7 @@ async def list_keys(settings: Settings) -> int:
     return 0
 
 
-async def revoke_key(settings: Settings, clock: Callable[[], int], key_id: int) -> int:
+async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
     """Revoke a key; StoreError where there is none."""
     async with access_store(settings) as store:
         if not await Keys(store, clock).revoke(key_id):

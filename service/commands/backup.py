@@ -4,10 +4,11 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from schemas.clock import Clock
 from service.commands.console import progress_bar, tell
 from service.config.settings import Settings
 from store.errors import StoreError
@@ -20,7 +21,7 @@ MIGRATIONS = {MARKET: MARKET_MIGRATIONS, ACCESS: ACCESS_MIGRATIONS}
 BESIDE = ("", "-wal", "-shm", "-journal")
 
 
-async def backup(settings: Settings, folder: Path | None, clock: Callable[[], int]) -> int:
+async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
     """Copy the store into a new folder and print it; StoreError where that cannot be done."""
     _refuse_postgres(settings)
     if not settings.market_path.exists():

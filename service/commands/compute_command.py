@@ -17,6 +17,7 @@ from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.universe import load_universe
+from schemas.clock import Clock
 from schemas.vocabulary import instant
 from service.commands.console import Lines, Progressed, from_first, progress_bar, tell
 from service.config.settings import Settings
@@ -40,9 +41,7 @@ STANDBY_S = 1.0
 log = structlog.get_logger("compute")
 
 
-async def compute(
-    settings: Settings, indicators: Sequence[Indicator], clock: Callable[[], int]
-) -> int:
+async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Clock) -> int:
     """Compute alone until interrupted, or until a recording has been played to its end."""
     one_heap()
     async with AsyncExitStack() as opened:
@@ -66,7 +65,7 @@ async def computing(
     settings: Settings,
     market: MarketStore,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
     metrics: Metrics,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
@@ -158,7 +157,7 @@ class CatchUp:
         self,
         runs: Runs,
         market: MarketStore,
-        clock: Callable[[], int],
+        clock: Clock,
         *,
         is_long: bool,
     ) -> None:

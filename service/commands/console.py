@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
+from schemas.clock import Clock
+
 SHOWN_FINDINGS = 100
 SHOWN_NAMES = 10
 MINUTE_MS = 60_000
@@ -50,7 +52,7 @@ def from_first(progressed: Progressed) -> Progressed:
 class Lines:
     """Progress for logs, where no bar can be drawn: a line at every tenth of the way."""
 
-    def __init__(self, what: str, clock: Callable[[], int]) -> None:
+    def __init__(self, what: str, clock: Clock) -> None:
         """Begin; `clock` tells epoch ms, and so how long what is left may take."""
         self._what = what
         self._clock = clock

@@ -5,7 +5,7 @@ It changes nothing: a store that is missing stays missing, one that is behind is
 
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import structlog
@@ -15,6 +15,7 @@ from access.billing.provider import BillingError, BillingSetupError, Provider
 from compute.sources.live import LiveSource
 from compute.sources.source import SourceError
 from compute.universe import UniverseError, load_universe
+from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS, instant
 from service.commands.console import Finding, named
 from service.commands.doctor_live import live_findings
@@ -30,7 +31,7 @@ from store.access_protocol import AccessStore
 from store.errors import MarketStore
 
 
-async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
+async def doctor(settings: Settings, clock: Clock) -> int:
     """Print a line a finding; 1 where something must be fixed. `clock` tells epoch ms."""
     # What a source would log is among the findings.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -41,7 +42,7 @@ async def doctor(settings: Settings, clock: Callable[[], int]) -> int:
     return 1 if is_ill else 0
 
 
-async def _findings(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Finding]:
+async def _findings(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
     given = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
     yield Finding("ok", "settings", f"{given or 'all by default'}; served at {settings.address}")
     market = await _store(settings, "market")
@@ -92,7 +93,7 @@ def _run(board: Board | None, now: int) -> Finding:
 
 
 async def _source(
-    settings: Settings, store: MarketStore | None, clock: Callable[[], int]
+    settings: Settings, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
     """Look at the source of a store's bars, at live ones also before there is a store."""
     try:
@@ -121,9 +122,7 @@ async def _access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator
             await store.close()
 
 
-async def _billing(
-    settings: Settings, store: AccessStore, clock: Callable[[], int]
-) -> AsyncIterator[Finding]:
+async def _billing(settings: Settings, store: AccessStore, clock: Clock) -> AsyncIterator[Finding]:
     try:
         provider = open_billing(settings, store, clock)
     except BillingSetupError as error:

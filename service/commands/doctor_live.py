@@ -5,7 +5,7 @@ It asks what the next run would ask, keeps nothing, and counts every tracked ass
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -17,6 +17,7 @@ from compute.sessions import hours
 from compute.sources.live import HISTORY_S, MOST_SKEW_MS, LiveSource
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
+from schemas.clock import Clock
 from service.commands.console import Finding, named
 from service.config.settings import Settings
 from service.config.sources import live_venues, stored_bars, stored_listings
@@ -30,7 +31,7 @@ ALPACA_KEY = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 
 
 async def live_findings(
-    settings: Settings, universe: Universe, store: MarketStore | None, clock: Callable[[], int]
+    settings: Settings, universe: Universe, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
     """Yield what a live source finds that goes on from a store, or would begin without one.
 

@@ -1,11 +1,12 @@
 """`signals migrate`: all that one database holds, moved into another one and verified there."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from compute.audit.audit import Audit
 from compute.indicators.contract import Indicator
 from compute.universe import load_universe
+from schemas.clock import Clock
 from service.commands.console import Lines, print_findings, progress_bar, tell
 from service.config.settings import Settings, SettingsError
 from service.config.stores import existing_market, open_access, open_market
@@ -16,7 +17,7 @@ async def migrate(
     source: Settings,
     target: Settings,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
 ) -> int:
     """Move it, or the rest of it; 1 where what was moved is not what was published.
 

@@ -1,14 +1,14 @@
 """`signals prune`: rows beyond their retention, of both stores."""
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from access.maintenance import horizons
+from schemas.clock import Clock
 from service.config.settings import Settings
 from service.config.stores import existing_market, is_there, open_access
 
 
-async def prune(settings: Settings, clock: Callable[[], int]) -> int:
+async def prune(settings: Settings, clock: Clock) -> int:
     """Delete rows beyond their retention; print how many. `clock` tells epoch milliseconds."""
     async with AsyncExitStack() as opened:
         market = await existing_market(settings)

@@ -6,7 +6,7 @@ on the store, at once. A signal ends the command with status 0, whatever it is d
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from access.maintenance import Upkeep
 from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from rest_shim.manifest import manifest
+from schemas.clock import Clock
 from service.commands.compute_command import computing
 from service.commands.console import tell
 from service.config.billing import billing_note, unreachable
@@ -37,7 +38,7 @@ log = structlog.get_logger("service")
 async def serve(
     settings: Settings,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
     *,
     computes: bool = True,
 ) -> int:
@@ -68,16 +69,14 @@ async def check_billing(parts: Parts) -> None:
         log.warning("billing_unavailable", why=why)
 
 
-async def _first_key(
-    settings: Settings, access: AccessStore, clock: Callable[[], int]
-) -> str | None:
+async def _first_key(settings: Settings, access: AccessStore, clock: Clock) -> str | None:
     """Make a key at the first start, where only the operator's own terminal shows it."""
     keys = Keys(access, clock)
     is_own = is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty()
     return await keys.create("first start") if is_own and not await keys.list() else None
 
 
-async def welcome(settings: Settings, parts: Parts, clock: Callable[[], int]) -> str:
+async def welcome(settings: Settings, parts: Parts, clock: Clock) -> str:
     """Return what a newcomer needs; every indented line can be pasted as it stands.
 
     The first key is made for it: what is returned must be shown.

@@ -1,17 +1,16 @@
 """Which billing provider the settings mean, and what the operator must mend before it sells."""
 
-from collections.abc import Callable
-
 from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, Provider
 from access.billing.sandbox import SandboxBilling
 from access.plan import PRICE_USD
+from schemas.clock import Clock
 from schemas.vocabulary import Billing
 from service.config.settings import PREFIX, STRIPE, Settings
 from store.access_protocol import AccessStore
 
 
-def open_billing(settings: Settings, store: AccessStore, clock: Callable[[], int]) -> Provider:
+def open_billing(settings: Settings, store: AccessStore, clock: Clock) -> Provider:
     """Return the provider, not yet checked against its processor; `clock` tells epoch ms.
 
     BillingSetupError where the settings do not go together.
@@ -61,7 +60,7 @@ def _refuse_sandbox_in_public(settings: Settings) -> None:
         )
 
 
-def _stripe(settings: Settings, clock: Callable[[], int]) -> Provider:
+def _stripe(settings: Settings, clock: Clock) -> Provider:
     api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
     monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:

@@ -15,13 +15,14 @@ from compute.sources.source import Source
 from compute.sources.venue import Venue
 from compute.state_loader import series_of
 from compute.universe import Universe
+from schemas.clock import Clock
 from service.config.settings import Settings, SettingsError
 from store.errors import MarketStore
 
 
 @asynccontextmanager
 async def opened_source(
-    settings: Settings, universe: Universe, store: MarketStore, clock: Callable[[], int]
+    settings: Settings, universe: Universe, store: MarketStore, clock: Clock
 ) -> AsyncIterator[Source]:
     """Open the source for the block; SettingsError where the store remembers another one.
 
@@ -48,7 +49,7 @@ async def opened_source(
 
 @asynccontextmanager
 async def live_venues(
-    settings: Settings, universe: Universe, clock: Callable[[], int], kept: Path
+    settings: Settings, universe: Universe, clock: Clock, kept: Path
 ) -> AsyncIterator[Mapping[str, Venue]]:
     """Hold the venues' clients, whose libraries are loaded for them alone.
 

@@ -25,13 +25,15 @@ from rest_shim.error_responses import failure_handlers
 from rest_shim.purchases import Submissions
 from rest_shim.routes import Read, routes
 from rest_shim.webhooks import webhook_route
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAILY_LIMIT
 from service.http.health import Readiness, health_routes
 from service.http.pages import page_routes
+from serving.context import Context
 from serving.forwarded_for import ClientAddress, parse_proxies
 from serving.host_origin import Gate
-from serving.snapshot_cache import Boards, Context
+from serving.snapshot_cache import Boards
 from serving.tool_runner import Calls, Observed
 from store.access_protocol import AccessStore
 from store.errors import MarketStore, StoreError
@@ -47,7 +49,7 @@ def create_app(
     mailer: Mailer,
     *,
     base_url: str,
-    clock: Callable[[], int],
+    clock: Clock,
     observed: Observed = lambda tool, outcome, seconds: None,
     sold: Sold = lambda operation, outcome: None,
     daily_limit: int = DAILY_LIMIT,
@@ -172,9 +174,7 @@ def _told(operation: str, submit: Submit, sold: Sold) -> Submit:
     return answer
 
 
-def _reports(
-    access: AccessStore, provider: Provider, clock: Callable[[], int], calls: Calls
-) -> list[Route]:
+def _reports(access: AccessStore, provider: Provider, clock: Clock, calls: Calls) -> list[Route]:
     """Return the address that the payment processor reports to, where it has one."""
     if provider.name != "stripe":
         return []

@@ -1,13 +1,14 @@
 """Whether the service can do its work: the stores are really asked, and no probe waits for long."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from schemas.clock import Clock
 from serving.freshness import is_played_out, is_stale
 from serving.snapshot_cache import Boards
 from store.access_protocol import AccessStore
@@ -30,7 +31,7 @@ class Readiness:
         self,
         boards: Boards,
         access: AccessStore | None,
-        clock: Callable[[], int],
+        clock: Clock,
         within_s: float = ANSWERS_WITHIN_S,
     ) -> None:
         """A store that takes longer than `within_s` counts as one that does not answer."""

@@ -1,6 +1,6 @@
 """What a serving process holds open, and the app of both faces that the settings put together."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 
 from access.billing.provider import Provider
 from access.mail.mailer import Mailer
+from schemas.clock import Clock
 from service.config.billing import open_billing
 from service.config.mail import open_mailer, outbox_told
 from service.config.setting_types import comma_separated
@@ -31,7 +32,7 @@ class Parts(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIterator[Parts]:
+async def opened_parts(settings: Settings, clock: Clock) -> AsyncIterator[Parts]:
     """Open them for the block; `clock` tells epoch milliseconds."""
     async with AsyncExitStack() as opened:
         market = await open_market(settings)
@@ -43,14 +44,12 @@ async def opened_parts(settings: Settings, clock: Callable[[], int]) -> AsyncIte
         yield Parts(market, access, provider, open_mailer(settings))
 
 
-def readiness_of(parts: Parts, clock: Callable[[], int]) -> Readiness:
+def readiness_of(parts: Parts, clock: Clock) -> Readiness:
     """Return what tells whether a process can work that has these open."""
     return Readiness(Boards(parts.market), parts.access, clock)
 
 
-def app_of(
-    settings: Settings, parts: Parts, clock: Callable[[], int], metrics: Metrics
-) -> Starlette:
+def app_of(settings: Settings, parts: Parts, clock: Clock, metrics: Metrics) -> Starlette:
     """Return the ASGI app over open parts."""
     return create_app(
         *parts,

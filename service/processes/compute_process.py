@@ -5,7 +5,7 @@ Its two ends: what runs in it, and what the process that started it knows of it.
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -16,6 +16,7 @@ import structlog
 from access.maintenance import Upkeep
 from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from schemas.clock import Clock
 from service.commands.compute_command import computing
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
@@ -38,7 +39,7 @@ class Computer:
         self,
         settings: Settings,
         indicators: Sequence[Indicator],
-        clock: Callable[[], int],
+        clock: Clock,
         computes: bool,
         operations: Operations,
     ) -> None:
@@ -111,7 +112,7 @@ def deaf_to_terminals() -> Iterator[None]:
 def _compute(
     settings: Settings,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
     computes: bool,
     operations: Operations,
     parent: Connection,
@@ -128,7 +129,7 @@ def _compute(
 async def _computed(
     settings: Settings,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
     computes: bool,
     operations: Operations,
     parent: Connection,

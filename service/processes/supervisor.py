@@ -3,7 +3,7 @@
 uvicorn's own supervisor starts those that serve, replaces one that dies, and hears the signals.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing, contextmanager
 from socket import socket
 
@@ -13,6 +13,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from compute.indicators.contract import Indicator
+from schemas.clock import Clock
 from service.commands.console import tell
 from service.commands.serve import check_billing, welcome
 from service.config.settings import Settings
@@ -37,7 +38,7 @@ async def serve_by_workers(
     settings: Settings,
     workers: int,
     indicators: Sequence[Indicator],
-    clock: Callable[[], int],
+    clock: Clock,
     *,
     computes: bool = True,
 ) -> int:
@@ -83,7 +84,7 @@ class Supervisor(Multiprocess):
         self,
         settings: Settings,
         workers: int,
-        clock: Callable[[], int],
+        clock: Clock,
         listener: socket,
         computer: Computer,
     ) -> None:

@@ -7,13 +7,13 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable
 from multiprocessing import parent_process
 
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
+from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.http.metrics import Metrics
@@ -25,7 +25,7 @@ from service.processes.shutdown import beside
 class Worker:
     """The ASGI app of a process of its own."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, clock: Clock) -> None:
         """`clock` tells epoch milliseconds."""
         self._settings = settings
         self._clock = clock

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,13 @@ from access.billing.sandbox import SandboxBilling
 from access.claims import Claims
 from access.purchases import Purchases
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import ClaimRow, MembershipRow
 from store.sqlite.access_store import SqliteAccessStore
-from tests.serving import Clock
+from tests.serving import ManualClock
 
 ADDRESS = "192.0.2.7"
 BASE_URL = "http://127.0.0.1:8000"
@@ -42,7 +43,7 @@ class HeldBilling:
     takes_special_use_email = False
     pending_holds_ms = 2000
 
-    def __init__(self, clock: Callable[[], int], name: str = "held", mode: Mode = "live") -> None:
+    def __init__(self, clock: Clock, name: str = "held", mode: Mode = "live") -> None:
         self.name = name
         self.mode: Mode | None = mode
         self.orders: list[Order] = []
@@ -114,7 +115,7 @@ class Shop:
     """One serving process's parts."""
 
     store: CountingStore
-    clock: Clock
+    clock: ManualClock
     billing: Provider
     checkout_limit: Limit = DEFAULT_LIMIT
     claims: Claims = field(init=False)

@@ -15,7 +15,7 @@ from schemas.vocabulary import DAY_MS, Mode
 from store.access_protocol import AccessStore
 from store.access_rows import CallGroup, CountedGroup
 from store.errors import StoreError
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.store.homes import Home, plainly
 
 pytestmark = pytest.mark.clause("access")
@@ -88,21 +88,21 @@ async def store(open_store: Open) -> AccessStore:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def keys(store: AccessStore, clock: Clock) -> Keys:
+def keys(store: AccessStore, clock: ManualClock) -> Keys:
     return Keys(store, clock)
 
 
 @pytest.fixture
-def admissions(store: AccessStore, clock: Clock) -> Admissions:
+def admissions(store: AccessStore, clock: ManualClock) -> Admissions:
     return of(store, clock)
 
 
-def of(store: AccessStore, clock: Clock, daily_limit: int = 10) -> Admissions:
+def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> Admissions:
     return BoundedAdmissions(store, clock, mode=None, daily_limit=daily_limit)
 
 
@@ -279,7 +279,7 @@ async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, key
 
 
 async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
-    open_store: Open, keys: Keys, clock: Clock, home: Home
+    open_store: Open, keys: Keys, clock: ManualClock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -298,7 +298,7 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
 
 @OVER_ONE_STORE
 async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: ManualClock
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -316,7 +316,7 @@ async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turn
 
 
 async def test_two_processes_on_one_file_admit_exactly_the_limit(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: ManualClock
 ) -> None:
     api_key = await keys.create("agent")
     processes = [of(await open_store(), clock, 150) for _ in range(2)]
@@ -342,7 +342,7 @@ async def test_keys_that_call_at_once_are_counted_each_for_itself(
 
 @pytest.mark.clause("8.3")
 async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
-    open_store: Open, keys: Keys, clock: Clock, home: Home
+    open_store: Open, keys: Keys, clock: ManualClock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -369,7 +369,7 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
 
 
 async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
-    open_store: Open, keys: Keys, clock: Clock, home: Home
+    open_store: Open, keys: Keys, clock: ManualClock, home: Home
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
@@ -388,7 +388,7 @@ async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
 
 
 async def test_when_all_gave_up_the_next_call_is_counted(
-    open_store: Open, keys: Keys, clock: Clock
+    open_store: Open, keys: Keys, clock: ManualClock
 ) -> None:
     failing = await open_store(FailingStore)
     api_key, admissions = await keys.create("agent"), of(failing, clock)
@@ -400,7 +400,7 @@ async def test_when_all_gave_up_the_next_call_is_counted(
 
 
 async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
-    open_store: Open, keys: Keys, clock: Clock, home: Home
+    open_store: Open, keys: Keys, clock: ManualClock, home: Home
 ) -> None:
     failing = await open_store(FailingStore)
     api_key, admissions = await keys.create("agent"), of(failing, clock)

@@ -10,18 +10,18 @@ import pytest
 from access.keys import Keys, hash_key
 from store.access_rows import KeyRow
 from store.sqlite.access_store import SqliteAccessStore
-from tests.serving import Clock
+from tests.serving import ManualClock
 
 pytestmark = pytest.mark.clause("access")
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def keys(tmp_path: Path, clock: Clock) -> AsyncIterator[Keys]:
+async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Keys]:
     store = await SqliteAccessStore.open(tmp_path / "access.db")
     yield Keys(store, clock)
     await store.close()
@@ -50,7 +50,7 @@ def test_a_key_is_stored_as_its_sha256() -> None:
 
 
 @pytest.mark.clause("3.5.3", "3.5.5")
-async def test_a_key_is_revoked_once_and_for_good(keys: Keys, clock: Clock) -> None:
+async def test_a_key_is_revoked_once_and_for_good(keys: Keys, clock: ManualClock) -> None:
     await keys.create("agent")
     (made,) = await keys.list()
     assert made == KeyRow(made.id, "agent", clock.now, None)

@@ -12,7 +12,7 @@ from access.member_billing import MemberBilling
 from access.member_keys import MemberKeys, Plan
 from store.access_rows import MembershipRow
 from tests.access.selling import HeldBilling, Shop, opened
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -46,7 +46,7 @@ class Desk:
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     billing = SlowBilling(clock)
     async with opened(tmp_path / "access.db") as store:
         shop = Shop(store, clock, billing)

@@ -14,7 +14,7 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
 from tests.access.selling import HeldBilling, Shop, opened
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 from tests.store.rows import one_call
 
 pytestmark = pytest.mark.clause("dashboard")
@@ -62,7 +62,7 @@ class Counter:
 
 @pytest.fixture
 async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     billing = HeldBilling(clock)
     async with opened(tmp_path / "access.db") as store:
         shop = Shop(store, clock, billing)

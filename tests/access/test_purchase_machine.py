@@ -27,7 +27,7 @@ from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
 from tests.access.selling import BASE_URL, Counting, Shop, sandbox_id
 from tests.postgres.installed import installations
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 from tests.store.homes import NewHome
 
 pytestmark = pytest.mark.clause("sales")
@@ -77,7 +77,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.place = self.new_home()
         self.home = self.run(self.place.__aenter__())
-        self.clock = Clock(NOON)
+        self.clock = ManualClock(NOON)
         self.shop: Shop
         self.attempts: list[int] = []
         self.bought: list[Bought] = []

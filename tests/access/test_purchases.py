@@ -21,7 +21,7 @@ from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, instant
 from store.access_rows import SandboxSession
 from tests.access.selling import BASE_URL, HeldBilling, Shop, opened, sandbox_id, settle
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -32,7 +32,7 @@ UNKNOWN = "ct_" + "A" * 43
 @pytest.fixture
 async def sandbox(tmp_path: Path) -> AsyncIterator[Shop]:
     """A shop on the sandbox."""
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     async with opened(tmp_path / "access.db") as store:
         yield Shop(store, clock, SandboxBilling(store, clock, BASE_URL))
 
@@ -40,7 +40,7 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[Shop]:
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[Shop, HeldBilling]]:
     """A shop on a provider whose checks can be held."""
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     billing = HeldBilling(clock)
     async with opened(tmp_path / "access.db") as store:
         yield Shop(store, clock, billing), billing

@@ -10,7 +10,7 @@ from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
 from store.access_rows import AccessRequestRow
 from tests.access.selling import BASE_URL, Shop, opened
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -19,7 +19,7 @@ ADDRESS = "192.0.2.7"
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Shop]:
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     async with opened(tmp_path / "access.db") as store:
         yield Shop(store, clock, SandboxBilling(store, clock, BASE_URL))
 

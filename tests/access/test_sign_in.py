@@ -17,7 +17,7 @@ from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
 from tests.access.selling import ADDRESS, BASE_URL, HeldBilling, Shop, opened
 from tests.mailbox import Mailbox
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 from tests.store.test_purchases import MEMBER
 
 pytestmark = pytest.mark.clause("dashboard")
@@ -78,7 +78,7 @@ def token_in(mail: EmailMessage) -> str:
 
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     billing, mailbox = HeldBilling(clock), Mailbox()
     async with opened(tmp_path / "access.db") as store:
         shop = Shop(store, clock, billing)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from access.billing.provider import BillingError, BillingSetupError, Order
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.stripe_double.double import StripeDouble, stripe_double
 from tests.stripe_double.shop import Shop, billing_by
 
@@ -17,12 +17,12 @@ ORDER = Order("c1", "agent@example.com", "monthly", None)
 
 @pytest.fixture
 async def stripe() -> AsyncIterator[StripeDouble]:
-    async with stripe_double(Clock()) as double:
+    async with stripe_double(ManualClock()) as double:
         yield double
 
 
 async def complaint(stripe: StripeDouble, **changed: Any) -> str:
-    billing = billing_by(stripe, Clock(), **changed)
+    billing = billing_by(stripe, ManualClock(), **changed)
     try:
         with pytest.raises(BillingSetupError) as refused:
             await billing.check()
@@ -44,7 +44,7 @@ async def complaint(stripe: StripeDouble, **changed: Any) -> str:
     ],
 )
 async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: str) -> None:
-    billing = billing_by(stripe, Clock(), api_key=api_key)
+    billing = billing_by(stripe, ManualClock(), api_key=api_key)
     assert billing.mode == mode
     await billing.close()
 
@@ -54,12 +54,12 @@ def test_a_key_that_is_none_is_refused_without_being_shown(
     stripe: StripeDouble, api_key: str
 ) -> None:
     with pytest.raises(BillingSetupError, match="sk_test_, rk_test_, sk_live_ or rk_live_") as bad:
-        billing_by(stripe, Clock(), api_key=api_key)
+        billing_by(stripe, ManualClock(), api_key=api_key)
     assert "51a" not in str(bad.value)
 
 
 async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
-    billing = billing_by(stripe, Clock())
+    billing = billing_by(stripe, ManualClock())
     await billing.check()
     await billing.close()
     assert [ask.path for ask in stripe.requests] == ["prices/price_monthly", "prices/price_yearly"]
@@ -112,7 +112,7 @@ async def test_a_key_that_stripe_refuses_is_not_shown(stripe: StripeDouble) -> N
 
 
 async def test_a_stripe_that_fails_is_no_mistake_of_the_operators(stripe: StripeDouble) -> None:
-    billing = billing_by(stripe, Clock())
+    billing = billing_by(stripe, ManualClock())
     stripe.fail(503)
     with pytest.raises(BillingError, match="APIError, HTTP 503, req_double"):
         await billing.check()

@@ -6,7 +6,7 @@ import httpx
 import pytest
 import stripe
 
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.stripe_double.api import unbracketed
 from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble, stripe_double
@@ -19,7 +19,7 @@ SESSION = {"mode": "subscription", "success_url": "http://127.0.0.1/paid"} | ITE
 
 @pytest.fixture
 async def double() -> AsyncIterator[StripeDouble]:
-    async with stripe_double(Clock()) as running:
+    async with stripe_double(ManualClock()) as running:
         yield running
 
 

@@ -8,7 +8,7 @@ import pytest
 from access.throttle import Limit, Throttle, network
 from schemas.errors import ApiError
 from store.access_protocol import AccessStore
-from tests.serving import NOON, Clock
+from tests.serving import NOON, ManualClock
 from tests.store.homes import Home, closing_store
 
 pytestmark = pytest.mark.clause("access")
@@ -17,8 +17,8 @@ TWO_IN_TEN_S = Limit(2, 10)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOON)
+def clock() -> ManualClock:
+    return ManualClock(NOON)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | N
 
 @pytest.mark.clause("8.50")
 async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
-    store: AccessStore, clock: Clock
+    store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", Limit.parse("20/600"))
     for _ in range(20):
@@ -55,7 +55,7 @@ async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
 
 
 async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_millisecond(
-    store: AccessStore, clock: Clock
+    store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     assert await refused_for(throttle) is None  # at 0
@@ -72,7 +72,7 @@ async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_milliseco
     assert await refused_for(throttle) is None
 
 
-async def test_refused_attempts_do_not_count(store: AccessStore, clock: Clock) -> None:
+async def test_refused_attempts_do_not_count(store: AccessStore, clock: ManualClock) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     for _ in range(2):
         assert await refused_for(throttle) is None
@@ -84,7 +84,9 @@ async def test_refused_attempts_do_not_count(store: AccessStore, clock: Clock) -
 
 
 @pytest.mark.clause("7.27")
-async def test_addresses_and_kinds_are_counted_apart(store: AccessStore, clock: Clock) -> None:
+async def test_addresses_and_kinds_are_counted_apart(
+    store: AccessStore, clock: ManualClock
+) -> None:
     checkout = Throttle(store, clock, "checkout", Limit(1, 10))
     request = Throttle(store, clock, "access-request", Limit(1, 10))
     for throttle in (checkout, request):
@@ -94,7 +96,7 @@ async def test_addresses_and_kinds_are_counted_apart(store: AccessStore, clock: 
 
 
 async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
-    clock: Clock, home: Home
+    clock: ManualClock, home: Home
 ) -> None:
     async with AsyncExitStack() as stores:
         both = [
@@ -108,7 +110,7 @@ async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
 
 
 async def test_a_smaller_limit_holds_for_attempts_made_before(
-    store: AccessStore, clock: Clock
+    store: AccessStore, clock: ManualClock
 ) -> None:
     before = Throttle(store, clock, "checkout", Limit(3, 10))
     for _ in range(3):
@@ -140,7 +142,7 @@ def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
 
 
 async def test_all_addresses_of_an_ipv6_network_count_together(
-    store: AccessStore, clock: Clock
+    store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     assert await refused_for(throttle, "2001:db8::1") is None

@@ -14,7 +14,7 @@ from access.keys import hash_key
 from access.maintenance import STEP_S, Upkeep, horizons
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, Horizons, MembershipRow
-from tests.serving import HOUR_MS, NOON, Clock, Served, counting_broken
+from tests.serving import HOUR_MS, NOON, ManualClock, Served, counting_broken
 from tests.stripe_double.shop import Bought, Shop
 
 pytestmark = pytest.mark.clause("sales")
@@ -30,7 +30,7 @@ class OverError(Exception):
 async def keep_up(
     store: AccessStore,
     provider: Provider,
-    clock: Clock,
+    clock: ManualClock,
     until: int,
     on_sleep: Callable[[], object] = lambda: None,
 ) -> list[tuple[int, str]]:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
+from schemas.clock import Clock
 from schemas.vocabulary import instant
 
 CHARACTERS_A_TOKEN = 3.5
@@ -48,7 +49,7 @@ class Agent:
         self,
         client: httpx.AsyncClient,
         base_url: str,
-        clock: Callable[[], int],
+        clock: Clock,
         wait: Wait,
         api_key: str | None,
     ) -> None:

@@ -23,7 +23,7 @@ from tests.agents.agent import Agent, Wait
 from tests.full_board import fill
 from tests.serving import (
     NOON,
-    Clock,
+    ManualClock,
     Served,
     change,
     coverage,
@@ -67,7 +67,7 @@ def keeping(rows: list[ChangeRow]) -> type[SqliteMarketStore]:
     return Keeping
 
 
-def passing(clock: Clock) -> Wait:
+def passing(clock: ManualClock) -> Wait:
     """Return a wait during which nothing happens."""
 
     async def wait(until: int) -> None:
@@ -169,7 +169,7 @@ def running(tickers: tuple[str, ...] = FOLLOWED) -> Open:
     @asynccontextmanager
     async def running_market(folder: Path) -> AsyncIterator[Scene]:
         rows: list[ChangeRow] = []
-        clock = Clock(NOON)
+        clock = ManualClock(NOON)
         async with serving(folder, kind=keeping(rows), clock=clock) as served:
             runs = _runs(served.market, tickers, clock)
             await runs.prepare()
@@ -189,7 +189,7 @@ def running(tickers: tuple[str, ...] = FOLLOWED) -> Open:
     return running_market
 
 
-def _runs(market: SqliteMarketStore, tickers: tuple[str, ...], clock: Clock) -> Runs:
+def _runs(market: SqliteMarketStore, tickers: tuple[str, ...], clock: ManualClock) -> Runs:
     packaged = load_universe()
     chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)
     universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)

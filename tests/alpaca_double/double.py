@@ -11,7 +11,7 @@ import asyncio
 import base64
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 
 from compute.bars import RawBar
 from compute.sources.alpaca import AlpacaVenue
+from schemas.clock import Clock
 from tests.serving import loopback_socket, running
 
 KEY_ID, SECRET_KEY = "PKDOUBLE0KEY", "double/secret+key"
@@ -69,7 +70,7 @@ class AlpacaDouble:
     Where it `is_disorderly`, bars come newest first and each of them twice.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.address = ""
         self.bars: dict[str, dict[int, RawBar]] = {}
         self.assets: dict[str, str] = {}
@@ -196,7 +197,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 @asynccontextmanager
-async def alpaca_double(clock: Callable[[], int]) -> AsyncIterator[AlpacaDouble]:
+async def alpaca_double(clock: Clock) -> AsyncIterator[AlpacaDouble]:
     """Serve an Alpaca until the block ends."""
     double = AlpacaDouble(clock)
     with loopback_socket() as bound:

@@ -21,6 +21,7 @@ from compute.indicators.contract import Bar, Carry, Readings, Values
 from compute.sessions import complete_until, hours, last_close, next_close
 from compute.sources.source import Fetched, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
+from schemas.clock import Clock
 from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
 from store.errors import MarketStore
 from store.market_rows import ChangeRow, PassRow
@@ -68,7 +69,7 @@ class Enough(BaseException):
     """The test has seen enough: the clock has come to where the loop is stopped."""
 
 
-class Clock:
+class AcceleratedClock:
     """A wall clock in epoch ms. A sleep moves it on to the next full step, at least as asked."""
 
     def __init__(self, now_s: int, step_s: int = 15) -> None:
@@ -112,7 +113,7 @@ class ScriptedSource:
 
     def __init__(
         self,
-        clock: Callable[[], int],
+        clock: Clock,
         sessions: Mapping[str, Session],
         begins_at: int,
         ends_at: int | None = None,
@@ -212,7 +213,7 @@ async def looping(
     path: Path,
     source: Source,
     universe: Universe,
-    clock: Clock,
+    clock: AcceleratedClock,
     kind: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> AsyncIterator[tuple[Loop, SqliteMarketStore]]:
     """Open a store and give the loop over it, not yet prepared."""
@@ -227,7 +228,7 @@ async def looping(
 async def live(
     path: Path,
     source: ScriptedSource,
-    clock: Clock,
+    clock: AcceleratedClock,
     until: int,
     kind: type[SqliteMarketStore] = SqliteMarketStore,
     seen: "Seen | None" = None,
@@ -247,7 +248,7 @@ class Seen:
         self.late: list[tuple[int, tuple[str, ...]]] = []
         self._version = -1
 
-    async def look(self, clock: Clock, store: SqliteMarketStore) -> None:
+    async def look(self, clock: AcceleratedClock, store: SqliteMarketStore) -> None:
         """Look at a store between two sleeps."""
         version = store.version()
         if version == self._version:

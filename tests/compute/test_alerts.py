@@ -15,7 +15,7 @@ from compute.universe import Session, Universe, load_universe
 from schemas.vocabulary import PERIOD_S, TIMEFRAMES, Timeframe
 from tests.compute import alert_model, recorded
 from tests.compute.alert_model import ModelBar
-from tests.compute.scripted import BEATS, Clock, ScriptedSource, at, live
+from tests.compute.scripted import BEATS, AcceleratedClock, ScriptedSource, at, live
 from tests.compute.small_market import (
     DENSE,
     END,
@@ -217,7 +217,7 @@ async def test_a_raised_version_rebuilds_its_engines_and_keeps_the_cooldown_of_w
 BEGINS = at("00:00", day=2)  # a Monday
 
 
-def script(clock: Clock, **sessions: Session) -> ScriptedSource:
+def script(clock: AcceleratedClock, **sessions: Session) -> ScriptedSource:
     source = ScriptedSource(clock, sessions, BEGINS)
     source.universe = replace_alerts(source.universe, sessions)
     return source
@@ -266,7 +266,11 @@ async def clean(path: Path, source: ScriptedSource) -> None:
 async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
     stops: list[int], tmp_path: Path
 ):
-    path, clock, end = tmp_path / "m.db", Clock(at("22:20", day=5), step_s=900), at("03:00", day=11)
+    path, clock, end = (
+        tmp_path / "m.db",
+        AcceleratedClock(at("22:20", day=5), step_s=900),
+        at("03:00", day=11),
+    )
     source = script(clock, NVDA="XNAS")
     for stop in [*stops, end]:
         await live(path, source, clock, stop)
@@ -281,7 +285,11 @@ async def test_a_held_alert_goes_out_at_its_hour_although_no_bar_comes(
 
 @pytest.mark.parametrize("step_s", [30, pytest.param(10, marks=pytest.mark.prove)])
 async def test_a_late_bar_fires_in_the_run_that_steps_it(tmp_path: Path, step_s: int):
-    path, clock, end = tmp_path / "m.db", Clock(at("10:20", day=3), step_s), at("01:30", day=8)
+    path, clock, end = (
+        tmp_path / "m.db",
+        AcceleratedClock(at("10:20", day=3), step_s),
+        at("01:30", day=8),
+    )
     source = script(clock, BTC="24x7", ETH="24x7")
     within, beyond = at("12:00", day=3), at("16:00", day=3)
     source.delays |= {("ETH", within): 230, ("ETH", beyond): 900}
@@ -298,7 +306,7 @@ async def test_a_late_bar_fires_in_the_run_that_steps_it(tmp_path: Path, step_s:
 async def test_alerts_of_one_run_are_milliseconds_apart_whatever_candles_they_fired_on(
     tmp_path: Path,
 ):
-    path, clock = tmp_path / "m.db", Clock(at("13:20", day=3), step_s=60)
+    path, clock = tmp_path / "m.db", AcceleratedClock(at("13:20", day=3), step_s=60)
     source = ScriptedSource(clock, {"ETH": "24x7"}, at("12:00", day=3))
     source.universe = replace_alerts(source.universe, {"ETH"})
     source.delays["ETH", at("16:00", day=3)] = 900  # so both first bars are stepped at 20:03
@@ -311,7 +319,7 @@ async def test_alerts_of_one_run_are_milliseconds_apart_whatever_candles_they_fi
 
 
 async def test_hours_that_are_caught_up_publish_what_the_live_loop_would_have(tmp_path: Path):
-    path, clock = tmp_path / "m.db", Clock(at("10:20", day=3), step_s=900)
+    path, clock = tmp_path / "m.db", AcceleratedClock(at("10:20", day=3), step_s=900)
     source = script(clock, BTC="24x7", NVDA="XNAS")
     await live(path, source, clock, at("12:30", day=3))
     clock.now = at("05:40", day=14) * 1000

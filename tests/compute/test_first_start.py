@@ -16,7 +16,7 @@ from service.config.settings import Settings
 from service.config.sources import opened_source
 from store.market_rows import ChangeRow, Snapshot
 from store.sqlite.market_store import SqliteMarketStore
-from tests.compute.scripted import Clock, Enough
+from tests.compute.scripted import AcceleratedClock, Enough
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -57,7 +57,7 @@ def dexter_cells(snapshot: Snapshot) -> set[tuple[str, str]]:
 async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     tmp_path: Path, start: str, tickers: tuple[str, ...]
 ):
-    universe, clock = only(*tickers), Clock(epoch(start))
+    universe, clock = only(*tickers), AcceleratedClock(epoch(start))
     store = await SqliteMarketStore.open(tmp_path / "m.db")
     try:
         source = SimulatedSource(universe, first_origin(clock.now_s), clock)
@@ -112,7 +112,7 @@ def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: Snapshot
 
 
 async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_path: Path):
-    universe, clock = only("NVDA", "IBM"), Clock(epoch("2026-06-10T10:20:00"), step_s=60)
+    universe, clock = only("NVDA", "IBM"), AcceleratedClock(epoch("2026-06-10T10:20:00"), step_s=60)
     settings = Settings(source="simulated", universe=None)
     for start in ("2026-06-10T10:20:00", "2026-06-11T15:40:00", "2026-12-24T23:10:00"):
         clock.now, clock.ends_at = epoch(start) * 1000, epoch(start) + 7200

@@ -24,7 +24,7 @@ from store.errors import StoreError
 from store.market_rows import Pass
 from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.crews import elsewhere
-from tests.compute.scripted import BEATS, Clock, ScriptedSource, at, check, hourly, live
+from tests.compute.scripted import BEATS, AcceleratedClock, ScriptedSource, at, check, hourly, live
 from tests.compute.small_market import Content, content, of_tickers, open_store
 from tests.compute.test_audit import alter
 
@@ -63,7 +63,7 @@ class Script(ScriptedSource):
     """A scripted market with its clock."""
 
     def __init__(self, *tickers: str, begins_at: int = BEGINS) -> None:
-        self.time = Clock(market_ms(STARTS) // 1000)
+        self.time = AcceleratedClock(market_ms(STARTS) // 1000)
         super().__init__(self.time, dict.fromkeys(tickers or ("BTC", "ETH"), "24x7"), begins_at)
 
     def split(self, *tickers: str, when: int = SPLIT, ratio: int = 4) -> "Script":

@@ -23,10 +23,11 @@ from mcp_server.tools.get_signals import get_signals
 from mcp_server.tools.signal_rows import _shown
 from schemas.signals import Signal, SignalsQuery
 from schemas.vocabulary import UNIVERSE_RETENTION_MS, instant
-from serving.snapshot_cache import Boards, Context
+from serving.context import Context
+from serving.snapshot_cache import Boards
 from store.market_rows import ChangeRow, Pass
 from store.sqlite.market_store import SqliteMarketStore
-from tests.compute.scripted import BEATS, Clock, Enough
+from tests.compute.scripted import BEATS, AcceleratedClock, Enough
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -56,7 +57,7 @@ class Long:
         packaged = load_universe()
         chosen = tuple(packaged.by_ticker[ticker] for ticker in size.tickers)
         self.universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
-        self.clock = Clock(START, step_s=size.stride_s)
+        self.clock = AcceleratedClock(START, step_s=size.stride_s)
         self.size = size
         self.path = folder / "m.db"
         self.copy = folder / "rows"

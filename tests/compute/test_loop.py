@@ -23,7 +23,7 @@ from store.market_rows import Pass
 from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.scripted import (
     NEVER,
-    Clock,
+    AcceleratedClock,
     Enough,
     ScriptedSource,
     Seen,
@@ -45,7 +45,7 @@ BEGINS = at("00:00", day=2)
 ROUND_THE_CLOCK = {"BTC": "24x7", "ETH": "24x7"}
 
 
-def script(clock: Clock, *tickers: str, ends_at: int | None = None) -> ScriptedSource:
+def script(clock: AcceleratedClock, *tickers: str, ends_at: int | None = None) -> ScriptedSource:
     sessions = dict.fromkeys(tickers or ROUND_THE_CLOCK, "24x7")
     return ScriptedSource(clock, sessions, BEGINS, ends_at)
 
@@ -70,7 +70,7 @@ def failures(logs: Logs) -> list[str]:
 
 @pytest.mark.clause("1.26", "1.27", "1.30", "3.2.1")
 async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
-    clock = Clock(at("10:20"), step_s=1)
+    clock = AcceleratedClock(at("10:20"), step_s=1)
     source = script(clock)
     await live(tmp_path / "m.db", source, clock, at("14:03:00"))
     first, *runs = await passes(tmp_path / "m.db")
@@ -85,7 +85,7 @@ async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
 
 @pytest.mark.clause("3.2.9")
 async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path: Path):
-    path, clock = tmp_path / "m.db", Clock(at("10:20"))
+    path, clock = tmp_path / "m.db", AcceleratedClock(at("10:20"))
     source = script(clock, "BTC")
     await live(path, source, clock, at("14:30"))
     first, *turns = [row for row in await history(path) if row.timeframe == "1h"]
@@ -99,7 +99,7 @@ async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path:
 
 
 async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took(tmp_path: Path):
-    clock = Clock(at("10:20"), step_s=7 * 60)
+    clock = AcceleratedClock(at("10:20"), step_s=7 * 60)
     source = script(clock)
     await live(tmp_path / "m.db", source, clock, at("20:00"))
     _, *runs = await passes(tmp_path / "m.db")
@@ -115,7 +115,7 @@ async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_
     tmp_path: Path,
 ):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     await live(path, source, clock, at("12:30"))
     before = await history(path)
@@ -138,7 +138,7 @@ async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_
     tmp_path: Path,
 ):
     path, due = tmp_path / "m.db", at("11:00")
-    clock = Clock(at("10:20"), step_s=5)
+    clock = AcceleratedClock(at("10:20"), step_s=5)
     source = script(clock, "BTC", "ETH", "SOL", "XRP", "ADA")
     arrivals = {"ETH": 200, "SOL": 235, "XRP": 300, "ADA": 1500}
     source.delays |= {(ticker, due): delay for ticker, delay in arrivals.items()}
@@ -171,7 +171,7 @@ async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_
 
 async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_path: Path):
     path, due = tmp_path / "m.db", at("11:00")
-    clock = Clock(due + 190)
+    clock = AcceleratedClock(due + 190)
     source = script(clock)
     source.delays["ETH", due] = 200
     await live(path, source, clock, at("11:30"))
@@ -183,7 +183,7 @@ async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_pat
 
 
 async def test_a_pass_in_which_nothing_came_writes_nothing(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays["ETH", at("12:00")] = 290
     await live(tmp_path / "m.db", source, clock, at("12:30"))
@@ -200,7 +200,7 @@ async def test_a_late_longer_bar_waits_for_its_own_next_run(
     tmp_path: Path, timeframe: Timeframe, close: int, following: int
 ):
     path = tmp_path / "m.db"
-    clock = Clock(close - 90 * 60, step_s=10)
+    clock = AcceleratedClock(close - 90 * 60, step_s=10)
     source = script(clock)
     source.delays["ETH", close] = 90 * 60
     await live(path, source, clock, following - HOUR_S)
@@ -216,7 +216,7 @@ async def test_a_late_longer_bar_waits_for_its_own_next_run(
 
 async def test_a_longer_bar_that_comes_within_the_late_passes_is_stepped_by_them(tmp_path: Path):
     path, midnight = tmp_path / "m.db", at("00:00", 5)
-    clock = Clock(midnight - 90 * 60)
+    clock = AcceleratedClock(midnight - 90 * 60)
     source = script(clock)
     source.delays["ETH", midnight] = 200
     await live(path, source, clock, midnight + 30 * 60)
@@ -232,7 +232,7 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
     tmp_path: Path, step_s: int
 ):
     path = tmp_path / "m.db"
-    clock = Clock(at("12:00", 5), step_s)  # Thursday noon, until Tuesday
+    clock = AcceleratedClock(at("12:00", 5), step_s)  # Thursday noon, until Tuesday
     source = ScriptedSource(clock, {"BTC": "24x7", "NVDA": "XNAS", "XAU": "24x5"}, BEGINS)
     seen = Seen()
     await live(path, source, clock, at("01:00", 10), seen=seen)
@@ -246,7 +246,7 @@ async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_res
 
 async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"), step_s=5)
+    clock = AcceleratedClock(at("10:20"), step_s=5)
     source = script(clock)
     source.delays["ETH", at("12:00")] = NEVER
     seen = Seen()
@@ -259,7 +259,7 @@ async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path:
 
 
 async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     clock.jump(at("12:30"), to=at("17:10"))
     await live(tmp_path / "m.db", source, clock, at("18:30"))
@@ -270,7 +270,7 @@ async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(tmp_path: Pa
 
 
 async def test_a_clock_put_back_by_hours_repeats_nothing(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     clock.jump(at("12:30"), to=at("08:30"))
     await live(tmp_path / "m.db", source, clock, at("14:30"))
@@ -284,7 +284,7 @@ async def test_a_clock_put_back_by_hours_repeats_nothing(tmp_path: Path):
 
 async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_later(tmp_path: Path):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     await live(path, source, clock, at("12:30"))
     clock.now = at("08:30") * 1000
@@ -295,7 +295,7 @@ async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_late
 
 
 async def test_a_clock_put_back_while_late_bars_are_awaited_holds_nothing_up(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays["ETH", at("11:00")] = 290
     clock.jump(at("11:03:15"), to=at("09:40"))
@@ -309,7 +309,7 @@ async def test_a_clock_put_back_while_late_bars_are_awaited_holds_nothing_up(tmp
 async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
     tmp_path: Path, late: list[str]
 ):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays |= {(ticker, at("11:00")): 290 for ticker in late}
     clock.jump(at("11:03:10"), to=at("16:03:10"))
@@ -321,7 +321,7 @@ async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
 
 
 async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     asked: list[int] = []
     overtaken: list[int] = []
@@ -348,7 +348,7 @@ async def test_a_second_loop_ends_while_another_computes_and_goes_on_after_it(
     tmp_path: Path, logs: Logs
 ):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     clock.ends_at = at("11:30")
     async with looping(path, source, source.universe, clock) as (loop, first):
@@ -417,7 +417,7 @@ def checked_store(reached: Checkpoints) -> type[SqliteMarketStore]:
 
 async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[Content, int]:
     """Play a recording that ends five hours ahead, cancelled once; return all that is then held."""
-    clock = Clock(at("10:20"), step_s=600)
+    clock = AcceleratedClock(at("10:20"), step_s=600)
     source = script(clock, ends_at=at("15:00"))
     reached = Checkpoints(cancelled_at)
     source.before_fetch = reached
@@ -467,7 +467,7 @@ async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path:
 async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs, failure: Exception, hour: str
 ):
-    clock = Clock(at("10:20"), step_s=5)
+    clock = AcceleratedClock(at("10:20"), step_s=5)
     source = script(clock)
     to_raise = [failure] * 3
 
@@ -502,7 +502,7 @@ class Failing(SqliteMarketStore):
 async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
     tmp_path: Path, logs: Logs
 ):
-    clock = Clock(at("10:30"))
+    clock = AcceleratedClock(at("10:30"))
     source = script(clock)
     path = tmp_path / "m.db"
     await live(path, source, clock, at("11:30"))
@@ -519,7 +519,7 @@ async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
 async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not_late(
     tmp_path: Path,
 ):
-    clock, seen = Clock(at("10:30")), Seen()
+    clock, seen = AcceleratedClock(at("10:30")), Seen()
     source = script(clock)
     source.venue_delays["ETH"] = 900
     for hour in range(11, 14):
@@ -538,7 +538,7 @@ async def test_a_store_that_fails_is_read_again_and_written_once(
 ):
     monkeypatch.setattr(Failing, "commits", 0)
     monkeypatch.setattr(Failing, "fails_before", fails_before)
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     await live(tmp_path / "m.db", source, clock, at("14:30"), Failing)
     await check(tmp_path / "m.db", source, at("14:00"))
@@ -548,7 +548,7 @@ async def test_a_store_that_fails_is_read_again_and_written_once(
 async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_asked_again(
     tmp_path: Path, logs: Logs
 ):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     told: list[str] = []
 
@@ -576,7 +576,7 @@ async def test_a_late_bar_is_still_fetched_after_a_restart(
     tmp_path: Path, restarted_at: str, written: str
 ):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays["ETH", at("11:00")] = 290
     await live(path, source, clock, at("11:03:10"))
@@ -590,7 +590,7 @@ async def test_a_late_bar_is_still_fetched_after_a_restart(
 
 
 async def test_late_bars_are_awaited_though_a_pass_for_them_fails(tmp_path: Path, logs: Logs):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays["ETH", at("11:00")] = 230
     to_raise = [SourceError("no answer")]
@@ -608,7 +608,7 @@ async def test_late_bars_are_awaited_though_a_pass_for_them_fails(tmp_path: Path
 
 
 async def test_late_assets_are_not_asked_again_where_their_passes_are_past(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
     source.delays["ETH", at("10:00")] = 1500
     asked: list[tuple[str, int]] = []
@@ -626,7 +626,7 @@ async def test_late_assets_are_not_asked_again_where_their_passes_are_past(tmp_p
 
 async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path, logs: Logs):
     tried: list[int] = []
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
 
     class Full(SqliteMarketStore):
         async def prune(self) -> int:
@@ -644,7 +644,7 @@ async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path,
 
 async def test_a_recording_ends_the_loop_which_lets_go_of_the_store(tmp_path: Path):
     path = tmp_path / "m.db"
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock, ends_at=at("09:00"))
     async with looping(path, source, source.universe, clock) as (loop, _):
         await loop.run()
@@ -657,7 +657,7 @@ async def test_a_recording_ends_the_loop_which_lets_go_of_the_store(tmp_path: Pa
 
 
 async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_path: Path):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock, ends_at=at("14:00"))
     await live(tmp_path / "m.db", source, clock, at("20:00"))
     assert clock.now_s < at("14:04")
@@ -670,7 +670,7 @@ async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_pa
 @pytest.mark.clause("1.35")
 async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []
-    clock = Clock(at("10:20"), step_s=30)
+    clock = AcceleratedClock(at("10:20"), step_s=30)
 
     class Pruned(SqliteMarketStore):
         async def prune(self) -> int:
@@ -692,7 +692,7 @@ async def test_whatever_befalls_it_every_bar_is_stepped_once(tmp_path: Path, log
     """Late and missing bars, failures, kills, downtime and clocks that jump, all drawn by lot."""
     draw, path = Random(seed), tmp_path / "m.db"
     sessions: dict[str, Session] = {"BTC": "24x7", "ETH": "24x7", "NVDA": "XNAS", "XAU": "24x5"}
-    clock = Clock(at("10:00") + draw.randrange(3600), step_s=20)
+    clock = AcceleratedClock(at("10:00") + draw.randrange(3600), step_s=20)
     source = ScriptedSource(clock, sessions, BEGINS)
     troubled_until = at("00:00", day=6)
     for ticker in sessions:

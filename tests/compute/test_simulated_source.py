@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compute.bar_buffer import Intake
 from compute.bars import (
     DAY_S,
     HOUR_S,
@@ -33,7 +34,7 @@ from compute.sources.simulated import (
     source_name,
 )
 from compute.sources.source import Fetched
-from compute.stepper import Intake, Stepper
+from compute.stepper import Stepper
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe, midnight_s
 
@@ -51,7 +52,7 @@ METALS = ("XAU", "XAG")
 MIXED = (*CRYPTO, *STOCKS, *METALS)
 
 
-class Clock:
+class ManualClock:
     """A market clock that a test moves."""
 
     def __init__(self, now_s: int) -> None:
@@ -67,7 +68,7 @@ def packaged() -> Universe:
 
 
 def market(now_s: int = FAR, **options: int) -> SimulatedSource:
-    return SimulatedSource(packaged(), ORIGIN, Clock(now_s), **options)
+    return SimulatedSource(packaged(), ORIGIN, ManualClock(now_s), **options)
 
 
 async def history(ticker: str, days: int, source: SimulatedSource | None = None) -> Fetched:
@@ -108,7 +109,7 @@ def test_the_origin_is_read_back_out_of_the_name_a_store_remembers():
 
 def test_an_origin_is_a_midnight():
     with pytest.raises(ValueError, match="no UTC midnight"):
-        SimulatedSource(packaged(), ORIGIN + HOUR_S, Clock(FAR))
+        SimulatedSource(packaged(), ORIGIN + HOUR_S, ManualClock(FAR))
 
 
 def test_every_asset_is_covered_hourly_and_without_end():
@@ -155,14 +156,14 @@ async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days:
 async def test_an_asset_does_not_depend_on_its_company():
     alone = Universe(assets=(packaged().by_ticker["SOL"],), renamed_on=packaged().renamed_on)
     for after, until in ((-1, ORIGIN + 100 * DAY_S), (ORIGIN, ORIGIN + 9 * DAY_S)):
-        ours = await SimulatedSource(alone, ORIGIN, Clock(FAR)).fetch("SOL", after, until)
+        ours = await SimulatedSource(alone, ORIGIN, ManualClock(FAR)).fetch("SOL", after, until)
         theirs = await market().fetch("SOL", after, until)
         assert bits(ours.bars) == bits(theirs.bars)
         assert ours.funding.rate.tobytes() == theirs.funding.rate.tobytes()
 
 
 async def test_an_origin_cuts_the_history_and_changes_no_bar():
-    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, Clock(FAR))
+    earlier = SimulatedSource(packaged(), ORIGIN - 100 * DAY_S, ManualClock(FAR))
     for ticker in EVERY_SESSION:
         ours = await earlier.fetch(ticker, ORIGIN, ORIGIN + 30 * DAY_S)
         assert bits(ours.bars) == bits((await history(ticker, 30)).bars)
@@ -285,7 +286,7 @@ class Counting(ThreadPoolExecutor):
 
 
 async def test_all_who_wait_are_fetched_in_one_hop_and_get_what_one_alone_gets():
-    clock, threads = Clock(ORIGIN + 9 * DAY_S), Counting()
+    clock, threads = ManualClock(ORIGIN + 9 * DAY_S), Counting()
     asyncio.get_running_loop().set_default_executor(threads)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
     asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
@@ -298,7 +299,7 @@ async def test_all_who_wait_are_fetched_in_one_hop_and_get_what_one_alone_gets()
 
 
 async def test_a_fetch_that_is_given_up_takes_no_other_with_it():
-    clock = Clock(ORIGIN + 9 * DAY_S)
+    clock = ManualClock(ORIGIN + 9 * DAY_S)
     source = SimulatedSource(load_universe(), ORIGIN, clock)
     asked = [source.fetch(ticker, ORIGIN, clock.now_s) for ticker in MIXED]
     first, *others = map(asyncio.ensure_future, asked)
@@ -354,7 +355,7 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     begins: int, ends: int
 ):
     """What runs see: who is behind at the run, after the last pass for late ones, hours later."""
-    clock = Clock(0)
+    clock = ManualClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     tickers = [asset.ticker for asset in packaged().tracked if asset.session == "24x7"]
     behind, many = Counter[int](), 0
@@ -378,7 +379,7 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
 
 async def late_bar() -> tuple[str, int, int]:
     """Return (ticker, close, arrival) of some bar that misses its run by seconds."""
-    clock = Clock(0)
+    clock = ManualClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     for hour in range(ORIGIN + HOUR_S, ORIGIN + 9 * DAY_S, HOUR_S):
         for ticker in CRYPTO:
@@ -392,7 +393,7 @@ async def late_bar() -> tuple[str, int, int]:
 
 async def test_a_late_bar_holds_the_watermark_until_it_arrives():
     ticker, close, arrival = await late_bar()
-    clock = Clock(arrival - 1)
+    clock = ManualClock(arrival - 1)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     before = await source.fetch(ticker, close - 9 * HOUR_S, close)
     assert before.watermark == close - HOUR_S
@@ -407,7 +408,7 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
     ticker, bars = "BTC", (await history("BTC", 200)).bars
     place = int(np.flatnonzero(np.diff(bars.close_time) == 2 * HOUR_S)[0])
     gap = int(bars.close_time[place]) + HOUR_S
-    clock = Clock(gap)
+    clock = ManualClock(gap)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     for seconds in (0, RUN_DELAY_S, HOUR_S - 1):
         clock.now_s = gap + seconds
@@ -420,7 +421,7 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
 
 
 async def test_a_bar_is_not_given_before_its_close():
-    clock = Clock(ORIGIN + 5 * HOUR_S - 1)
+    clock = ManualClock(ORIGIN + 5 * HOUR_S - 1)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     fetched = await source.fetch("BTC", -1, ORIGIN + DAY_S)
     assert fetched.watermark == fetched.bars.close_time[-1] == ORIGIN + 4 * HOUR_S
@@ -459,7 +460,7 @@ LATE_DAYS = {"BTC": (4, 9), "DOGE": (11, 16), "NVDA": (45, 47), "XAU": (17, 25)}
 async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
     ticker: str, begins: int, ends: int
 ):
-    clock = Clock(ORIGIN)
+    clock = ManualClock(ORIGIN)
     source = SimulatedSource(packaged(), ORIGIN, clock)
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
     end = ORIGIN + ends * DAY_S

@@ -9,7 +9,15 @@ from compute.hourly_loop import Loop
 from compute.hourly_pipeline import Runs
 from store.errors import LockTakenError
 from store.postgres.market_store import PostgresMarketStore
-from tests.compute.scripted import BEATS, Clock, Enough, ScriptedSource, at, checked, hourly
+from tests.compute.scripted import (
+    BEATS,
+    AcceleratedClock,
+    Enough,
+    ScriptedSource,
+    at,
+    checked,
+    hourly,
+)
 from tests.postgres.databases import cut_sessions
 
 pytestmark = pytest.mark.clause("postgres")
@@ -20,7 +28,7 @@ BEHIND_S = 2 * 3600
 
 @asynccontextmanager
 async def looping(
-    database: str, source: ScriptedSource, clock: Clock
+    database: str, source: ScriptedSource, clock: AcceleratedClock
 ) -> AsyncIterator[tuple[Loop, PostgresMarketStore]]:
     """Give a loop of a process of its own over a database, not yet prepared."""
     store = await PostgresMarketStore.open(database)
@@ -31,14 +39,14 @@ async def looping(
         await store.close()
 
 
-def script(clock: Clock) -> ScriptedSource:
+def script(clock: AcceleratedClock) -> ScriptedSource:
     return ScriptedSource(clock, {"BTC": "24x7", "ETH": "24x7"}, BEGINS)
 
 
 async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is_behind_goes_on(
     database: str,
 ):
-    clock, behind = Clock(at("10:20")), Clock(at("14:03") - BEHIND_S)
+    clock, behind = AcceleratedClock(at("10:20")), AcceleratedClock(at("14:03") - BEHIND_S)
     source = script(clock)
     clock.ends_at = behind.ends_at = at("16:30")
     written = []
@@ -72,7 +80,7 @@ async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is
 async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobody_has(
     database: str,
 ):
-    clock = Clock(at("10:20"))
+    clock = AcceleratedClock(at("10:20"))
     source = script(clock)
 
     async def cut() -> None:

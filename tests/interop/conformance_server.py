@@ -14,11 +14,12 @@ from mcp_server.endpoint import PATHS, McpEndpoint
 from schemas.errors import invalid_parameter
 from schemas.query import NoArguments
 from schemas.vocabulary import DAILY_LIMIT
+from serving.context import Context
 from serving.host_origin import Gate
-from serving.snapshot_cache import Boards, Context
+from serving.snapshot_cache import Boards
 from serving.tool import Tool
 from serving.tool_runner import Calls
-from tests.serving import Clock, loopback_socket, running, stores
+from tests.serving import ManualClock, loopback_socket, running, stores
 
 
 class Text(BaseModel):
@@ -54,7 +55,7 @@ SUITE_TOOLS = (keyless("test_simple_text", speak), keyless("test_error_handling"
 @asynccontextmanager
 async def serving_the_suite(folder: Path) -> AsyncIterator[str]:
     """Yield the endpoint's address."""
-    clock = Clock()
+    clock = ManualClock()
     async with stores(folder) as (market, access):
         with loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"

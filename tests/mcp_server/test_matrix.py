@@ -11,7 +11,8 @@ import pytest
 from mcp_server.tools.get_state import get_state
 from schemas.state import StateQuery
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, instant
-from serving.snapshot_cache import Boards, Context
+from serving.context import Context
+from serving.snapshot_cache import Boards
 from store.errors import MarketStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import STATE

@@ -12,11 +12,12 @@ import pytest
 from access.keys import Keys
 from access.quota import Admissions
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from serving.snapshot_cache import Boards, Context
+from serving.context import Context
+from serving.snapshot_cache import Boards
 from serving.tool_runner import Calls
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.serving import HOUR_MS, NOON, Clock, change, coverage, seed, stores, work
+from tests.serving import HOUR_MS, NOON, ManualClock, change, coverage, seed, stores, work
 
 pytestmark = pytest.mark.clause("fresh")
 
@@ -37,7 +38,7 @@ class Answering:
 
     calls: Calls
     store: CountingStore
-    clock: Clock
+    clock: ManualClock
     mine: str
     theirs: str
 
@@ -50,7 +51,7 @@ class Answering:
 
 @pytest.fixture
 async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
-    clock = Clock()
+    clock = ManualClock()
     async with stores(tmp_path) as (_, access):
         market = await CountingStore.open(tmp_path / "market.db")
         try:

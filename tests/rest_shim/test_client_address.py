@@ -17,7 +17,7 @@ from store.errors import StoreError
 from store.sqlite.access_store import SqliteAccessStore
 from tests.access.selling import opened
 from tests.mailbox import Mailbox
-from tests.serving import NOON, Clock, Served
+from tests.serving import NOON, ManualClock, Served
 
 pytestmark = pytest.mark.clause("access")
 
@@ -45,7 +45,7 @@ async def who(app: Any, peer: str, *forwarded: str) -> str:
         return (await client.get("/", headers=headers)).text
 
 
-def behind_proxies(store: SqliteAccessStore, clock: Clock) -> ClientAddress:
+def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ClientAddress:
     return ClientAddress(says_who, trusted=parse_proxies(PROXIES), store=store, clock=clock)
 
 
@@ -82,18 +82,18 @@ def behind_proxies(store: SqliteAccessStore, clock: Clock) -> ClientAddress:
 async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
     store: SqliteAccessStore, peer: str, forwarded: list[str], client: str
 ) -> None:
-    assert await who(behind_proxies(store, Clock()), peer, *forwarded) == client
+    assert await who(behind_proxies(store, ManualClock()), peer, *forwarded) == client
 
 
 async def test_without_trusted_proxies_no_header_is_believed(store: SqliteAccessStore) -> None:
-    app = ClientAddress(says_who, trusted=(), store=store, clock=Clock())
+    app = ClientAddress(says_who, trusted=(), store=store, clock=ManualClock())
     assert await who(app, "127.0.0.1", "198.51.100.7") == "127.0.0.1"
 
 
 async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
     store: SqliteAccessStore,
 ) -> None:
-    clock = Clock(NOON)
+    clock = ManualClock(NOON)
     app = behind_proxies(store, clock)
     await who(app, "203.0.113.5")
     await who(app, "10.0.0.1", "198.51.100.7")
@@ -122,7 +122,10 @@ async def test_a_notice_that_cannot_be_kept_fails_no_request(
 ) -> None:
     store = await FullStore.open(tmp_path / "full.db")
     try:
-        assert await who(behind_proxies(store, Clock()), "203.0.113.5", "1.1.1.1") == "203.0.113.5"
+        assert (
+            await who(behind_proxies(store, ManualClock()), "203.0.113.5", "1.1.1.1")
+            == "203.0.113.5"
+        )
     finally:
         await store.close()
     assert "notice_not_kept" in capsys.readouterr().out

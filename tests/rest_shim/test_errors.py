@@ -10,7 +10,8 @@ from access.quota import Admissions
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.error_responses import failure_handlers
 from service.http.app import create_app
-from serving.snapshot_cache import Boards, Context
+from serving.context import Context
+from serving.snapshot_cache import Boards
 from serving.tool_runner import Calls
 from store.errors import StoreError
 from store.sqlite.market_store import SqliteMarketStore

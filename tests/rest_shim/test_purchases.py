@@ -19,7 +19,7 @@ from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from tests.access.selling import HeldBilling
 from tests.rest_shim.document import Document, served_document
-from tests.serving import Clock, Served, coverage, serving
+from tests.serving import ManualClock, Served, coverage, serving
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -47,7 +47,7 @@ async def document(served: Served) -> Document:
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[Served, HeldBilling]]:
     """The service on a provider whose checks can be held."""
-    billing = HeldBilling(Clock())
+    billing = HeldBilling(ManualClock())
     async with serving(tmp_path, coverage(), provider=billing) as served:
         yield served, billing
 

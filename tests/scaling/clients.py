@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS
 from tests.serving import Face
 
@@ -138,7 +139,7 @@ class Reader:
 class Spender:
     """Spends a key's whole quota each day, by calls of which several are made at a time."""
 
-    def __init__(self, caller: Caller, clock: Callable[[], int]) -> None:
+    def __init__(self, caller: Caller, clock: Clock) -> None:
         self._caller = caller
         self._clock = clock
 

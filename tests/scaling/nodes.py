@@ -15,11 +15,12 @@ from pathlib import Path
 
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
+from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from tests.service.forked import FORKING
 
-Work = Callable[[Settings, Sequence[Indicator], Callable[[], int]], Awaitable[int]]
+Work = Callable[[Settings, Sequence[Indicator], Clock], Awaitable[int]]
 
 ENDS_WITHIN_S = 30
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
@@ -41,11 +42,11 @@ class Clocks:
     def now(self, at: int) -> None:
         self._shared[0] = at
 
-    def of(self, place: int) -> "Clock":
-        return Clock(self._shared, self._own[place])
+    def of(self, place: int) -> "ManualClock":
+        return ManualClock(self._shared, self._own[place])
 
 
-class Clock:
+class ManualClock:
     """The clock of one process, which tells how often that has looked at it."""
 
     def __init__(self, shared: "Array[c_longlong]", own: "Array[c_longlong]") -> None:
@@ -67,7 +68,7 @@ class Clock:
 class Node:
     """A process that a test may end, halt and begin again; it writes its log into a file."""
 
-    def __init__(self, work: Work, settings: Settings, clock: Clock, log: Path) -> None:
+    def __init__(self, work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
         self.settings = settings
         self.clock = clock
         self.log = log
@@ -109,7 +110,7 @@ class Node:
             os.kill(self.pid, signal.SIGCONT)
 
 
-def _run(work: Work, settings: Settings, clock: Clock, log: Path) -> None:
+def _run(work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
@@ -117,5 +118,5 @@ def _run(work: Work, settings: Settings, clock: Clock, log: Path) -> None:
     raise SystemExit(asyncio.run(_worked(work, settings, clock)))
 
 
-async def _worked(work: Work, settings: Settings, clock: Clock) -> int:
+async def _worked(work: Work, settings: Settings, clock: ManualClock) -> int:
     return await work(settings, INDICATORS, clock)

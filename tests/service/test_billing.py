@@ -13,7 +13,7 @@ from service.config.settings import PREFIX, Settings
 from store.sqlite.access_store import SqliteAccessStore
 from tests.service.commands import environment, free_port, signals
 from tests.service.test_cli import only_line, write_bars
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.stripe_double.double import StripeDouble, stripe_double
 
 pytestmark = pytest.mark.clause("operation")
@@ -66,7 +66,7 @@ async def access(tmp_path):
 async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
     access, given, kind, mode, note
 ):
-    provider: Provider = open_billing(read(**given), access, Clock())
+    provider: Provider = open_billing(read(**given), access, ManualClock())
     try:
         assert (type(provider), provider.mode) == (kind, mode)
         said = billing_note(provider)
@@ -121,19 +121,19 @@ def test_commands_that_sell_nothing_do_not_mind_how_billing_is_set(tmp_path, com
 
 async def test_prices_that_are_not_the_plans_refuse_to_start(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    async with stripe_double(Clock()) as stripe:
+    async with stripe_double(ManualClock()) as stripe:
         given = selling(stripe, stripe_price_monthly=stripe.prices["yearly"])
         env = environment(tmp_path, port=free_port(), source=f"files:{bars}", **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith(PREFIX)})
         with pytest.raises(BillingSetupError, match="prices are not the plan's") as told:
-            await serve(settings, INDICATORS, Clock())
+            await serve(settings, INDICATORS, ManualClock())
     assert "\n" not in str(told.value)
     assert stripe.api_key not in str(told.value)
 
 
 async def test_a_processor_that_cannot_be_asked_is_told_and_no_mistake(access):
-    async with stripe_double(Clock()) as stripe:
-        provider = open_billing(read(**selling(stripe)), access, Clock())
+    async with stripe_double(ManualClock()) as stripe:
+        provider = open_billing(read(**selling(stripe)), access, ManualClock())
         try:
             stripe.fail(503)
             assert "HTTP 503" in str(await unreachable(provider))

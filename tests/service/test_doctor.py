@@ -15,7 +15,7 @@ from tests.service.commands import signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_billing import STRIPE, selling
 from tests.service.test_cli import write_bars
-from tests.serving import Clock, coverage, serving
+from tests.serving import ManualClock, coverage, serving
 from tests.smtp_double.server import PASSWORD, smtp_double
 from tests.store.rows import plainly
 from tests.stripe_double.double import stripe_double
@@ -169,7 +169,7 @@ def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, sourc
     ],
 )
 async def test_stripe_is_asked_about_prices_and_key(well, source, changed, status, grades):
-    async with stripe_double(Clock()) as stripe:
+    async with stripe_double(ManualClock()) as stripe:
         given = selling(stripe, **changed)
         found, told = await asyncio.to_thread(examined, well, source=source, **given)
     assert (found, [grade for grade, _ in told["billing"]]) == (status, grades)
@@ -177,7 +177,7 @@ async def test_stripe_is_asked_about_prices_and_key(well, source, changed, statu
 
 
 async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
-    async with stripe_double(Clock()) as stripe:
+    async with stripe_double(ManualClock()) as stripe:
         stripe.books.objects.pop(stripe.books.every("billing_portal.configuration")[0]["id"])
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     grade, text = told["billing"][1]
@@ -224,7 +224,7 @@ async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
 
 
 async def test_a_stripe_that_cannot_be_asked_is_warned_of(well, source):
-    async with stripe_double(Clock()) as stripe:
+    async with stripe_double(ManualClock()) as stripe:
         stripe.fail(503)
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     assert (found, told["billing"][0][0]) == (0, "warn")

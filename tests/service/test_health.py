@@ -16,7 +16,7 @@ from store.market_rows import Progress
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.postgres.server import PostgresServer
-from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, stores
+from tests.serving import HOUR_MS, NOON, ManualClock, Served, coverage, serving, stores
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("monitoring")
@@ -60,7 +60,7 @@ async def test_nothing_computed_yet_is_not_ready(served_empty: Served):
 
 
 async def test_a_recording_that_is_played_out_rests_and_is_ready(tmp_path: Path):
-    async with serving(tmp_path, coverage("recorded", NOON), clock=Clock(NOON * 2)) as served:
+    async with serving(tmp_path, coverage("recorded", NOON), clock=ManualClock(NOON * 2)) as served:
         assert await readyz(served) == (200, {**WELL, "state": "resting"})
 
 
@@ -110,7 +110,7 @@ async def test_a_store_that_is_gone_is_not_reachable_and_the_state_unknown(tmp_p
 
 async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
     async with stores(tmp_path, HangingMarket) as (market, access):
-        readiness = Readiness(Boards(market), access, Clock(), within_s=0.01)
+        readiness = Readiness(Boards(market), access, ManualClock(), within_s=0.01)
         checks = await asyncio.wait_for(readiness.checks(), 10)
     told = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
     assert checks == told
@@ -119,7 +119,7 @@ async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
 async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_path: Path):
     async with stores(tmp_path) as (market, _), hanging_access(tmp_path) as access:
         checks = await asyncio.wait_for(
-            Readiness(Boards(market), access, Clock(), within_s=0.01).checks(), 10
+            Readiness(Boards(market), access, ManualClock(), within_s=0.01).checks(), 10
         )
         access.released.set()
     assert checks["access_store"] == "no answer"
@@ -130,10 +130,10 @@ async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_
     own_postgres: PostgresServer,
 ):
     async with stores(own_postgres.url()) as (market, access):
-        readiness = Readiness(Boards(market), access, Clock(), within_s=0.1)
+        readiness = Readiness(Boards(market), access, ManualClock(), within_s=0.1)
         with own_postgres.frozen():
             frozen = await asyncio.wait_for(readiness.checks(), 10)
-        patient = Readiness(Boards(market), access, Clock(), within_s=10)
+        patient = Readiness(Boards(market), access, ManualClock(), within_s=10)
         thawed = await asyncio.wait_for(patient.checks(), 30)
     assert set(frozen.values()) == {"no answer", "unknown"}
     assert thawed == {**WELL, "state": "not computed yet"}

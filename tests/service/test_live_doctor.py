@@ -17,7 +17,7 @@ from service.config.settings import Settings
 from tests.service.commands import COMMAND, environment, signals
 from tests.service.live_market import KEY, live_settings
 from tests.service.test_cli import write_bars
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble, venues
 from tests.venues.live import START, UNIVERSE, listed, live
 
@@ -31,12 +31,12 @@ Told = dict[str, list[tuple[str, str]]]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(market_ms(START) + 905_000)
+def clock() -> ManualClock:
+    return ManualClock(market_ms(START) + 905_000)
 
 
 @pytest.fixture
-async def double(clock: Clock) -> AsyncIterator[VenuesDouble]:
+async def double(clock: ManualClock) -> AsyncIterator[VenuesDouble]:
     async with venues(clock) as running:
         await listed(running, UNIVERSE, START - 331 * DAY_S, START + DAY_S)
         yield running
@@ -51,7 +51,7 @@ def logs() -> Iterator[None]:
 
 @pytest.fixture
 def examined(
-    tmp_path: Path, double: VenuesDouble, clock: Clock, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, double: VenuesDouble, clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ):
     async def examine(universe: Universe = COINS, **changed: str) -> tuple[int, Told]:
         """Return the exit status, and by subject the grade and text of each finding."""

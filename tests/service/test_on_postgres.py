@@ -21,7 +21,7 @@ from tests.bad_inputs import STATE
 from tests.postgres.databases import cut_sessions
 from tests.service.commands import Running, cut_universe, free_port, running, signals
 from tests.service.test_cli import only_line, write_bars
-from tests.serving import HOUR_MS, NOON, Clock, Served, coverage, serving, work
+from tests.serving import HOUR_MS, NOON, ManualClock, Served, coverage, serving, work
 from tests.store.rows import plainly
 
 pytestmark = pytest.mark.clause("postgres")
@@ -193,7 +193,7 @@ async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_ov
 ):
     universe = cut_universe(tmp_path, {"BTC", "NVDA"})
     settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
-    clock = Clock()
+    clock = ManualClock()
     computing = asyncio.create_task(compute(settings, INDICATORS, clock))
     told = ""
 

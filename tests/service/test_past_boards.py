@@ -22,7 +22,7 @@ from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import DAY_MS, HOUR_MS, instant, run_at_or_before
 from store.market_rows import PassRow
-from tests.compute.scripted import Clock, Enough
+from tests.compute.scripted import AcceleratedClock, Enough
 from tests.compute.small_market import open_store
 from tests.service.moved import Moved, moved
 
@@ -102,7 +102,7 @@ async def live(
     folder: Path, universe: Universe, recorder: Recorder, begins: int, ends: int
 ) -> list[PassRow]:
     """Compute from one time to another, asking in every pause; return the passes made so far."""
-    clock = Clock(begins // 1000, step_s=15)
+    clock = AcceleratedClock(begins // 1000, step_s=15)
     clock.ends_at = ends // 1000
 
     async def look() -> None:

@@ -3,9 +3,10 @@
 Every change of an object is told in an event, as Stripe does.
 """
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal
+
+from schemas.clock import Clock
 
 Object = dict[str, Any]
 Status = Literal["active", "trialing", "past_due", "canceled", "unpaid", "incomplete", "paused"]
@@ -28,7 +29,7 @@ COLLECTIONS = {
 class Books:
     """Objects by id, oldest first; `clock` tells epoch ms. Tests may change an object in place."""
 
-    def __init__(self, clock: Callable[[], int], *, livemode: bool) -> None:
+    def __init__(self, clock: Clock, *, livemode: bool) -> None:
         self._clock = clock
         self.livemode = livemode
         self.objects: dict[str, Object] = {}

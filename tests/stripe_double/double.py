@@ -10,7 +10,7 @@ an HMAC of its own.
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from schemas.clock import Clock
 from tests.serving import loopback_socket, running
 from tests.stripe_double.api import Api, Asked, RefusalError, as_stripe_prints, asked
 from tests.stripe_double.books import Books, Object, Status
@@ -52,7 +53,7 @@ class StripeDouble:
     What happens here returns the event that tells of it.
     """
 
-    def __init__(self, clock: Callable[[], int], *, livemode: bool = False) -> None:
+    def __init__(self, clock: Clock, *, livemode: bool = False) -> None:
         self.api_key = API_KEY.replace("test", "live") if livemode else API_KEY
         self.webhook_secret = WEBHOOK_SECRET
         self.prices = {"monthly": MONTHLY, "yearly": YEARLY}
@@ -201,9 +202,7 @@ def _failure(trouble: Trouble) -> Response:
 
 
 @asynccontextmanager
-async def stripe_double(
-    clock: Callable[[], int], *, livemode: bool = False
-) -> AsyncIterator[StripeDouble]:
+async def stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
     """Serve a Stripe until the block ends; `clock` tells epoch ms."""
     double = StripeDouble(clock, livemode=livemode)
     with loopback_socket() as bound:

@@ -11,7 +11,7 @@ import pytest
 
 from access.billing.stripe import StripeBilling
 from schemas.vocabulary import Billing
-from tests.serving import Clock, Served, serving
+from tests.serving import ManualClock, Served, serving
 from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble, stripe_double
 
@@ -43,7 +43,7 @@ class Shop:
     served: Served
     stripe: StripeDouble
     billing: StripeBilling
-    clock: Clock
+    clock: ManualClock
 
     async def checkout(self, **body: str) -> httpx.Response:
         sent = {"contact_email": BUYER} | body
@@ -83,7 +83,7 @@ class Shop:
         return (await self.served.rest("/usage", x_api_key=api_key)).status_code
 
 
-def billing_by(stripe: StripeDouble, clock: Clock, **changed: Any) -> StripeBilling:
+def billing_by(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
     """Return the provider that asks a double."""
     usual: dict[str, Any] = {
         "api_key": stripe.api_key,
@@ -98,7 +98,7 @@ def billing_by(stripe: StripeDouble, clock: Clock, **changed: Any) -> StripeBill
 
 @asynccontextmanager
 async def shop_on(folder: Path) -> AsyncIterator[Shop]:
-    clock = Clock()
+    clock = ManualClock()
     async with stripe_double(clock) as stripe:
         billing = billing_by(stripe, clock)
         try:

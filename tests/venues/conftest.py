@@ -4,17 +4,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble, venues
 from tests.venues.round_numbers import NOW
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(NOW * 1000)
+def clock() -> ManualClock:
+    return ManualClock(NOW * 1000)
 
 
 @pytest.fixture
-async def double(clock: Clock, few_authorities: None) -> AsyncIterator[VenuesDouble]:
+async def double(clock: ManualClock, few_authorities: None) -> AsyncIterator[VenuesDouble]:
     async with venues(clock) as running:
         yield running

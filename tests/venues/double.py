@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from schemas.clock import Clock
 from tests.serving import loopback_socket, running
 from tests.stripe_double.double import Dropped
 from tests.venues.alpaca import Alpaca
@@ -51,7 +52,7 @@ _USUAL: dict[Kind, Answer] = {
 class VenuesDouble:
     """All venues; `clock` tells epoch ms, `base_url` what their hosts are put behind."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.base_url = ""
         self.clock = clock
         self._venues = {name: Venue(make(), clock) for name, make in DIALECTS.items()}
@@ -141,7 +142,7 @@ def redirected(exchange: Any, base_url: str) -> Any:
 
 
 @asynccontextmanager
-async def venues(clock: Callable[[], int]) -> AsyncIterator[VenuesDouble]:
+async def venues(clock: Clock) -> AsyncIterator[VenuesDouble]:
     """Serve every venue until the block ends; `clock` tells epoch ms."""
     double = VenuesDouble(clock)
     with loopback_socket() as bound:

@@ -21,7 +21,7 @@ from service.config.sources import stored_bars, stored_listings
 from service.config.venues import patience_with, symbols
 from store.market_rows import ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.venues.double import VenuesDouble
 from tests.venues.made import halved, made_up_markets
@@ -69,7 +69,7 @@ class Live:
     source: LiveSource
     runs: Runs
     store: SqliteMarketStore
-    clock: Clock
+    clock: ManualClock
     waits: list[float]
     clients: dict[str, Venue]
 
@@ -121,7 +121,7 @@ def put(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) ->
 @asynccontextmanager
 async def live(
     double: VenuesDouble,
-    clock: Clock,
+    clock: ManualClock,
     folder: Path,
     universe: Universe = UNIVERSE,
     patience: Patience = PATIENCE,
@@ -156,7 +156,7 @@ async def live(
 
 def _client(
     double: VenuesDouble,
-    clock: Clock,
+    clock: ManualClock,
     folder: Path,
     name: str,
     wanted: set[str],

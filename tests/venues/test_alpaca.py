@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from compute.bars import HOUR_S, RawBar
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.venues.double import VenuesDouble
 from tests.venues.made import halved
@@ -28,7 +28,7 @@ def stock() -> Market:
 
 
 @pytest.fixture
-def evening(double: VenuesDouble, clock: Clock) -> VenuesDouble:
+def evening(double: VenuesDouble, clock: ManualClock) -> VenuesDouble:
     """The double on that day at 21:03 UTC, with two stocks."""
     clock.now = (OPENED + 7 * HOUR_S + 1980) * 1000
     for symbol in ("NVDA", "AAPL"):
@@ -73,7 +73,7 @@ async def test_hours_lie_on_the_clock_so_a_day_begins_with_half_of_one(
 
 
 async def test_the_newest_quarter_of_an_hour_is_refused_and_left_out_by_default(
-    evening: VenuesDouble, client: httpx.AsyncClient, clock: Clock
+    evening: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     clock.now = (OPENED + 2 * HOUR_S) * 1000
     recent = {**DAY, "symbols": "NVDA", "end": "2026-09-30T15:16:00Z"}
@@ -120,7 +120,7 @@ async def test_a_renamed_stock_has_bars_under_its_new_symbol_alone(
 
 
 async def test_the_clock_tells_the_time_and_whether_the_exchange_is_open(
-    evening: VenuesDouble, client: httpx.AsyncClient, clock: Clock
+    evening: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     closed = (await client.get("/api.alpaca.markets/v2/clock")).json()
     assert closed["timestamp"] == "2026-09-30T21:03:00.000+00:00"

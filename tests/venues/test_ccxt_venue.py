@@ -10,7 +10,7 @@ import pytest
 from compute.bars import DAY_S, HOUR_S
 from compute.sources.ccxt_venue import CcxtVenue
 from compute.sources.venue import UnknownSymbolError, VenueError
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
 from tests.venues.exchanges import EXCHANGES, PERPETUALS, SYMBOLS
 from tests.venues.round_numbers import HOUR, bar, market
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize(
 
 
 @pytest.fixture
-async def opened(double: VenuesDouble, clock: Clock, tmp_path: Path) -> AsyncIterator[Open]:
+async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Open]:
     """Open clients of the double, without ccxt's pauses between requests."""
     async with AsyncExitStack() as closing:
 
@@ -99,7 +99,7 @@ async def test_settlements_of_every_hour_are_all_read(
 
 @every
 async def test_the_clock_is_the_venues_own(
-    double: VenuesDouble, opened: Open, clock: Clock, name: str
+    double: VenuesDouble, opened: Open, clock: ManualClock, name: str
 ) -> None:
     double.venue(name).skew_ms = 45_000
     if name == "hyperliquid":
@@ -109,7 +109,7 @@ async def test_the_clock_is_the_venues_own(
 
 @every
 async def test_lists_are_of_what_is_wanted_and_asked_once_a_day_over_restarts(
-    double: VenuesDouble, opened: Open, clock: Clock, name: str
+    double: VenuesDouble, opened: Open, clock: ManualClock, name: str
 ) -> None:
     venue, symbol = double.venue(name), SYMBOLS[name][0]
     venue.lists(symbol, market())
@@ -124,7 +124,7 @@ async def test_lists_are_of_what_is_wanted_and_asked_once_a_day_over_restarts(
 
 
 async def test_an_old_list_serves_while_the_venue_does_not_answer(
-    double: VenuesDouble, opened: Open, clock: Clock
+    double: VenuesDouble, opened: Open, clock: ManualClock
 ) -> None:
     venue = double.venue("binance")
     venue.lists("BTC/USDT", market())
@@ -168,7 +168,7 @@ async def test_a_kept_list_serves_those_alone_who_want_no_more(
 
 
 async def test_a_list_of_a_time_to_come_is_asked_for_again(
-    double: VenuesDouble, opened: Open, clock: Clock
+    double: VenuesDouble, opened: Open, clock: ManualClock
 ) -> None:
     double.venue("binance").lists("BTC/USDT", market())
     clock.now += DAY_S * 1000
@@ -179,7 +179,7 @@ async def test_a_list_of_a_time_to_come_is_asked_for_again(
 
 
 async def test_bars_of_what_was_not_listed_come_within_the_hour_of_its_return(
-    double: VenuesDouble, opened: Open, clock: Clock
+    double: VenuesDouble, opened: Open, clock: ManualClock
 ) -> None:
     client, span = opened("binance"), (HOUR - HOUR_S, HOUR)
     await client.listed()
@@ -250,7 +250,7 @@ async def test_a_venue_that_refuses_the_country_refuses_for_good(
 
 
 async def test_a_venue_that_hangs_is_given_up(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     venue = double.venue("binance")
     venue.misbehaves("hanging", times=None)

@@ -3,7 +3,7 @@
 import pytest
 
 from compute.bars import HOUR_S
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
 from tests.venues.exchanges import EXCHANGES, PERPETUALS, SYMBOLS, exchange_on
 from tests.venues.made import recorded_market
@@ -132,7 +132,7 @@ async def test_a_page_of_settlements_holds_what_the_venue_allows(
 
 @every
 async def test_server_time_is_the_clock_and_its_skew(
-    double: VenuesDouble, clock: Clock, name: str
+    double: VenuesDouble, clock: ManualClock, name: str
 ) -> None:
     venue = double.venue(name)
     async with exchange_on(double, name) as exchange:
@@ -179,7 +179,7 @@ async def test_requests_are_counted_and_weighed_as_the_venue_does(double: Venues
 
 @every
 async def test_recorded_bars_are_read_to_the_last_digit(
-    double: VenuesDouble, clock: Clock, name: str
+    double: VenuesDouble, clock: ManualClock, name: str
 ) -> None:
     symbol = SYMBOLS[name][0]
     recorded = double.venue(name).lists(symbol, recorded_market("DOGE", newest=60))

@@ -8,7 +8,7 @@ import pytest
 from compute.bars import HOUR_S
 from compute.schedule import market_ms
 from compute.sources.alpaca import SPACING_S
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
 from tests.venues.live import START, live
 from tests.venues.whole import FEW, listed, played
@@ -54,8 +54,8 @@ class Toll:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(market_ms(HOUR) + 1000 * 1000)
+def clock() -> ManualClock:
+    return ManualClock(market_ms(HOUR) + 1000 * 1000)
 
 
 def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
@@ -66,7 +66,7 @@ def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
 @pytest.mark.parametrize("tickers", [FEW, None], ids=["few", "whole universe"])
 @pytest.mark.prove
 async def test_an_hour_is_within_every_limit_and_two_minutes(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, tickers: tuple[str, ...] | None
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, tickers: tuple[str, ...] | None
 ) -> None:
     universe = played(tickers)
     await listed(double, universe, days=1)

@@ -14,7 +14,7 @@ from compute.indicators.registry import INDICATORS
 from compute.schedule import market_ms
 from compute.universe import Universe
 from store.market_rows import ChangeRow
-from tests.compute.scripted import Clock, Enough
+from tests.compute.scripted import AcceleratedClock, Enough
 from tests.venues.double import DIALECTS, VenuesDouble
 from tests.venues.live import PATIENCE, START, live
 from tests.venues.recording import Told, replay, written
@@ -39,15 +39,15 @@ class Size(NamedTuple):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(START + RUN_S + 300)
+def clock() -> AcceleratedClock:
+    return AcceleratedClock(START + RUN_S + 300)
 
 
 Late = set[tuple[int, str]]
 
 
 async def day(
-    double: VenuesDouble, clock: Clock, folder: Path, universe: Universe, size: Size
+    double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
 ) -> tuple[Told, Late]:
     """Start undisturbed, then run for some hours in which calls fail; return what was late when."""
     late: Late = set()
@@ -87,7 +87,7 @@ def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
     ids=["few", "whole universe, each call once", "whole universe, with patience"],
 )
 async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, size: Size
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
 ) -> None:
     universe = played(size.tickers)
     made = await listed(double, universe, size.history_days)

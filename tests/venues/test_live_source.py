@@ -23,7 +23,7 @@ from service.config.venues import opened_venues
 from serving.freshness import freshness
 from serving.snapshot_cache import computed_board
 from store.market_rows import ChangeRow
-from tests.serving import Clock
+from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
 from tests.venues.live import HISTORY_S, START, UNIVERSE, live, markets
 from tests.venues.market import Market
@@ -36,8 +36,8 @@ ALWAYS = ("BTC", "ETH", "OKB", "XAU")
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(market_ms(START) + 5000)
+def clock() -> ManualClock:
+    return ManualClock(market_ms(START) + 5000)
 
 
 def told(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
@@ -46,7 +46,7 @@ def told(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
 
 
 async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_from_then_on(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path) as one:
@@ -67,7 +67,7 @@ async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_fr
 
 
 async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path) as one:
@@ -79,7 +79,7 @@ async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
 
 
 async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     binance("unavailable", times=None)(double, {})
@@ -100,7 +100,7 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
 
 
 async def test_what_was_removed_before_anything_came_is_neither_late_nor_awaited(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     binance("unavailable", times=None)(double, {})
@@ -112,7 +112,7 @@ async def test_what_was_removed_before_anything_came_is_neither_late_nor_awaited
 
 
 async def test_nothing_is_served_before_history_is_whole(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path) as one:
@@ -131,7 +131,7 @@ async def test_nothing_is_served_before_history_is_whole(
 
 @pytest.mark.prove
 async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     end = START + 6 * HOUR_S
@@ -152,7 +152,7 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
 
 
 async def test_the_funding_of_a_history_is_asked_for_once(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path) as one:
@@ -201,7 +201,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("trouble", some_of(HARMLESS, 3))
 async def test_a_passing_trouble_leaves_no_trace(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, trouble: Trouble
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -226,7 +226,7 @@ LASTING = {
 
 @pytest.mark.parametrize("trouble", some_of(LASTING, 3))
 async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, trouble: Trouble
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -248,7 +248,7 @@ async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar
 
 
 async def test_requests_that_hang_are_given_up_and_lose_no_bar(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -265,7 +265,7 @@ async def test_requests_that_hang_are_given_up_and_lose_no_bar(
 
 
 async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     made["ETH"].withhold(OPENS)
@@ -279,7 +279,7 @@ async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
 
 
 async def test_a_forming_bar_is_never_used(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -293,7 +293,7 @@ async def test_a_forming_bar_is_never_used(
 
 
 async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_start(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     double.venue("binance").misbehaves("restricted", times=None)
@@ -307,7 +307,7 @@ async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_st
 
 
 async def test_an_asset_stays_where_its_stored_bars_are_from(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     double.venue("binance").misbehaves("restricted", times=None)
@@ -321,7 +321,7 @@ async def test_an_asset_stays_where_its_stored_bars_are_from(
 
 
 async def test_what_no_venue_lists_is_not_covered_and_never_late(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     double.venue("binance").delists("ETH/USDT")
@@ -335,7 +335,7 @@ async def test_what_no_venue_lists_is_not_covered_and_never_late(
 
 
 async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -350,7 +350,7 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
 async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it_is_back(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, is_corrected: bool
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, is_corrected: bool
 ) -> None:
     venue, made = double.venue("binance"), await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -392,7 +392,7 @@ def where(ticker: str, **fields: object) -> Universe:
 
 
 async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     first = START + 3 * HOUR_S
@@ -413,7 +413,7 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
 
 
 async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     settings, waiting = Settings(live_api_base=double.base_url), Waiting()
@@ -432,7 +432,7 @@ async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
 
 
 async def test_nothing_is_asked_while_a_session_is_closed(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double, days_after=5)
     saturday = midnight_s(np.datetime64("2026-10-03").item())
@@ -449,7 +449,7 @@ async def test_nothing_is_asked_while_a_session_is_closed(
 
 @pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
 async def test_a_wrong_clock_stops_computing_and_says_so(
-    double: VenuesDouble, clock: Clock, tmp_path: Path, skew_ms: int
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, skew_ms: int
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -463,7 +463,7 @@ async def test_a_wrong_clock_stops_computing_and_says_so(
 
 
 async def test_one_venue_with_a_wrong_clock_stops_nothing(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -474,7 +474,7 @@ async def test_one_venue_with_a_wrong_clock_stops_nothing(
 
 
 async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     bar = made["ETH"].page(2**40, OPENS, OPENS, 1)[0]
@@ -495,7 +495,7 @@ async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
 
 
 async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     made["ETH"].delay(OPENS, 2 * HOUR_S)
@@ -509,7 +509,7 @@ async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
 
 
 async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     double.venue("binance").delists("BTC/USDT:USDT")
@@ -521,7 +521,7 @@ async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
 
 
 async def test_rates_are_asked_for_anew_with_bars_that_were_late(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -535,7 +535,7 @@ async def test_rates_are_asked_for_anew_with_bars_that_were_late(
 
 
 async def test_nothing_is_computed_while_no_venue_answers(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await markets(double)
     async with live(double, clock, tmp_path, history_s=2 * DAY_S) as one:
@@ -550,7 +550,7 @@ async def test_nothing_is_computed_while_no_venue_answers(
 
 
 async def test_a_split_replaces_the_history_and_touches_no_published_row(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     first = START + 3 * HOUR_S
@@ -577,7 +577,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
 
 
 async def test_a_venue_that_begins_to_refuse_is_left_for_the_next_with_a_history_of_its_own(
-    double: VenuesDouble, clock: Clock, tmp_path: Path
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await markets(double)
     bars = [bar._replace(volume=2 * bar.volume) for bar in made["BTC"].bars()]

@@ -6,12 +6,13 @@ How it talks is its dialect's, one file a venue.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from schemas.clock import Clock
 from tests.venues.market import EVER, Market
 
 Kind = Literal[
@@ -125,7 +126,7 @@ class Venue:
     `failed` counts the calls that `fails` has chosen.
     """
 
-    def __init__(self, dialect: Dialect, clock: Callable[[], int]) -> None:
+    def __init__(self, dialect: Dialect, clock: Clock) -> None:
         self.dialect = dialect
         self.skew_ms = 0
         self.requests: list[Asked] = []

@@ -9,7 +9,7 @@ import pytest
 
 from access.billing.sandbox import LIFETIME_MS
 from tests.access.selling import HeldBilling
-from tests.serving import Clock, Served, coverage, serving
+from tests.serving import ManualClock, Served, coverage, serving
 from tests.web.page import Page, is_page
 
 pytestmark = pytest.mark.clause("sales")
@@ -152,7 +152,7 @@ async def test_what_a_buyer_wrote_is_shown_as_text(served: Served) -> None:
 
 @pytest.fixture
 async def selling_by_stripe(tmp_path: Path) -> AsyncIterator[Served]:
-    billing = HeldBilling(Clock(), name="stripe")
+    billing = HeldBilling(ManualClock(), name="stripe")
     async with serving(tmp_path, coverage(), provider=billing) as served:
         yield served
 
@@ -178,7 +178,7 @@ async def test_each_provider_has_its_own_pages_alone(
     assert (await served.client.get("/checkout/paid")).status_code == 404
     folder = tmp_path / "other"
     folder.mkdir()
-    async with serving(folder, provider=HeldBilling(Clock(), name="stripe")) as other:
+    async with serving(folder, provider=HeldBilling(ManualClock(), name="stripe")) as other:
         path = httpx.URL(checkout_url).path
         assert (await other.client.get(path)).status_code == 404
         assert (await other.client.post(path, content="action=pay")).status_code == 404
