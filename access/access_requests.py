@@ -1,6 +1,6 @@
 """Requests for terms of their own, which a human answers by e-mail."""
 
-from access.email_address import checked_email
+from access.email_address import parse_contact_email
 from access.throttle import Throttle
 from schemas.clock import Clock
 from schemas.purchase import AccessRequestBody, AccessRequestResponse
@@ -17,19 +17,19 @@ class AccessRequests:
         throttle: Throttle,
         clock: Clock,
         *,
-        takes_special_use_email: bool,
+        accepts_special_use_email: bool,
     ) -> None:
         self._store = store
         self._throttle = throttle
         self._clock = clock
-        self._takes_special_use_email = takes_special_use_email
+        self._accepts_special_use_email = accepts_special_use_email
 
-    async def put(self, body: AccessRequestBody, address: str) -> AccessRequestResponse:
+    async def submit_request(self, body: AccessRequestBody, address: str) -> AccessRequestResponse:
         """Take a request from a client address; one of the same e-mail address is replaced."""
-        email = checked_email(
-            body.contact_email, takes_special_use=self._takes_special_use_email
+        email = parse_contact_email(
+            body.contact_email, accepts_special_use=self._accepts_special_use_email
         ).lower()
-        await self._throttle.attempt(address)
+        await self._throttle.take_attempt(address)
         now = self._clock()
         request = AccessRequestRow(
             contact_email=email,

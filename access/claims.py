@@ -2,15 +2,15 @@
 
 import asyncio
 
-from access.billing.provider import Ended, Paid, Payment, Provider
-from access.keys import hash_key, new_key
-from access.single_flight_cache import Asked, word_of
+from access.billing.provider import FailedPayment, Payment, Provider, SettledPayment
+from access.keys import generate_key, hash_key
+from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.clock import Clock
 from store.access_protocol import AccessStore
-from store.access_rows import ClaimRow, MembershipRow, mailbox
+from store.access_rows import ClaimRow, MembershipRow, normalize_email
 
 # Of how many checkouts of a mailbox the processor is asked, newest first.
-MOST_ASKED = 5
+MAX_CLAIMS_CHECKED = 5
 
 
 class Claims:
@@ -24,13 +24,13 @@ class Claims:
         self._store = store
         self._provider = provider
         self._clock = clock
-        self._words = Asked[Payment](clock, self._holds_ms)
+        self._payments = SingleFlightCache[Payment](clock, self._get_ttl_ms)
 
-    async def word(self, claim: ClaimRow) -> Payment:
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the processor's word on a claim; ApiError 503 where it cannot be asked."""
-        return await self._words.answer(claim.id, lambda: self._ask(claim))
+        return await self._payments.get(claim.id, lambda: self._query_provider(claim))
 
-    async def paid_by(self, email: str) -> list[tuple[ClaimRow, Paid]]:
+    async def list_unredeemed(self, email: str) -> list[tuple[ClaimRow, SettledPayment]]:
         """Return what a mailbox paid for and nobody redeemed, newest first.
 
         Whose it is the processor says, not who began the checkout. ApiError 503 as `word`.
@@ -38,36 +38,39 @@ class Claims:
         mode = self._provider.mode
         if mode is None:
             return []
-        begun = await self._store.claims_of(email, self._provider.name, mode, MOST_ASKED)
-        said = await asyncio.gather(*(self.word(claim) for claim in begun))
+        claims = await self._store.list_unredeemed_claims(
+            email, self._provider.name, mode, MAX_CLAIMS_CHECKED
+        )
+        payments = await asyncio.gather(*(self.fetch_payment(claim) for claim in claims))
         return [
             (claim, payment)
-            for claim, payment in zip(begun, said, strict=True)
-            if isinstance(payment, Paid) and mailbox(payment.contact_email) == mailbox(email)
+            for claim, payment in zip(claims, payments, strict=True)
+            if isinstance(payment, SettledPayment)
+            and normalize_email(payment.contact_email) == normalize_email(email)
         ]
 
-    async def redeem(self, claim: ClaimRow, paid: Paid) -> str | None:
+    async def redeem(self, claim: ClaimRow, payment: SettledPayment) -> str | None:
         """Make the one key of a paid claim and return it; None where it was redeemed before."""
-        api_key, now = new_key(), self._clock()
+        api_key, now = generate_key(), self._clock()
         member = MembershipRow(
             provider=claim.provider,
             mode=claim.mode,
-            subscription=paid.subscription,
-            customer=paid.customer,
-            contact_email=paid.contact_email,
+            subscription=payment.subscription,
+            customer=payment.customer,
+            contact_email=payment.contact_email,
             billing=claim.billing,
             created_at=now,
         )
-        if not await self._store.redeem(claim, member, hash_key(api_key), now):
+        if not await self._store.redeem_claim(claim, member, hash_key(api_key), now):
             return None
         return api_key
 
-    async def _ask(self, claim: ClaimRow) -> Payment:
+    async def _query_provider(self, claim: ClaimRow) -> Payment:
         provider = self._provider
-        begun_with = (claim.provider, claim.mode)
-        if provider.mode is not None and begun_with != (provider.name, provider.mode):
-            return Ended(f"was begun in {claim.mode} mode with another payment processor")
-        return await word_of(provider.payment(claim))
+        origin = (claim.provider, claim.mode)
+        if provider.mode is not None and origin != (provider.name, provider.mode):
+            return FailedPayment(f"was begun in {claim.mode} mode with another payment processor")
+        return await call_provider(provider.fetch_payment(claim))
 
-    def _holds_ms(self, said: Payment) -> int:
-        return 0 if isinstance(said, Paid) else self._provider.pending_holds_ms
+    def _get_ttl_ms(self, payment: Payment) -> int:
+        return 0 if isinstance(payment, SettledPayment) else self._provider.pending_ttl_ms

@@ -2,35 +2,35 @@
 
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 
 # Stands behind a special-use domain while the library looks at the rest of the address.
-ORDINARY = ".example"
+ORDINARY_SUFFIX = ".example"
 
 
-def checked_email(text: str, *, takes_special_use: bool) -> str:
+def parse_contact_email(text: str, *, accepts_special_use: bool) -> str:
     """Return an address in its normal form; ApiError 400 where it is none."""
     try:
-        return normal_email(text, takes_special_use=takes_special_use)
+        return normalize_email(text, accepts_special_use=accepts_special_use)
     except ValueError as error:
-        raise invalid_parameter(f"contact_email: {error}") from None
+        raise invalid_parameter_error(f"contact_email: {error}") from None
 
 
-def normal_email(text: str, *, takes_special_use: bool) -> str:
+def normalize_email(text: str, *, accepts_special_use: bool) -> str:
     """Return an address in its normal form; ValueError says why it is none.
 
     Special-use domains (localhost, .test, .invalid and their like) reach nobody: they are taken
     only where no real money and no real mail is meant.
     """
-    suffix = ORDINARY if takes_special_use and _is_special_use(text) else ""
+    suffix = ORDINARY_SUFFIX if accepts_special_use and _is_special_use(text) else ""
     try:
-        checked = validate_email(text + suffix, check_deliverability=False, strict=True)
+        validated = validate_email(text + suffix, check_deliverability=False, strict=True)
     except EmailNotValidError as error:
         raise ValueError(
             f"is no e-mail address ({str(error).rstrip('.')}); accepted: one address such as "
             "agent@example.com."
         ) from None
-    return checked.normalized.removesuffix(suffix)
+    return validated.normalized.removesuffix(suffix)
 
 
 def _is_special_use(text: str) -> bool:

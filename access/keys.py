@@ -9,12 +9,12 @@ from schemas.errors import ApiError
 from store.access_protocol import AccessStore
 from store.access_rows import KeyRow
 
-MAX_LABEL = 120
+MAX_LABEL_CHARS = 120
 
-_API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
-_BEARER = re.compile(f"Bearer ({_API_KEY.pattern})", re.ASCII)
-SEND = "Send it as `Authorization: Bearer <API_KEY>`."
-BUY = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
+_API_KEY_PATTERN = re.compile(r"ek_[A-Za-z0-9_-]{43}", re.ASCII)
+_BEARER_PATTERN = re.compile(f"Bearer ({_API_KEY_PATTERN.pattern})", re.ASCII)
+SEND_KEY_HINT = "Send it as `Authorization: Bearer <API_KEY>`."
+BUY_KEY_HINT = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/v1/access/claim."
 
 
 def hash_key(api_key: str) -> bytes:
@@ -22,17 +22,17 @@ def hash_key(api_key: str) -> bytes:
     return sha256(api_key.encode()).digest()
 
 
-def new_key() -> str:
+def generate_key() -> str:
     """Return a fresh key: `ek_` and 32 random bytes."""
     return f"ek_{secrets.token_urlsafe(32)}"
 
 
-def is_label(text: str) -> bool:
+def is_valid_label(text: str) -> bool:
     """Tell whether a key may have this label: 1 to MAX_LABEL printable characters."""
-    return 1 <= len(text) <= MAX_LABEL and text.isprintable()
+    return 1 <= len(text) <= MAX_LABEL_CHARS and text.isprintable()
 
 
-class Keys:
+class OperatorKeys:
     """The operator's hand on the keys of one access store; `clock` tells epoch milliseconds."""
 
     def __init__(self, store: AccessStore, clock: Clock) -> None:
@@ -41,9 +41,9 @@ class Keys:
 
     async def create(self, label: str) -> str:
         """Make a key and return it, the only time it is shown; ValueError for a bad label."""
-        if not is_label(label):
-            raise ValueError(f"a label has 1 to {MAX_LABEL} printable characters")
-        api_key = new_key()
+        if not is_valid_label(label):
+            raise ValueError(f"a label has 1 to {MAX_LABEL_CHARS} printable characters")
+        api_key = generate_key()
         await self._store.create_key(hash_key(api_key), label, self._clock())
         return api_key
 
@@ -56,51 +56,59 @@ class Keys:
         return await self._store.list_keys()
 
 
-def sent_key(authorization: str | None, x_api_key: str | None) -> str:
+def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
     """Return the well-formed key that the two headers agree on; ApiError where there is none."""
-    sent = []
+    keys = []
     if authorization is not None:
-        sent.append(_bearer_key(authorization))
+        keys.append(_parse_bearer(authorization))
     if x_api_key is not None:
-        sent.append(_well_formed(x_api_key.strip()))
-    if not sent:
-        raise ApiError("missing_key", f"This call needs an API key. {SEND} {BUY}", 401)
-    if sent[0] != sent[-1]:
-        raise invalid_key("Authorization and X-Api-Key carry different keys: send one of them.")
-    return sent[0]
+        keys.append(_check_key_format(x_api_key.strip()))
+    if not keys:
+        raise ApiError(
+            "missing_key", f"This call needs an API key. {SEND_KEY_HINT} {BUY_KEY_HINT}", 401
+        )
+    if keys[0] != keys[-1]:
+        raise invalid_key_error(
+            "Authorization and X-Api-Key carry different keys: send one of them."
+        )
+    return keys[0]
 
 
-def _bearer_key(authorization: str) -> str:
-    if (plain := _BEARER.fullmatch(authorization)) is not None:
-        return plain[1]
+def _parse_bearer(authorization: str) -> str:
+    if (match := _BEARER_PATTERN.fullmatch(authorization)) is not None:
+        return match[1]
     scheme, _, value = authorization.strip().partition(" ")
-    _refuse_unexpanded(authorization)
+    _reject_unexpanded(authorization)
     if scheme.lower() != "bearer":
-        raise invalid_key(f"The Authorization header is not of the scheme Bearer. {SEND} {BUY}")
-    return _well_formed(value.strip())
+        raise invalid_key_error(
+            f"The Authorization header is not of the scheme Bearer. {SEND_KEY_HINT} {BUY_KEY_HINT}"
+        )
+    return _check_key_format(value.strip())
 
 
-def _well_formed(value: str) -> str:
-    _refuse_unexpanded(value)
+def _check_key_format(value: str) -> str:
+    _reject_unexpanded(value)
     if not value:
-        raise invalid_key(f"The header that should carry the API key is empty. {SEND} {BUY}")
-    if not _API_KEY.fullmatch(value):
-        raise invalid_key(
+        raise invalid_key_error(
+            f"The header that should carry the API key is empty. {SEND_KEY_HINT} {BUY_KEY_HINT}"
+        )
+    if not _API_KEY_PATTERN.fullmatch(value):
+        raise invalid_key_error(
             "The API key is malformed: a key is ek_ and 43 letters, digits, - or _. "
-            f"Check that it was copied whole. {BUY}"
+            f"Check that it was copied whole. {BUY_KEY_HINT}"
         )
     return value
 
 
-def _refuse_unexpanded(value: str) -> None:
+def _reject_unexpanded(value: str) -> None:
     if "${" in value:
-        raise invalid_key(
+        raise invalid_key_error(
             "The client sent the text ${SIGNALS_API_KEY} unexpanded instead of a key: set the "
             "environment variable SIGNALS_API_KEY where the client starts, then restart it. "
-            f"{BUY}"
+            f"{BUY_KEY_HINT}"
         )
 
 
-def invalid_key(message: str) -> ApiError:
+def invalid_key_error(message: str) -> ApiError:
     """Return the refusal of a key that is none."""
     return ApiError("invalid_key", message, 401)

@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from access.billing.provider import BillingError, Provider
-from access.memberships import end_if_over
+from access.memberships import revoke_if_ended
 from schemas.clock import Clock
-from schemas.errors import failure_facts
+from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
-from store.access_rows import Horizons
+from store.access_rows import RetentionCutoffs
 
-STEP_S = 30.0
+SLEEP_STEP_S = 30.0
 RETRY_MS = 3_600_000
 
 log = structlog.get_logger("upkeep")
 
 
-class Upkeep:
+class MaintenanceJob:
     """Makes a round at once, then one each UTC day; a round that fails is made again in an hour."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Upkeep:
         self._provider = provider
         self._clock = clock
         self._sleep = sleep
-        self._done_day = -1
+        self._last_done_day = -1
         self._failed_at: int | None = None
 
     async def run(self) -> None:
@@ -45,49 +45,51 @@ class Upkeep:
         while True:
             now = self._clock()
             if self._is_due(now):
-                await self._round(now)
-            await self._sleep(STEP_S)
+                await self._run_round(now)
+            await self._sleep(SLEEP_STEP_S)
 
     def _is_due(self, now: int) -> bool:
-        if now // DAY_MS == self._done_day:
+        if now // DAY_MS == self._last_done_day:
             return False
         return self._failed_at is None or not 0 <= now - self._failed_at < RETRY_MS
 
-    async def _round(self, now: int) -> None:
+    async def _run_round(self, now: int) -> None:
         try:
-            pruned = await self._store.prune(horizons(now))
-            unasked = await self._reconcile()
+            pruned = await self._store.prune(compute_cutoffs(now))
+            unreached = await self._reconcile()
         except Exception as error:
-            log.error("upkeep_failed", **failure_facts(error))
+            log.error("upkeep_failed", **describe_failure(error))
             self._failed_at = self._clock()
             return
-        log.info("upkeep", pruned=pruned, unasked=unasked)
-        self._failed_at = self._clock() if unasked else None
-        if not unasked:
-            self._done_day = now // DAY_MS
+        log.info("upkeep", pruned=pruned, unasked=unreached)
+        self._failed_at = self._clock() if unreached else None
+        if not unreached:
+            self._last_done_day = now // DAY_MS
 
     async def _reconcile(self) -> int:
         """End what is over, whatever message was missed; return how many could not be asked for."""
-        unasked = 0
-        for member in await self._store.memberships(self._provider.name):
+        unreached = 0
+        for member in await self._store.list_active_memberships(self._provider.name):
             if member.mode != self._provider.mode:
                 continue
             try:
-                await end_if_over(self._store, self._provider, member, self._clock())
+                await revoke_if_ended(self._store, self._provider, member, self._clock())
             except Exception as error:
-                unasked += 1
+                unreached += 1
                 facts = (
-                    {"why": str(error)} if isinstance(error, BillingError) else failure_facts(error)
+                    {"why": str(error)}
+                    if isinstance(error, BillingError)
+                    else describe_failure(error)
                 )
                 log.error("reconcile_failed", subscription=member.subscription, **facts)
-        return unasked
+        return unreached
 
 
-def horizons(now: int) -> Horizons:
+def compute_cutoffs(now: int) -> RetentionCutoffs:
     """Return before which times the access store's rows are no longer needed; epoch ms."""
-    return Horizons(
+    return RetentionCutoffs(
         usage=now - 400 * DAY_MS,
-        unredeemed=now - 90 * DAY_MS,
+        unredeemed_claims=now - 90 * DAY_MS,
         events=now - 30 * DAY_MS,
         attempts=now - DAY_MS,
         sign_ins=now,

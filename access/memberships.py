@@ -9,14 +9,14 @@ from store.access_rows import MembershipRow
 log = structlog.get_logger("billing")
 
 
-async def end_if_over(
+async def revoke_if_ended(
     store: AccessStore, provider: Provider, member: MembershipRow, now: int
 ) -> None:
     """Revoke a membership's keys where the processor says that it is over; `now` is epoch ms.
 
     BillingError where it cannot be asked. What is over stays so, whatever is said later.
     """
-    why = (await provider.standing(member)).over
-    if why is not None:
-        keys = await store.end_membership(member, now, why)
-        log.info("membership_ended", subscription=member.subscription, why=why, keys=keys)
+    reason = (await provider.fetch_status(member)).ended_reason
+    if reason is not None:
+        keys = await store.end_membership(member, now, reason)
+        log.info("membership_ended", subscription=member.subscription, why=reason, keys=keys)

@@ -1,13 +1,13 @@
 """The one plan, what it costs, and how an agent buys it."""
 
 from schemas.errors import HowToGetAccess
-from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
+from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
 from schemas.vocabulary import Billing
 
-PRICE_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
+PRICES_USD: dict[Billing, int] = {"monthly": 129, "yearly": 1199}
 
 
-def how_to_get_access(base_url: str) -> HowToGetAccess:
+def describe_purchase(base_url: str) -> HowToGetAccess:
     """Return the purchase flow and its prices, with absolute addresses."""
     base = base_url.rstrip("/")
     return HowToGetAccess(
@@ -16,9 +16,9 @@ def how_to_get_access(base_url: str) -> HowToGetAccess:
             "checkout_url and a one-time claim_token.",
             "Pay at checkout_url.",
             f"POST {base}/api/v1/access/claim with the claim_token: returns api_key once; "
-            f"while status is pending, retry every {CLAIM_EVERY_S} seconds for up to "
-            f"{CLAIM_FOR_S // 60} minutes.",
+            f"while status is pending, retry every {CLAIM_POLL_INTERVAL_S} seconds for up to "
+            f"{CLAIM_POLL_DURATION_S // 60} minutes.",
         ],
         plan="premium",
-        price_usd=dict(PRICE_USD),
+        price_usd=dict(PRICES_USD),
     )

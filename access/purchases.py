@@ -3,17 +3,17 @@
 import secrets
 from hashlib import sha256
 
-from access.billing.provider import Ended, Order, Paid, Provider
+from access.billing.provider import FailedPayment, Order, Provider, SettledPayment
 from access.claims import Claims
-from access.email_address import checked_email
-from access.plan import PRICE_USD
-from access.single_flight_cache import word_of
+from access.email_address import parse_contact_email
+from access.plan import PRICES_USD
+from access.single_flight_cache import call_provider
 from access.throttle import Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.purchase import (
-    CLAIM_EVERY_S,
-    CLAIM_FOR_S,
+    CLAIM_POLL_DURATION_S,
+    CLAIM_POLL_INTERVAL_S,
     ActiveClaim,
     CheckoutBody,
     CheckoutResponse,
@@ -23,11 +23,11 @@ from schemas.purchase import (
     PendingClaim,
     Plan,
 )
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow
 
-Claimed = ActiveClaim | PendingClaim
+ClaimResult = ActiveClaim | PendingClaim
 
 
 class Purchases:
@@ -49,18 +49,18 @@ class Purchases:
         self._claims = claims
         self._throttle = throttle
         self._clock = clock
-        self._api = f"{base_url}/api/v1"
-        self._dashboard = f"{base_url}/settings/api-access"
+        self._api_url = f"{base_url}/api/v1"
+        self._dashboard_url = f"{base_url}/settings/api-access"
         self._daily_limit = daily_limit
 
-    async def checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
+    async def create_checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
         """Open a checkout for a client address; its token is stored as a hash alone."""
-        email = checked_email(
-            body.contact_email, takes_special_use=self._provider.takes_special_use_email
+        email = parse_contact_email(
+            body.contact_email, accepts_special_use=self._provider.accepts_special_use_email
         )
-        await self._throttle.attempt(address)
+        await self._throttle.take_attempt(address)
         order = Order(secrets.token_hex(16), email, body.billing, body.agent_name)
-        session = await word_of(self._provider.open_session(order))
+        session = await call_provider(self._provider.open_session(order))
         mode = self._provider.mode
         assert mode is not None, "a provider that opens sessions has a mode"
         claim_token = f"ct_{secrets.token_urlsafe(32)}"
@@ -83,37 +83,39 @@ class Purchases:
             mode=mode,
             checkout_url=session.url,
             claim_token=claim_token,
-            plan=Plan(tier="premium", billing=order.billing, amount_usd=PRICE_USD[order.billing]),
+            plan=Plan(tier="premium", billing=order.billing, amount_usd=PRICES_USD[order.billing]),
             next_step=NextStep(
-                call=f"POST {self._api}/access/claim",
+                call=f"POST {self._api_url}/access/claim",
                 body_field="claim_token",
-                every_seconds=CLAIM_EVERY_S,
-                for_seconds=CLAIM_FOR_S,
-                expires_at=instant(session.expires_at),
+                every_seconds=CLAIM_POLL_INTERVAL_S,
+                for_seconds=CLAIM_POLL_DURATION_S,
+                expires_at=format_instant(session.expires_at),
             ),
         )
 
-    async def claim(self, body: ClaimBody, address: str) -> Claimed:
+    async def claim(self, body: ClaimBody, address: str) -> ClaimResult:
         """Turn a paid token into its one key; ApiError 404 or 409 where none comes of it.
 
         Of those who wait for the processor's word, the first that is still there gets the key.
         """
         claim = await self._store.find_claim(_hash_token(body.claim_token))
         if claim is None:
-            raise self._no_key("no checkout has this token. Check that it was copied whole, or")
+            raise self._no_key_error(
+                "no checkout has this token. Check that it was copied whole, or"
+            )
         if claim.redeemed_at is not None:
-            raise self._redeemed()
-        payment = await self._claims.word(claim)
-        if isinstance(payment, Paid):
+            raise self._already_redeemed_error()
+        payment = await self._claims.fetch_payment(claim)
+        if isinstance(payment, SettledPayment):
             return await self._redeem(claim, payment)
-        if isinstance(payment, Ended):
-            raise self._no_key(f"this checkout {payment.why}, so no key comes of it:")
-        return self._pending()
+        if isinstance(payment, FailedPayment):
+            raise self._no_key_error(f"this checkout {payment.reason}, so no key comes of it:")
+        return self._build_pending()
 
-    async def _redeem(self, claim: ClaimRow, paid: Paid) -> ActiveClaim:
-        api_key = await self._claims.redeem(claim, paid)
+    async def _redeem(self, claim: ClaimRow, payment: SettledPayment) -> ActiveClaim:
+        api_key = await self._claims.redeem(claim, payment)
         if api_key is None:
-            raise self._redeemed()
+            raise self._already_redeemed_error()
         return ActiveClaim(
             status="active",
             mode=claim.mode,
@@ -122,33 +124,33 @@ class Purchases:
                 header="Authorization: Bearer <API_KEY>",
                 daily_limit=self._daily_limit,
                 quota_resets="00:00 UTC",
-                start_here=f"Register the MCP server {self._api}/mcp and call signals_get_state "
-                f"with a ticker, or GET {self._api}/state?ticker=BTC",
+                start_here=f"Register the MCP server {self._api_url}/mcp and call signals_get_state "
+                f"with a ticker, or GET {self._api_url}/state?ticker=BTC",
             ),
             store_this="Store api_key now: it is shown this once and cannot be recovered. Whoever "
-            f"paid makes others at {self._dashboard}.",
-            docs=self._api,
-            catalog=f"{self._api}/catalog",
+            f"paid makes others at {self._dashboard_url}.",
+            docs=self._api_url,
+            catalog=f"{self._api_url}/catalog",
         )
 
-    def _pending(self) -> PendingClaim:
+    def _build_pending(self) -> PendingClaim:
         return PendingClaim(
             status="pending",
             mode=self._provider.mode,
             message="The payment has not settled. Pay at checkout_url, then claim again: every "
-            f"{CLAIM_EVERY_S} seconds, for up to {CLAIM_FOR_S // 60} minutes.",
-            retry_after_seconds=CLAIM_EVERY_S,
+            f"{CLAIM_POLL_INTERVAL_S} seconds, for up to {CLAIM_POLL_DURATION_S // 60} minutes.",
+            retry_after_seconds=CLAIM_POLL_INTERVAL_S,
         )
 
-    def _no_key(self, why: str) -> ApiError:
-        message = f"claim_token: {why} start anew with POST {self._api}/access/checkout."
+    def _no_key_error(self, reason: str) -> ApiError:
+        message = f"claim_token: {reason} start anew with POST {self._api_url}/access/checkout."
         return ApiError("invalid_parameter", message, 404)
 
-    def _redeemed(self) -> ApiError:
+    def _already_redeemed_error(self) -> ApiError:
         return ApiError(
             "invalid_parameter",
             "claim_token: was already redeemed; its key was shown once and is not recoverable. "
-            f"Whoever paid makes another at {self._dashboard}, without a second purchase.",
+            f"Whoever paid makes another at {self._dashboard_url}, without a second purchase.",
             409,
         )
 

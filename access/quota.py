@@ -5,32 +5,32 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from access.keys import BUY, hash_key, invalid_key, sent_key
+from access.keys import BUY_KEY_HINT, hash_key, invalid_key_error, read_key_headers
 from schemas.clock import Clock
 from schemas.errors import ApiError
-from schemas.usage import Allowance
-from schemas.vocabulary import DAY_MS, Instant, Mode, instant
-from store.access_protocol import MOST_GROUPS, AccessStore
+from schemas.usage import QuotaUsage
+from schemas.vocabulary import DAY_MS, Instant, Mode, format_instant
+from store.access_protocol import MAX_CALL_GROUPS, AccessStore
 from store.access_rows import CallGroup, CountedGroup
 
-MOST_TURNS = 4
+MAX_LOOP_TURNS = 4
 
 
-class Admitted(NamedTuple):
+class Caller(NamedTuple):
     """Whose call was let in, and what it left of the day's quota."""
 
     label: str | None
-    quota: Allowance
+    quota: QuotaUsage
 
 
-class Waiting(NamedTuple):
+class PendingBatch(NamedTuple):
     """Calls of one key and day that wait together: what each is to learn, and since when."""
 
-    calls: list["asyncio.Future[CountedGroup]"]
-    times: list[int]
+    futures: list["asyncio.Future[CountedGroup]"]
+    arrival_times: list[int]
 
 
-class Admissions:
+class QuotaGuard:
     """Decides calls on one access store; `mode` is the server's, `clock` tells epoch ms.
 
     Calls that arrive turn upon turn of the event loop, or while others are being written, wait and
@@ -44,37 +44,39 @@ class Admissions:
         self._clock = clock
         self._mode = mode
         self._daily_limit = daily_limit
-        self._waiting: dict[tuple[bytes, int], Waiting] = {}
-        self._arrived = 0
-        self._flushing: asyncio.Task[None] | None = None
+        self._pending: dict[tuple[bytes, int], PendingBatch] = {}
+        self._arrival_count = 0
+        self._flush_task: asyncio.Task[None] | None = None
 
-    async def admit(
-        self, authorization: str | None, x_api_key: str | None, *, even_spent: bool = False
-    ) -> Admitted:
+    async def authorize(
+        self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
+    ) -> Caller:
         """Count a call of the key that two headers carry and let it in; ApiError says why not.
 
         With `even_spent` a key is let in that has no call left. StoreError where nothing can be
         counted. Looking a hash up tells at most how much of a SHA-256 matched, from which nobody
         can steer towards a key, so it needs no constant-time comparison.
         """
-        key_hash, now = hash_key(sent_key(authorization, x_api_key)), self._clock()
-        counted = await self._counted(key_hash, now)
-        if counted.verdict == "unknown":
-            raise invalid_key(f"The API key is unknown: check that it was copied whole. {BUY}")
-        limit, used = self._daily_limit, counted.used
-        quota = Allowance(limit, used, max(limit - used, 0), _reset(now // DAY_MS))
-        if counted.verdict == "counted" or (counted.verdict == "spent" and even_spent):
-            return Admitted(counted.label, quota)
-        raise self._refusal(now, counted, quota)
+        key_hash, now = hash_key(read_key_headers(authorization, x_api_key)), self._clock()
+        decision = await self._enqueue(key_hash, now)
+        if decision.verdict == "unknown":
+            raise invalid_key_error(
+                f"The API key is unknown: check that it was copied whole. {BUY_KEY_HINT}"
+            )
+        limit, used = self._daily_limit, decision.used
+        quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
+        if decision.verdict == "counted" or (decision.verdict == "spent" and allow_over_quota):
+            return Caller(decision.label, quota)
+        raise self._build_refusal(now, decision, quota)
 
-    def _refusal(self, now: int, counted: CountedGroup, quota: Allowance) -> ApiError:
-        if counted.verdict == "revoked":
-            message = f"This API key was revoked and stays so: use another key. {BUY}"
+    def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:
+        if decision.verdict == "revoked":
+            message = f"This API key was revoked and stays so: use another key. {BUY_KEY_HINT}"
             return ApiError("revoked_key", message, 403, quota=quota)
-        if counted.verdict == "wrong_mode":
+        if decision.verdict == "wrong_mode":
             message = (
-                f"This API key was bought in {counted.mode} mode and works in that mode alone; "
-                f"this server bills in {self._mode} mode. {BUY}"
+                f"This API key was bought in {decision.mode} mode and works in that mode alone; "
+                f"this server bills in {self._mode} mode. {BUY_KEY_HINT}"
             )
             return ApiError("not_provisioned", message, 403, quota=quota)
         retry_after_s = -(-(DAY_MS - now % DAY_MS) // 1000)
@@ -84,65 +86,71 @@ class Admissions:
         )
         return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
 
-    def _counted(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
+    def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
         """Return what a call will be told: its own count, or the verdict on it."""
-        place = (key_hash, now // DAY_MS)
-        waiting = self._waiting.get(place)
-        if waiting is None:
-            waiting = self._waiting[place] = Waiting([], [])
-        counted: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
-        waiting.calls.append(counted)
-        waiting.times.append(now)
-        self._arrived += 1
-        if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
-        return counted
+        key = (key_hash, now // DAY_MS)
+        batch = self._pending.get(key)
+        if batch is None:
+            batch = self._pending[key] = PendingBatch([], [])
+        future: asyncio.Future[CountedGroup] = asyncio.get_running_loop().create_future()
+        batch.futures.append(future)
+        batch.arrival_times.append(now)
+        self._arrival_count += 1
+        if self._flush_task is None:
+            self._flush_task = asyncio.create_task(self._flush())
+        return future
 
     async def _flush(self) -> None:
         """Write what waits until nothing does."""
         try:
-            while self._waiting:
-                await self._gathered()
-                places = list(self._waiting)[:MOST_GROUPS]
-                await self._write({place: self._waiting.pop(place) for place in places})
+            while self._pending:
+                await self._coalesce()
+                keys = list(self._pending)[:MAX_CALL_GROUPS]
+                await self._write({key: self._pending.pop(key) for key in keys})
         finally:
-            self._flushing = None
+            self._flush_task = None
 
-    async def _gathered(self) -> None:
+    async def _coalesce(self) -> None:
         """Wait for a turn of the loop that brings no call, for a commit costs as much as six."""
-        for _ in range(MOST_TURNS):
-            arrived = self._arrived
+        for _ in range(MAX_LOOP_TURNS):
+            count_before = self._arrival_count
             await asyncio.sleep(0)
-            if self._arrived == arrived:
+            if self._arrival_count == count_before:
                 return
 
-    async def _write(self, waiting: Mapping[tuple[bytes, int], Waiting]) -> None:
+    async def _write(self, batches: Mapping[tuple[bytes, int], PendingBatch]) -> None:
         groups = [
-            CallGroup(*place, len(asked.calls), max(asked.times))
-            for place, asked in waiting.items()
+            CallGroup(*key, len(batch.futures), max(batch.arrival_times))
+            for key, batch in batches.items()
         ]
         try:
-            decided = await self._store.count(groups, self._mode, self._daily_limit)
+            decisions = await self._store.count_calls(groups, self._mode, self._daily_limit)
         except Exception as error:
-            for asked in waiting.values():
-                for call in asked.calls:
+            for batch in batches.values():
+                for call in batch.futures:
                     if not call.done():
                         call.set_exception(error)
             return
-        for asked, group in zip(waiting.values(), decided, strict=True):
-            _tell(asked.calls, group)
+        for batch, group in zip(batches.values(), decisions, strict=True):
+            _resolve_futures(batch.futures, group)
 
 
-def _tell(calls: Sequence["asyncio.Future[CountedGroup]"], group: CountedGroup) -> None:
+def _resolve_futures(
+    futures: Sequence["asyncio.Future[CountedGroup]"], group: CountedGroup
+) -> None:
     """Tell the first calls of a group their counts, in their order, and the rest why not."""
-    first = group.used - group.counted + 1
-    for number, call in enumerate(calls):
-        if not call.done():
+    first_count = group.used - group.counted + 1
+    for number, future in enumerate(futures):
+        if not future.done():
             is_counted = number < group.counted
-            own = CountedGroup(1, "counted", first + number, group.label) if is_counted else group
-            call.set_result(own)
+            outcome = (
+                CountedGroup(1, "counted", first_count + number, group.label)
+                if is_counted
+                else group
+            )
+            future.set_result(outcome)
 
 
 @lru_cache(maxsize=2)
-def _reset(day: int) -> Instant:
-    return instant((day + 1) * DAY_MS)
+def _format_reset(day: int) -> Instant:
+    return format_instant((day + 1) * DAY_MS)

@@ -11,21 +11,21 @@ import structlog
 
 from access.billing.provider import Provider
 from access.claims import Claims
-from access.email_address import checked_email
-from access.mail.mailer import Mailer, MailError, mail_to
+from access.email_address import parse_contact_email
+from access.mail.mailer import Mailer, MailError, build_mail
 from access.throttle import Limit, Throttle
 from schemas.clock import Clock
-from schemas.errors import ApiError, failure_facts
+from schemas.errors import ApiError, describe_failure
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
-from store.access_rows import SignInRow, mailbox
+from store.access_rows import SignInRow, normalize_email
 
 LINK_MINUTES = 15
 LINK_MS = LINK_MINUTES * 60_000
 SESSION_MS = 7 * DAY_MS
 # What a mailbox is sent at most, whoever asks.
-MAILS = Limit(5, 3600)
-PATH = "/sign-in/"
+MAIL_LIMIT = Limit(5, 3600)
+SIGN_IN_PATH = "/sign-in/"
 
 log = structlog.get_logger("sign_in")
 
@@ -42,7 +42,7 @@ class SignIn:
         provider: Provider,
         claims: Claims,
         mailer: Mailer,
-        asking: Throttle,
+        request_throttle: Throttle,
         clock: Clock,
         *,
         base_url: str,
@@ -51,21 +51,23 @@ class SignIn:
         self._provider = provider
         self._claims = claims
         self._mailer = mailer
-        self._asking = asking
-        self._mailing = Throttle(store, clock, "sign-in-mail", MAILS)
+        self._request_throttle = request_throttle
+        self._mail_throttle = Throttle(store, clock, "sign-in-mail", MAIL_LIMIT)
         self._clock = clock
-        self._link_base = f"{base_url}{PATH}"
+        self._link_base = f"{base_url}{SIGN_IN_PATH}"
 
-    async def ask(self, email: str, address: str) -> str:
+    async def request_link(self, email: str, address: str) -> str:
         """Return the address that `mail_link` is to be called with, once the asker has his answer.
 
         ApiError 400 for what is no address, 429 for too many from a client address.
         """
-        asked = checked_email(email, takes_special_use=self._provider.takes_special_use_email)
-        await self._asking.attempt(address)
-        return asked
+        normalized = parse_contact_email(
+            email, accepts_special_use=self._provider.accepts_special_use_email
+        )
+        await self._request_throttle.take_attempt(address)
+        return normalized
 
-    async def begin(self, link_token: str) -> str:
+    async def redeem_link(self, link_token: str) -> str:
         """Use a link up and return the token of the session that it makes.
 
         ApiError 404 where it was used before, is older than minutes, or never was one.
@@ -83,12 +85,12 @@ class SignIn:
             )
         return session_token
 
-    async def signed_in(self, session_token: str) -> str | None:
+    async def find_session_email(self, session_token: str) -> str | None:
         """Return the e-mail address whose session a token is, None for none that lasts."""
         session = await self._store.find_session(hash_token(session_token), self._clock())
         return None if session is None else session.contact_email
 
-    async def end(self, session_token: str) -> None:
+    async def sign_out(self, session_token: str) -> None:
         """Sign out everywhere; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
@@ -99,27 +101,27 @@ class SignIn:
         """
         try:
             # Before anything is looked up, for the processor may have to be asked.
-            await self._mailing.attempt(mailbox(email))
-            reported = await self._reported(email)
+            await self._mail_throttle.take_attempt(normalize_email(email))
+            reported = await self._find_reported_email(email)
             if reported is not None:
-                await self._send(reported)
+                await self._send_link(reported)
         except ApiError as error:
             log.warning("sign_in_not_mailed", why=error.message)
         except MailError as error:
             log.error("sign_in_not_mailed", why=str(error))
         except Exception as error:
-            log.error("sign_in_not_mailed", **failure_facts(error))
+            log.error("sign_in_not_mailed", **describe_failure(error))
 
-    async def _reported(self, email: str) -> str | None:
+    async def _find_reported_email(self, email: str) -> str | None:
         """Return how the processor wrote the address of who bought here, None for nobody."""
-        for held in reversed(await self._store.memberships_of(email)):
-            if held.member.provider == self._provider.name:
-                return held.member.contact_email
-        for _, paid in await self._claims.paid_by(email):
-            return paid.contact_email
+        for membership in reversed(await self._store.list_memberships_by_email(email)):
+            if membership.row.provider == self._provider.name:
+                return membership.row.contact_email
+        for _, payment in await self._claims.list_unredeemed(email):
+            return payment.contact_email
         return None
 
-    async def _send(self, email: str) -> None:
+    async def _send_link(self, email: str) -> None:
         """Mail to the address that the processor reported, not to the one that was typed in."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
@@ -127,7 +129,7 @@ class SignIn:
             f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"
             f"The link works once, for {LINK_MINUTES} minutes. If it was not you, do nothing."
         )
-        await self._mailer.send(mail_to(email, "Sign in to signals", text, now))
+        await self._mailer.send(build_mail(email, "Sign in to signals", text, now))
 
 
 def hash_token(token: str) -> bytes:

@@ -6,60 +6,60 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from access.billing.provider import RETRY_S, BillingError
+from access.billing.provider import RETRY_AFTER_S, BillingError
 from schemas.clock import Clock
-from schemas.errors import unavailable
+from schemas.errors import unavailable_error
 
-Said = TypeVar("Said")
+ValueT = TypeVar("ValueT")
 
 log = structlog.get_logger("billing")
 
 
-class Asked(Generic[Said]):
+class SingleFlightCache(Generic[ValueT]):
     """Answers by what they are about; `clock` tells epoch ms, `holds_ms` how long one is repeated.
 
     At most one question about a thing is asked at a time.
     """
 
-    def __init__(self, clock: Clock, holds_ms: Callable[[Said], int]) -> None:
+    def __init__(self, clock: Clock, get_ttl_ms: Callable[[ValueT], int]) -> None:
         self._clock = clock
-        self._holds_ms = holds_ms
-        self._asked: dict[str, asyncio.Task[Said]] = {}
-        self._held: dict[str, tuple[Said, int]] = {}
+        self._get_ttl_ms = get_ttl_ms
+        self._tasks: dict[str, asyncio.Task[ValueT]] = {}
+        self._entries: dict[str, tuple[ValueT, int]] = {}
 
-    async def answer(self, about: str, ask: Callable[[], Coroutine[Any, Any, Said]]) -> Said:
+    async def get(self, key: str, fetch: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
         """Return what was said of a thing, asking where nothing is held.
 
         A caller that leaves takes the question from nobody else.
         """
-        held = self._held.get(about)
-        if held is not None and self._clock() < held[1]:
-            return held[0]
-        if about not in self._asked:
-            self._asked[about] = asking = asyncio.create_task(self._ask(about, ask))
-            asking.add_done_callback(lambda asked: self._answered(about, asked))
-        return await asyncio.shield(self._asked[about])
+        entry = self._entries.get(key)
+        if entry is not None and self._clock() < entry[1]:
+            return entry[0]
+        if key not in self._tasks:
+            self._tasks[key] = task = asyncio.create_task(self._fetch(key, fetch))
+            task.add_done_callback(lambda done_task: self._on_done(key, done_task))
+        return await asyncio.shield(self._tasks[key])
 
-    async def _ask(self, about: str, ask: Callable[[], Coroutine[Any, Any, Said]]) -> Said:
-        said = await ask()
+    async def _fetch(self, key: str, fetch: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
+        value = await fetch()
         now = self._clock()
-        self._held = {about: held for about, held in self._held.items() if now < held[1]}
-        self._held[about] = (said, now + self._holds_ms(said))
-        return said
+        self._entries = {about: entry for about, entry in self._entries.items() if now < entry[1]}
+        self._entries[key] = (value, now + self._get_ttl_ms(value))
+        return value
 
-    def _answered(self, about: str, asked: "asyncio.Task[Said]") -> None:
-        del self._asked[about]
-        if not asked.cancelled():
-            asked.exception()  # Else asyncio reports one for which nobody waited.
+    def _on_done(self, key: str, task: "asyncio.Task[ValueT]") -> None:
+        del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # Else asyncio reports one for which nobody waited.
 
 
-async def word_of(asked: Awaitable[Said]) -> Said:
+async def call_provider(request: Awaitable[ValueT]) -> ValueT:
     """Return what the processor says; ApiError 503 where it cannot be asked."""
     try:
-        return await asked
+        return await request
     except BillingError as error:
         log.warning("billing_unavailable", why=str(error))
-        raise unavailable(
-            f"Billing is temporarily unavailable; nothing is lost. Retry after {RETRY_S} seconds.",
-            RETRY_S,
+        raise unavailable_error(
+            f"Billing is temporarily unavailable; nothing is lost. Retry after {RETRY_AFTER_S} seconds.",
+            RETRY_AFTER_S,
         ) from None

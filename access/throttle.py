@@ -10,8 +10,8 @@ from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
 from store.access_protocol import AccessStore
 
-Attempt = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
-LONGEST_S = DAY_MS // 1000
+AttemptKind = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
+MAX_WINDOW_S = DAY_MS // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Limit:
         """Read `ATTEMPTS/SECONDS`; ValueError says what is accepted."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
         attempts, window_s = map(int, match.groups()) if match else (0, 0)
-        if attempts < 1 or not 1 <= window_s <= LONGEST_S:
+        if attempts < 1 or not 1 <= window_s <= MAX_WINDOW_S:
             raise ValueError(
-                f"expected ATTEMPTS/SECONDS, such as 20/600; at most {LONGEST_S} seconds"
+                f"expected ATTEMPTS/SECONDS, such as 20/600; at most {MAX_WINDOW_S} seconds"
             )
         return cls(attempts, window_s)
 
@@ -42,17 +42,17 @@ DEFAULT_LIMIT = Limit(20, 600)
 class Throttle:
     """Counts one kind of attempt by client address, over all serving processes."""
 
-    def __init__(self, store: AccessStore, clock: Clock, kind: Attempt, limit: Limit) -> None:
+    def __init__(self, store: AccessStore, clock: Clock, kind: AttemptKind, limit: Limit) -> None:
         self._store = store
         self._clock = clock
         self._kind = kind
         self._limit = limit
 
-    async def attempt(self, address: str) -> None:
+    async def take_attempt(self, address: str) -> None:
         """Take one attempt of an address; ApiError 429 where none is left."""
         now, limit = self._clock(), self._limit
-        free_at = await self._store.attempt(
-            self._kind, network(address), now, limit.attempts, limit.window_s * 1000
+        free_at = await self._store.record_attempt(
+            self._kind, to_network(address), now, limit.attempts, limit.window_s * 1000
         )
         if free_at is None:
             return
@@ -66,7 +66,7 @@ class Throttle:
         )
 
 
-def network(address: str) -> str:
+def to_network(address: str) -> str:
     """Return what counts as one client: an IPv4 address, the /64 of an IPv6 one."""
     try:
         ip = ip_address(address.partition("%")[0])

@@ -14,12 +14,12 @@ from pathlib import Path
 import httpx
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
-from bench.load import drive
-from bench.served import Ours, copied, free_port, run_alone, serving
-from bench.table import Row, compared
-from bench.workers import cpu_s
+from bench.load import measure_load
+from bench.served import Service, copy_store, free_port, run_alone, serve_store
+from bench.table import Row, compare_rates
+from bench.workers import measure_cpu_s
 from store.sqlite.access_store import SqliteAccessStore
-from tests.signing_in import session_cookie
+from tests.signing_in import create_session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)
 TURNS, SECONDS = 5, 3.0
@@ -29,30 +29,30 @@ TARGET = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Gets:
+class BackgroundGets:
     """Paths of the main port and of the operations port that are asked for once a second."""
 
     name: str
     paths: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
 
-    def addresses(self, url: str, operations_url: str) -> list[str]:
+    def list_addresses(self, url: str, operations_url: str) -> list[str]:
         ours = [url + path for path in self.paths]
         return ours + [operations_url + path for path in self.operations]
 
 
 CASES = (
-    Gets("a scrape and /readyz", operations=("/metrics", "/readyz")),
-    Gets("a member's board and an asset", ("/", "/assets/BTC")),
+    BackgroundGets("a scrape and /readyz", operations=("/metrics", "/readyz")),
+    BackgroundGets("a member's board and an asset", ("/", "/assets/BTC")),
 )
 
 
 @contextmanager
-def asking_for(addresses: list[str], cookie: str) -> Iterator[None]:
+def poll_in_background(addresses: list[str], cookie: str) -> Iterator[None]:
     """Ask for each once a second beside the block, as a member; a refusal ends the bench."""
     ended, failures = threading.Event(), list[Exception]()
 
-    def ask() -> None:
+    def poll() -> None:
         with httpx.Client(timeout=10, headers={"cookie": cookie}) as client:
             while True:
                 for address in addresses:
@@ -60,13 +60,13 @@ def asking_for(addresses: list[str], cookie: str) -> Iterator[None]:
                 if ended.wait(EVERY_S):
                     return
 
-    def tried() -> None:
+    def run() -> None:
         try:
-            ask()
+            poll()
         except httpx.HTTPError as failure:
             failures.append(failure)
 
-    thread = threading.Thread(target=tried)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield
@@ -77,42 +77,44 @@ def asking_for(addresses: list[str], cookie: str) -> Iterator[None]:
         raise SystemExit(f"beside the calls: {failures[0]}")
 
 
-def calls_s(ours: Ours, case: Case) -> float:
-    load = drive(ours.url, case.over_mcp(ours), SECONDS)
+def measure_rate(ours: Service, case: Case) -> float:
+    load = measure_load(ours.url, case.build_mcp_call(ours), SECONDS)
     if load.failed:
         raise SystemExit(f"{case.name}: {load.failed} failed")
     return load.calls_s
 
 
-def measured(ours: Ours, case: Case, gets: Gets, operations_url: str, cookie: str) -> Row:
+def compare_turns(
+    ours: Service, case: Case, gets: BackgroundGets, operations_url: str, cookie: str
+) -> Row:
     """Compare neighbouring turns, each first as often as the other, and tell the median pair."""
-    addresses = gets.addresses(ours.url, operations_url)
+    addresses = gets.list_addresses(ours.url, operations_url)
     pairs = list[tuple[float, float]]()
     for turn in range(TURNS):
         rates = dict[bool, float]()
         for is_beside in (turn % 2 == 0, turn % 2 == 1):
-            with asking_for(addresses if is_beside else [], cookie):
-                rates[is_beside] = calls_s(ours, case)
+            with poll_in_background(addresses if is_beside else [], cookie):
+                rates[is_beside] = measure_rate(ours, case)
         pairs.append((rates[True], rates[False]))
     what = f"MCP {case.name}, beside {gets.name} each second / alone"
-    beside, alone = median_pair(pairs)
-    return compared(what, beside, alone, TARGET)
+    polled_rate, quiet_rate = pick_median_pair(pairs)
+    return compare_rates(what, polled_rate, quiet_rate, TARGET)
 
 
-def cost(ours: Ours, gets: Gets, operations_url: str, cookie: str) -> Row:
+def measure_cost(ours: Service, gets: BackgroundGets, operations_url: str, cookie: str) -> Row:
     """Tell the CPU that the service takes for all of them once; no other load disturbs that."""
-    before = cpu_s(ours)
+    before = measure_cpu_s(ours)
     with httpx.Client(timeout=10, headers={"cookie": cookie}) as client:
         for _ in range(REPEATS):
-            for address in gets.addresses(ours.url, operations_url):
+            for address in gets.list_addresses(ours.url, operations_url):
                 client.get(address).raise_for_status()
-    took_ms = (cpu_s(ours) - before) * 1000 / REPEATS
-    most_ms = (1 - TARGET) * EVERY_S * 1000
+    took_ms = (measure_cpu_s(ours) - before) * 1000 / REPEATS
+    max_ms = (1 - TARGET) * EVERY_S * 1000
     what = f"CPU of the service for {gets.name}"
-    return Row(what, f"{took_ms:.1f} ms", "", "", f"< {most_ms:.0f} ms", took_ms < most_ms)
+    return Row(what, f"{took_ms:.1f} ms", "", "", f"< {max_ms:.0f} ms", took_ms < max_ms)
 
 
-def median_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def pick_median_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the pair whose ratio is the median one."""
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
 
@@ -120,18 +122,20 @@ def median_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def rows(store: Path | None = None) -> list[Row]:
     """Measure; on a copy of a store where there is one."""
     port = free_port()
-    with copied(store) as own, serving(own, operations_port=port) as ours:
+    with copy_store(store) as copy, serve_store(copy, operations_port=port) as ours:
         url = f"http://127.0.0.1:{port}"
-        cookie = asyncio.run(member_of(own))
-        costs = [cost(ours, gets, url, cookie) for gets in CASES]
-        return costs + [measured(ours, case, gets, url, cookie) for gets in CASES for case in CALLS]
+        cookie = asyncio.run(sign_in_member(copy))
+        costs = [measure_cost(ours, gets, url, cookie) for gets in CASES]
+        return costs + [
+            compare_turns(ours, case, gets, url, cookie) for gets in CASES for case in CALLS
+        ]
 
 
-async def member_of(store: Path) -> str:
+async def sign_in_member(store: Path) -> str:
     """Return the cookie of a member who has signed in."""
     access = await SqliteAccessStore.open(store.with_name(f"{store.name}-access"))
     try:
-        return await session_cookie(access, lambda: time.time_ns() // 1_000_000)
+        return await create_session_cookie(access, lambda: time.time_ns() // 1_000_000)
     finally:
         await access.close()
 

@@ -15,26 +15,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.table import hardware, replaced
+from bench.table import describe_hardware, replace_between_markers
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
-from compute.batch_rows import funding_rows
+from compute.batch_rows import build_funding_rows
 from compute.executor import Crews, here
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.simulated import LATEST_ORIGIN, SimulatedSource
-from compute.state_loader import Restorer, funding_of
+from compute.state_loader import StateLoader, build_funding
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
-from store.market_rows import BarBlock, CarryRow, Pass
+from store.market_rows import BarBlock, Batch, CarryRow
 from store.sqlite.market_store import SqliteMarketStore
 
 if TYPE_CHECKING:
     from distributed import Client
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
-HEAD = (
+TABLE_HEAD = (
     "| what | assets | here | Dask: leader | workers together | at most, these cores "
     "| at most, any number | |",
     "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -42,10 +42,10 @@ HEAD = (
 WORKERS = 2
 YEAR_S = 365 * DAY_S
 
-Work = Callable[[SqliteMarketStore, Universe, Crews], Awaitable[None]]
+Workload = Callable[[SqliteMarketStore, Universe, Crews], Awaitable[None]]
 
 
-class Timed(NamedTuple):
+class Timing(NamedTuple):
     """Processor seconds of one thing over a year of so many assets, and how they were found."""
 
     what: str
@@ -55,9 +55,9 @@ class Timed(NamedTuple):
     workers_s: float
     how: str = "measured"
 
-    def times(self, factor: int) -> "Timed":
+    def scale(self, factor: int) -> "Timing":
         """Return what some times as many assets take, whose blocks are alike."""
-        return Timed(
+        return Timing(
             self.what,
             factor * self.assets,
             factor * self.here_s,
@@ -69,79 +69,83 @@ class Timed(NamedTuple):
     @property
     def line(self) -> str:
         both = self.leader_s + self.workers_s
-        bounds = self.here_s / max(self.leader_s, both / os_cores()), self.here_s / self.leader_s
+        bounds = self.here_s / max(self.leader_s, both / count_cores()), self.here_s / self.leader_s
         shown = (f"{s:,.0f} s" for s in (self.here_s, self.leader_s, self.workers_s))
         cells = [self.what, f"{self.assets:,}", *shown, *(f"{b:.2f}" for b in bounds), self.how]
         return f"| {' | '.join(cells)} |"
 
 
-def os_cores() -> int:
+def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Dask(NamedTuple):
+class DaskCluster(NamedTuple):
     """A crew of workers, and a client that asks them for their processor time."""
 
     crews: Crews
     client: "Client"
 
-    def spent_s(self) -> float:
+    def measure_cpu_s(self) -> float:
         return float(sum(self.client.run(time.process_time).values()))
 
 
-def repeated(universe: Universe, times: int) -> Universe:
+def repeat_universe(universe: Universe, times: int) -> Universe:
     """Return a universe of some times as many assets, under other tickers."""
     assets = tuple(
         asset.model_copy(update={"ticker": f"{asset.ticker}{time or ''}", "continues_as": None})
         for time in range(times)
-        for asset in universe.tracked
+        for asset in universe.tracked_assets
     )
     return Universe(assets=assets, renamed_on=universe.renamed_on)
 
 
-async def computed_store(path: Path, universe: Universe) -> None:
+async def compute_store(path: Path, universe: Universe) -> None:
     """Compute a year of a simulated market as a first start does."""
     until = LATEST_ORIGIN + YEAR_S
-    source = SimulatedSource(universe, LATEST_ORIGIN, lambda: market_ms(until))
+    source = SimulatedSource(universe, LATEST_ORIGIN, lambda: to_market_ms(until))
     store = await SqliteMarketStore.open(path)
     try:
-        runs = Runs(store, source, universe, INDICATORS, lambda: market_ms(until))
+        runs = HourlyPipeline(store, source, universe, INDICATORS, lambda: to_market_ms(until))
         await runs.prepare()
-        await runs.catch_up(until)
+        await runs.run_until(until)
     finally:
         await store.close()
 
 
-async def outgrown_store(path: Path, model: Path, universe: Universe) -> None:
+async def build_outgrown_store(path: Path, model: Path, universe: Universe) -> None:
     """Repeat a store's bars under other tickers, with carries of a version that is no more."""
-    given = await SqliteMarketStore.open(model)
+    source = await SqliteMarketStore.open(model)
     store = await SqliteMarketStore.open(path)
     try:
         tickers = list(universe.by_ticker)
-        known = [block for block in await given.bars() if block.ticker in universe.by_ticker]
-        for number in range(0, len(tickers), len(known)):
+        source_blocks = [
+            block for block in await source.bars() if block.ticker in universe.by_ticker
+        ]
+        for number in range(0, len(tickers), len(source_blocks)):
             blocks = [
                 BarBlock(ticker, block.timeframe, block.open_time, block.values)
-                for ticker, block in zip(tickers[number:], known, strict=False)
+                for ticker, block in zip(tickers[number:], source_blocks, strict=False)
             ]
-            await store.commit(await outgrown_pass(given, known, blocks, number))
+            await store.commit(await build_outgrown_batch(source, source_blocks, blocks, number))
     finally:
         await store.close()
-        await given.close()
+        await source.close()
 
 
-async def outgrown_pass(
-    given: SqliteMarketStore, known: list[BarBlock], blocks: list[BarBlock], number: int
-) -> Pass:
-    end = max(int(block.open_time[-1]) for block in known) + HOUR_S
-    pairs = zip(known, blocks, strict=True)
-    return Pass(
-        market_time=market_ms(end) + number,
+async def build_outgrown_batch(
+    source: SqliteMarketStore, source_blocks: list[BarBlock], blocks: list[BarBlock], number: int
+) -> Batch:
+    end = max(int(block.open_time[-1]) for block in source_blocks) + HOUR_S
+    pairs = zip(source_blocks, blocks, strict=True)
+    return Batch(
+        market_time=to_market_ms(end) + number,
         bars=blocks,
         funding=[
             row
-            for own, block in pairs
-            for row in funding_rows(block.ticker, funding_of(await given.funding(own.ticker)))
+            for source_block, block in pairs
+            for row in build_funding_rows(
+                block.ticker, build_funding(await source.funding(source_block.ticker))
+            )
         ],
         carries=[
             CarryRow(block.ticker, timeframe, INDICATORS[0].id, 0, "", 0, end, b"")
@@ -154,8 +158,8 @@ async def outgrown_pass(
 
 async def rebuild(store: SqliteMarketStore, universe: Universe, crews: Crews) -> None:
     native: dict[str, Timeframe] = dict.fromkeys(universe.by_ticker, "1h")
-    desk = await Restorer(store, universe, INDICATORS, crews).desk(native)
-    if not desk.epochs:
+    desk = await StateLoader(store, universe, INDICATORS, crews).load_state(native)
+    if not desk.new_epochs:
         raise SystemExit("nothing was rebuilt")
 
 
@@ -166,29 +170,29 @@ async def audit(store: SqliteMarketStore, universe: Universe, crews: Crews) -> N
         raise SystemExit(f"the audit is not clean: {report.findings[:3]}")
 
 
-async def spent_s(work: Work, path: Path, universe: Universe, crews: Crews) -> float:
+async def measure_cpu_s(work: Workload, path: Path, universe: Universe, crews: Crews) -> float:
     """Return the processor time of this process alone."""
     store = await SqliteMarketStore.open(path)
     try:
-        began = time.process_time()
+        started_at = time.process_time()
         await work(store, universe, crews)
-        return time.process_time() - began
+        return time.process_time() - started_at
     finally:
         await store.close()
 
 
-def timed(work: Work, path: Path, universe: Universe, dask: Dask) -> Timed:
-    here_s = asyncio.run(spent_s(work, path, universe, here))
-    before = dask.spent_s()
-    leader_s = asyncio.run(spent_s(work, path, universe, dask.crews))
-    workers_s = dask.spent_s() - before
-    found = Timed(work.__name__, len(universe.assets), here_s, leader_s, workers_s)
+def time_workload(work: Workload, path: Path, universe: Universe, dask: DaskCluster) -> Timing:
+    here_s = asyncio.run(measure_cpu_s(work, path, universe, here))
+    before = dask.measure_cpu_s()
+    leader_s = asyncio.run(measure_cpu_s(work, path, universe, dask.crews))
+    workers_s = dask.measure_cpu_s() - before
+    found = Timing(work.__name__, len(universe.assets), here_s, leader_s, workers_s)
     print(found.line, flush=True)
     return found
 
 
 @contextmanager
-def cluster() -> Iterator[Dask]:
+def start_cluster() -> Iterator[DaskCluster]:
     # Loaded here alone, for the whole bench imports its modules.
     from distributed import Client, LocalCluster
 
@@ -200,24 +204,24 @@ def cluster() -> Iterator[Dask]:
         ) as running,
         Client(running.scheduler_address, set_as_default=False) as client,
     ):
-        yield Dask(partial(dask_crew, running.scheduler_address), client)
+        yield DaskCluster(partial(dask_crew, running.scheduler_address), client)
 
 
-def measured(folder: Path, dask: Dask, sizes: Sequence[int]) -> list[Timed]:
+def measure(folder: Path, dask: DaskCluster, sizes: Sequence[int]) -> list[Timing]:
     """Measure an audit of one universe, and rebuilds of each size; tell what larger ones take."""
-    universe, model = repeated(load_universe(), 1), folder / "year.db"
-    asyncio.run(computed_store(model, universe))
+    universe, model = repeat_universe(load_universe(), 1), folder / "year.db"
+    asyncio.run(compute_store(model, universe))
     rebuilds = []
     for times in sizes:
-        larger, path = repeated(universe, times), folder / f"{times}.db"
-        asyncio.run(outgrown_store(path, model, larger))
-        rebuilds.append(timed(rebuild, path, larger, dask))
-    audited = timed(audit, model, universe, dask)
+        larger, path = repeat_universe(universe, times), folder / f"{times}.db"
+        asyncio.run(build_outgrown_store(path, model, larger))
+        rebuilds.append(time_workload(rebuild, path, larger, dask))
+    audited = time_workload(audit, model, universe, dask)
     return [
         *rebuilds,
         *(rebuilds[-1].times(factor // sizes[-1]) for factor in (10, 100) if factor > sizes[-1]),
         audited,
-        *(audited.times(factor) for factor in (10, 100)),
+        *(audited.scale(factor) for factor in (10, 100)),
     ]
 
 
@@ -225,14 +229,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.blocks", description=__doc__)
     parser.add_argument("--times", type=int, nargs="*", default=[1, 10], help="of 251 assets")
     parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
-    given = parser.parse_args()
-    about = hardware()
-    with tempfile.TemporaryDirectory() as folder, cluster() as dask:
-        found = measured(Path(folder), dask, given.times)
-    text = "\n".join([about, "", *HEAD, *(one.line for one in found), ""])
+    options = parser.parse_args()
+    about = describe_hardware()
+    with tempfile.TemporaryDirectory() as folder, start_cluster() as dask:
+        found = measure(Path(folder), dask, options.times)
+    text = "\n".join([about, "", *TABLE_HEAD, *(one.line for one in found), ""])
     print(text)
-    if given.write:
-        PAGE.write_text(replaced(PAGE.read_text(), "dask", text))
+    if options.write:
+        PAGE.write_text(replace_between_markers(PAGE.read_text(), "dask", text))
 
 
 if __name__ == "__main__":

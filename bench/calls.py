@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from bench.load import NUMBER, SINCE, Call
-from bench.served import Ours
+from bench.served import Service
 
 MCP_PATH, REST_PATH = "/api/v1/mcp", "/api/v1"
 MCP_HEADERS = {
@@ -27,18 +27,20 @@ class Case:
     name: str
     tool: str
     path: str
-    of_limit: float
+    limit_ratio: float
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def over_mcp(self, ours: Ours) -> Call:
+    def build_mcp_call(self, ours: Service) -> Call:
         params = {"name": self.tool, "arguments": dict(self.arguments)}
-        asked = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
-        body = json.dumps(asked).replace(f'"{NUMBER}"', NUMBER)
-        return Call(MCP_PATH, body, MCP_HEADERS | bearer(ours), since_ms(ours))
+        request = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
+        body = json.dumps(request).replace(f'"{NUMBER}"', NUMBER)
+        return Call(MCP_PATH, body, MCP_HEADERS | build_bearer_header(ours), find_since_ms(ours))
 
-    def over_rest(self, ours: Ours, **headers: str) -> Call:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return Call(REST_PATH + self.path, "", bearer(ours) | named, since_ms(ours))
+    def build_rest_call(self, ours: Service, **headers: str) -> Call:
+        http_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return Call(
+            REST_PATH + self.path, "", build_bearer_header(ours) | http_headers, find_since_ms(ours)
+        )
 
 
 USAGE = Case("usage", "signals_get_usage", "/usage", 0.8)
@@ -59,11 +61,11 @@ STATS = Case("stats", "signals_get_stats", "/stats", 0.0)
 CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, STATE)
 
 
-def bearer(ours: Ours) -> dict[str, str]:
+def build_bearer_header(ours: Service) -> dict[str, str]:
     return {"Authorization": f"Bearer {ours.api_key}"}
 
 
-def since_ms(ours: Ours) -> int:
+def find_since_ms(ours: Service) -> int:
     return ours.served_at_ms - SINCE_DAYS * 86_400_000
 
 
@@ -85,23 +87,25 @@ class Sample:
         return dict(answer)
 
 
-def sampled(url: str, call: Call) -> Sample:
+def sample_call(url: str, call: Call) -> Sample:
     """Send a call once as an ordinary client does; an answer that is no success ends the bench."""
-    given = call.numbered(1)
+    numbered = call.with_number(1)
     # Or httpx asks for gzip.
-    headers = {"Accept-Encoding": "identity"} | dict(given.headers)
+    headers = {"Accept-Encoding": "identity"} | dict(numbered.headers)
     response = httpx.request(
-        given.method, url + given.path, content=given.body, headers=headers, timeout=60
+        numbered.method, url + numbered.path, content=numbered.body, headers=headers, timeout=60
     )
     if response.is_error or b'"isError":true' in response.content[:100_000]:
         raise SystemExit(f"{url}{call.path}: {response.status_code} {response.text[:300]}")
     head = sum(len(name) + len(value) + 4 for name, value in response.headers.raw)
     body = response.num_bytes_downloaded
-    whole = body + head + len(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n\r\n")
-    return Sample(call, response.content, body, whole, response.headers)
+    wire_bytes = (
+        body + head + len(f"HTTP/1.1 {response.status_code} {response.reason_phrase}\r\n\r\n")
+    )
+    return Sample(call, response.content, body, wire_bytes, response.headers)
 
 
-def must_be_equal(what: str, one: Sample, other: Sample) -> None:
+def require_equal(what: str, one: Sample, other: Sample) -> None:
     """End the bench where two answers differ in more than the count of calls."""
     mine, theirs = (
         {name: part for name, part in sample.answer.items() if name != "quota"}

@@ -18,8 +18,8 @@ from itertools import combinations, product
 from pathlib import Path
 from statistics import median
 
-from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build
-from bench.table import Row, table
+from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build_store
+from bench.table import Row, format_table
 from schemas.vocabulary import RETENTION_MS, Tier
 from store.codes import INDICATOR_CODES, TIMEFRAME_CODES
 from store.market_rows import FeedQuery
@@ -29,10 +29,10 @@ from store.sqlite.schema import MARKET_MIGRATIONS, migrate
 
 HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
 SIZES = {HALF: (500_000, 251), ONE: (1_000_000, 251), TEN: (10_000_000, 20 * 251)}
-FORMER = MARKET_MIGRATIONS[:3]
-GROWTH = 1.3
+FORMER_MIGRATIONS = MARKET_MIGRATIONS[:3]
+MAX_GROWTH = 1.3
 ROUNDS = 6
-TIMES_AGAIN, GROWN_MOST, ROUNDS_AGAIN = 6, 15, 50
+REPEATS, MOST_GROWN_COUNT, REPEAT_ROUNDS = 6, 15, 50
 ANY = FeedQuery(after=BEGIN - 1, until=END, limit=51, offset=0)
 FILTERS = [
     {"ticker": ticker, "indicator": indicator, "timeframe": timeframe, "direction": direction}
@@ -57,28 +57,28 @@ class Read:
     def __str__(self) -> str:
         query = self.query
         filters = [query.ticker, query.indicator, query.timeframe, query.direction]
-        given = [str(value) for value in filters if value is not None]
+        filter_texts = [str(value) for value in filters if value is not None]
         order = "oldest" if query.oldest_first else "newest"
-        return f"{self.tier or 'all'}, {self.page}, {order} first, {' '.join(given) or 'no filter'}"
+        return f"{self.tier or 'all'}, {self.page}, {order} first, {' '.join(filter_texts) or 'no filter'}"
 
 
 Reader = Callable[[Read], Awaitable[object]]
 Best = dict[str, dict[Read, float]]
 
 
-def reads() -> list[Read]:
+def list_reads() -> list[Read]:
     """Return every combination of tier, page, order and filters of busy, rare and absent rows."""
     found = {
         Read(tier, page, replace(query, offset=OFFSETS[page], oldest_first=oldest_first))
         for tier in (*RETENTION_MS, None)
         for page in OFFSETS
-        for query in filtered()
+        for query in list_queries()
         for oldest_first in (False, True)
     }
     return sorted(found, key=str)
 
 
-def filtered() -> Iterator[FeedQuery]:
+def list_queries() -> Iterator[FeedQuery]:
     """Yield a query for each choice of filters."""
     for filters in FILTERS:
         for number in range(len(filters) + 1):
@@ -86,9 +86,9 @@ def filtered() -> Iterator[FeedQuery]:
                 yield replace(ANY, **{name: filters[name] for name in names})
 
 
-async def ours(store: SqliteMarketStore) -> Reader:
+async def create_reader(store: SqliteMarketStore) -> Reader:
     """Read through the store; a poll asks for what is newer than all but the newest rows."""
-    (change,) = await store.feed(replace(ANY, limit=1, offset=NEW_ROWS))
+    (change,) = await store.changes_feed(replace(ANY, limit=1, offset=NEW_ROWS))
     (alert,) = await store.alerts_feed(replace(ANY, limit=1, offset=NEW_ALERTS))
 
     async def read(one: Read) -> None:
@@ -96,7 +96,7 @@ async def ours(store: SqliteMarketStore) -> Reader:
         after = change.created_at if is_poll else ANY.after
         alerts_after = alert.created_at if is_poll else ALERTS_BEGIN - 1
         if one.tier == "universe":
-            await store.feed(replace(one.query, after=after))
+            await store.changes_feed(replace(one.query, after=after))
         elif one.tier == "alerts":
             await store.alerts_feed(replace(one.query, after=alerts_after))
         else:
@@ -105,38 +105,38 @@ async def ours(store: SqliteMarketStore) -> Reader:
     return read
 
 
-def formerly(connections: SqliteEngine) -> Reader:
+def create_former_reader(connections: SqliteEngine) -> Reader:
     """Read the pages of changes as before, and leave out making rows of what is found."""
 
     async def read(one: Read) -> None:
         if one.tier == "universe" and one.page != "poll":
-            async with connections.querying() as db:
-                sql, values = former_statement(one.query)
-                await db.rows(sql, *values)
+            async with connections.acquire_connection() as db:
+                sql, values = build_former_statement(one.query)
+                await db.execute(sql, *values)
 
     return read
 
 
-def former_statement(query: FeedQuery) -> tuple[str, list[object]]:
+def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
     """Return the former statement of a page of changes, and its values."""
-    asked = {
+    conditions = {
         "asset_id = (SELECT id FROM assets WHERE ticker = ?)": query.ticker,
         "indicator = ?": query.indicator and INDICATOR_CODES[query.indicator],
         "timeframe = ?": query.timeframe and TIMEFRAME_CODES[query.timeframe],
         '"after" = ?': query.direction,
     }
-    given = {condition: value for condition, value in asked.items() if value is not None}
+    filters = {condition: value for condition, value in conditions.items() if value is not None}
     sql = f"""
         SELECT c.*, (SELECT ticker FROM assets WHERE id = c.asset_id)
-        FROM changes c INDEXED BY {former_index(query)}
+        FROM changes c INDEXED BY {choose_former_index(query)}
         WHERE published = 1 AND created_at > ? AND created_at <= ?
-        {"".join(f"AND {condition} " for condition in given)}
+        {"".join(f"AND {condition} " for condition in filters)}
         ORDER BY created_at {"ASC" if query.oldest_first else "DESC"} LIMIT ? OFFSET ?
     """
-    return sql, [query.after, query.until, *given.values(), query.limit, query.offset]
+    return sql, [query.after, query.until, *filters.values(), query.limit, query.offset]
 
 
-def former_index(query: FeedQuery) -> str:
+def choose_former_index(query: FeedQuery) -> str:
     """Choose the index that a page was walked by."""
     if query.ticker is not None:
         return "cell" if query.indicator and query.timeframe else "feed_asset"
@@ -148,10 +148,10 @@ def former_index(query: FeedQuery) -> str:
 
 
 async def time_by_turns(
-    best: Best, asked: Iterable[Read], readers: dict[str, Reader], rounds: int
+    best: Best, reads: Iterable[Read], readers: dict[str, Reader], rounds: int
 ) -> None:
     """Note the shortest time of each read by each reader, in seconds."""
-    for _, one in product(range(rounds), asked):
+    for _, one in product(range(rounds), reads):
         for name, read in readers.items():
             begun = time.perf_counter()
             await read(one)
@@ -159,31 +159,35 @@ async def time_by_turns(
             best[name][one] = min(taken, best[name].get(one, taken))
 
 
-async def timed(folder: Path) -> Best:
+async def time_reads(folder: Path) -> Best:
     """Time every read of the stores of a folder."""
     async with AsyncExitStack() as stores:
         readers: dict[str, Reader] = {}
         for name in SIZES:
             store = await SqliteMarketStore.open(folder / name)
             stores.push_async_callback(store.close)
-            readers[name] = await ours(store)
-        connections = await SqliteEngine.open(folder / "former", FORMER)
+            readers[name] = await create_reader(store)
+        connections = await SqliteEngine.open(folder / "former", FORMER_MIGRATIONS)
         stores.push_async_callback(connections.close)
         best: Best = {name: {} for name in (*readers, "former")}
-        every = reads()
-        await time_by_turns(best, every, {**readers, "former": formerly(connections)}, ROUNDS)
-        for _ in range(TIMES_AGAIN):
-            grown_most = sorted(every, key=lambda one: growth(best, one))[-GROWN_MOST:]
-            await time_by_turns(best, grown_most, readers, ROUNDS_AGAIN)
+        all_reads = list_reads()
+        await time_by_turns(
+            best, all_reads, {**readers, "former": create_former_reader(connections)}, ROUNDS
+        )
+        for _ in range(REPEATS):
+            most_grown = sorted(all_reads, key=lambda one: compute_growth(best, one))[
+                -MOST_GROWN_COUNT:
+            ]
+            await time_by_turns(best, most_grown, readers, REPEAT_ROUNDS)
         return best
 
 
-def growth(best: Best, read: Read) -> float:
+def compute_growth(best: Best, read: Read) -> float:
     """Return how many times as long a read takes at 10 million rows as at 1 million."""
     return best[TEN][read] / best[ONE][read]
 
 
-def bytes_a_row(path: Path) -> dict[str, float]:
+def measure_bytes_per_row(path: Path) -> dict[str, float]:
     """Return what each table and index of the tiers takes, divided by the number of changes."""
     with closing(sqlite3.connect(path)) as db:
         (rows,) = db.execute("SELECT count(*) FROM changes").fetchone()
@@ -199,41 +203,41 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size, (number, assets) in SIZES.items():
-            build(folder / size, number, assets, MARKET_MIGRATIONS)
-        build(folder / "former", *SIZES[HALF], FORMER)
-        best = asyncio.run(timed(folder))
-        return [*speeds(best), *sizes(folder), migration(folder / "former")]
+            build_store(folder / size, number, assets, MARKET_MIGRATIONS)
+        build_store(folder / "former", *SIZES[HALF], FORMER_MIGRATIONS)
+        best = asyncio.run(time_reads(folder))
+        return [*list_speed_rows(best), *list_size_rows(folder), time_migration(folder / "former")]
 
 
-def speeds(best: Best) -> Iterator[Row]:
+def list_speed_rows(best: Best) -> Iterator[Row]:
     """Yield how reads grow, and how long the slowest take."""
     every = best[TEN]
-    most = max(every, key=lambda one: growth(best, one))
+    worst = max(every, key=lambda one: compute_growth(best, one))
     yield Row(
-        f"feed, 1 to 10 million rows: growth of the worst of {len(every)} reads ({most})",
-        f"{growth(best, most):.2f} times",
-        target=f"{GROWTH} times",
-        is_met=growth(best, most) <= GROWTH,
+        f"feed, 1 to 10 million rows: growth of the worst of {len(every)} reads ({worst})",
+        f"{compute_growth(best, worst):.2f} times",
+        target=f"{MAX_GROWTH} times",
+        is_met=compute_growth(best, worst) <= MAX_GROWTH,
     )
-    yield Row("the same, median", f"{median(growth(best, one) for one in every):.2f} times")
+    yield Row("the same, median", f"{median(compute_growth(best, one) for one in every):.2f} times")
     for size in SIZES:
         slowest = max(every, key=lambda one: best[size][one])
-        yield Row(f"feed, slowest read of {size} rows ({slowest})", ms(best[size][slowest]))
+        yield Row(f"feed, slowest read of {size} rows ({slowest})", format_ms(best[size][slowest]))
     paged = [one for one in every if one.tier == "universe" and one.page != "poll"]
     for of, label in ((max, "slowest"), (median, "median")):
         now = of([best[HALF][one] for one in paged])
         then = of([best["former"][one] for one in paged])
         yield Row(
             f"{label} page of changes, 0.5 million rows, beside the former indexes",
-            ms(now),
-            ms(then),
+            format_ms(now),
+            format_ms(then),
             f"{then / now:.1f}",
         )
 
 
-def sizes(folder: Path) -> Iterator[Row]:
+def list_size_rows(folder: Path) -> Iterator[Row]:
     """Yield what a row takes, in all and by table and index."""
-    now, then = bytes_a_row(folder / HALF), bytes_a_row(folder / "former")
+    now, then = measure_bytes_per_row(folder / HALF), measure_bytes_per_row(folder / "former")
     ratio = sum(then.values()) / sum(now.values())
     yield Row(
         "bytes a change", *(f"{sum(one.values()):.0f}" for one in (now, then)), f"{ratio:.2f}"
@@ -242,7 +246,7 @@ def sizes(folder: Path) -> Iterator[Row]:
         yield Row(f"of them {name}", f"{size:.1f}", f"{then[name]:.1f}" if name in then else "")
 
 
-def migration(path: Path) -> Row:
+def time_migration(path: Path) -> Row:
     """Migrate the former store."""
     begun = time.perf_counter()
     migrate(path, MARKET_MIGRATIONS)
@@ -250,14 +254,14 @@ def migration(path: Path) -> Row:
     return Row("migration of 0.5 million rows, with its copy", f"{taken:.1f} s")
 
 
-def ms(seconds: float) -> str:
+def format_ms(seconds: float) -> str:
     """Write a time in milliseconds."""
     return f"{seconds * 1000:.2f} ms"
 
 
 def main() -> None:
     """Print the table."""
-    print(table(rows()))
+    print(format_table(rows()))
 
 
 if __name__ == "__main__":

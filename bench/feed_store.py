@@ -18,7 +18,7 @@ ALERTS, ALERTS_BEGIN = 20_000, END - 90 * DAY_MS
 RARE = 37
 
 
-def drawn(rows: int, assets: int) -> list[list[object]]:
+def draw_changes(rows: int, assets: int) -> list[list[object]]:
     """Draw the changes of some hours, in columns: hour, place in it, and the columns of a row.
 
     trend_oracle is never neutral, reversals on 1d is so nowhere yet, perpkit is not published.
@@ -38,29 +38,29 @@ def drawn(rows: int, assets: int) -> list[list[object]]:
     hour, asset, indicator, timeframe = cells
     after = rng.choice([-1, 0, 1], len(hour), p=[0.35, 0.3, 0.35])
     after[(after == 0) & ((indicator == 0) | ((indicator == 2) & (timeframe == 2)))] = 1
-    place = np.arange(len(hour)) - np.searchsorted(hour, hour)
+    position = np.arange(len(hour)) - np.searchsorted(hour, hour)
     return [
         column.tolist()
-        for column in (hour, place, asset, indicator, timeframe, after, indicator < 6)
+        for column in (hour, position, asset, indicator, timeframe, after, indicator < 6)
     ]
 
 
-def build(path: Path, rows: int, assets: int, migrations: Sequence[str]) -> None:
+def build_store(path: Path, rows: int, assets: int, migrations: Sequence[str]) -> None:
     """Make a store of a year: the drawn hours again and again, the rare cell, and alerts."""
     migrate(path, migrations)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64000"):
             db.execute(f"PRAGMA {pragma}")
-        with without_indexes_and_triggers(db):
+        with drop_indexes_and_triggers(db):
             db.execute("BEGIN")
-            db.executemany("INSERT INTO assets VALUES (?, ?, 0)", named(assets))
-            insert_changes(db, drawn(rows, assets))
+            db.executemany("INSERT INTO assets VALUES (?, ?, 0)", list_tickers(assets))
+            insert_changes(db, draw_changes(rows, assets))
             insert_rare(db)
             insert_alerts(db)
             db.execute("COMMIT")
 
 
-def named(assets: int) -> Iterator[tuple[int, str]]:
+def list_tickers(assets: int) -> Iterator[tuple[int, str]]:
     """Yield ids and tickers."""
     return ((number, f"T{number}") for number in range(assets))
 
@@ -104,14 +104,14 @@ def insert_alerts(db: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def without_indexes_and_triggers(db: sqlite3.Connection) -> Iterator[None]:
+def drop_indexes_and_triggers(db: sqlite3.Connection) -> Iterator[None]:
     """Drop what slows rows in bulk down, and make it again."""
-    made = db.execute(
+    dropped = db.execute(
         "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL "
         "AND type IN ('index', 'trigger') AND tbl_name IN ('changes', 'alerts')"
     ).fetchall()
-    for kind, name, _ in made:
+    for kind, name, _ in dropped:
         db.execute(f"DROP {kind} {name}")
     yield
-    for _, _, sql in made:
+    for _, _, sql in dropped:
         db.execute(sql)

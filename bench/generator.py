@@ -21,50 +21,50 @@ class Connection(asyncio.Protocol):
     """Sends one request at a time and reads its answer, of known length or chunked."""
 
     def __init__(self) -> None:
-        self._seen = bytearray()
-        self._answer: asyncio.Future[bytes] | None = None
+        self._received = bytearray()
+        self._pending: asyncio.Future[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._seen += data
-        if self._answer is not None and is_whole(self._seen):
-            self._settle(bytes(self._seen))
+        self._received += data
+        if self._pending is not None and is_complete(self._received):
+            self._resolve(bytes(self._received))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(b"")
+        self._resolve(b"")
 
-    async def answer(self, request: bytes) -> bytes:
+    async def send(self, request: bytes) -> bytes:
         """Return the answer with its head, empty where the connection ended."""
         if self.transport.is_closing():
             return b""
-        self._seen.clear()
-        self._answer = asyncio.get_running_loop().create_future()
+        self._received.clear()
+        self._pending = asyncio.get_running_loop().create_future()
         self.transport.write(request)
-        return await self._answer
+        return await self._pending
 
-    def _settle(self, answer: bytes) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(answer)
-        self._answer = None
+    def _resolve(self, answer: bytes) -> None:
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_result(answer)
+        self._pending = None
 
 
-def is_whole(seen: bytearray) -> bool:
+def is_complete(received: bytearray) -> bool:
     """Tell whether an answer has come in whole."""
-    end = seen.find(b"\r\n\r\n")
+    end = received.find(b"\r\n\r\n")
     if end < 0:
         return False
-    head = bytes(seen[: end + 2]).lower()
+    head = bytes(received[: end + 2]).lower()
     if b"\r\ntransfer-encoding: chunked\r\n" in head:
-        return seen.endswith(b"\r\n0\r\n\r\n")
+        return received.endswith(b"\r\n0\r\n\r\n")
     _, found, rest = head.partition(b"\r\ncontent-length: ")
     length = int(rest.partition(b"\r\n")[0]) if found else 0
-    return head.startswith(b"http/1.1 304") or len(seen) >= end + 4 + length
+    return head.startswith(b"http/1.1 304") or len(received) >= end + 4 + length
 
 
-def request_of(call: Call, host: str) -> bytes:
+def encode_request(call: Call, host: str) -> bytes:
     headers = {"Host": host, **call.headers}
     if call.body:
         headers["Content-Length"] = str(len(call.body.encode()))
@@ -78,50 +78,52 @@ class Generator:
     def __init__(self, url: str, call: Call, first: int, seconds: float, rate: float | None):
         address = urlsplit(url)
         self._host, self._port = address.hostname or "", address.port or 80
-        self._named = address.netloc
+        self._host_header = address.netloc
         self._call, self._first, self._rate = call, first, rate
-        self._seconds, self._made = seconds, itertools.count()
+        self._seconds, self._numbers = seconds, itertools.count()
         self.times: list[tuple[float, float]] = []
         self.bytes = self.failed = 0
 
-    async def call(self, connections: int) -> float:
+    async def run(self, connections: int) -> float:
         """Make the calls and return how long that took; no call waits for the first connections."""
-        opened = [await self._connected() for _ in range(connections)]
+        opened = [await self._connect() for _ in range(connections)]
         self._began = time.time()
         self._until = self._began + self._seconds
-        await asyncio.gather(*map(self._call_on, opened))
+        await asyncio.gather(*map(self._run_on, opened))
         return time.time() - self._began
 
-    async def _call_on(self, connection: Connection) -> None:
+    async def _run_on(self, connection: Connection) -> None:
         """Make calls on a connection, on another where that breaks."""
-        for made in self._made:
-            due = time.time() if self._rate is None else self._began + made / self._rate
+        for number in self._numbers:
+            due = time.time() if self._rate is None else self._began + number / self._rate
             if due >= self._until:
                 break
             if (early := due - time.time()) > 0:
                 await asyncio.sleep(early)
-            request = request_of(self._call.numbered(self._first + made), self._named)
-            answer = await connection.answer(request)
-            self._note(due, answer)
+            request = encode_request(
+                self._call.with_number(self._first + number), self._host_header
+            )
+            answer = await connection.send(request)
+            self._record(due, answer)
             if not answer:
-                connection = await self._connected()
+                connection = await self._connect()
         connection.transport.close()
 
-    async def _connected(self) -> Connection:
+    async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         return (await loop.create_connection(Connection, self._host, self._port))[1]
 
-    def _note(self, due: float, answer: bytes) -> None:
+    def _record(self, due: float, answer: bytes) -> None:
         self.times.append((due, time.time() - due))
         self.bytes += len(answer)
         self.failed += not answer or int(answer[9:12]) >= 400
 
 
-async def generated(asked: dict[str, Any]) -> dict[str, Any]:
-    connections, call = asked.pop("connections"), Call(**asked.pop("call"))
-    generator = Generator(call=call, **asked)
+async def generate_load(options: dict[str, Any]) -> dict[str, Any]:
+    connections, call = options.pop("connections"), Call(**options.pop("call"))
+    generator = Generator(call=call, **options)
     return {
-        "took_s": await generator.call(connections),
+        "took_s": await generator.run(connections),
         "times": generator.times,
         "bytes": generator.bytes,
         "failed": generator.failed,
@@ -131,7 +133,7 @@ async def generated(asked: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     # epoll wakes at whole milliseconds, select to the microsecond.
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
-    print(json.dumps(loop.run_until_complete(generated(json.load(sys.stdin)))))
+    print(json.dumps(loop.run_until_complete(generate_load(json.load(sys.stdin)))))
     loop.close()
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.calls import STATE, USAGE, Case, sampled
-from bench.load import Arrivals, drive, drive_at
-from bench.midnight import Moved, Window, moved
-from bench.peers.started import DEFAULT, limits
-from bench.served import copied, run_alone
+from bench.calls import STATE, USAGE, Case, sample_call
+from bench.load import Arrivals, measure_arrivals, measure_load
+from bench.midnight import MovableService, Window, serve_movable
+from bench.peers.started import DEFAULT, start_limits
+from bench.served import copy_store, run_alone
 from bench.table import Row
 
 CASES = (USAGE, STATE)
@@ -28,7 +28,7 @@ LAG_P99_MS = 50.0
 
 
 @dataclass
-class Half:
+class HalfLoad:
     """A case at half of its maximum: with no run beside it, around midnights, and fixed bytes."""
 
     case: Case
@@ -37,75 +37,75 @@ class Half:
     fixed: list[Arrivals] = field(default_factory=list)
     around: list[Arrivals] = field(default_factory=list)
 
-    def rows(self, windows: Sequence[Window]) -> list[Row]:
+    def list_rows(self, windows: Sequence[Window]) -> list[Row]:
         if failed := sum(arrivals.failed for arrivals in (*self.steady, *self.around)):
             raise SystemExit(f"{failed} calls failed: {self.case.name}")
         steady, fixed = (
             np.concatenate([arrivals.took_s for arrivals in turns])
             for turns in (self.steady, self.fixed)
         )
-        beside = np.concatenate([during(arrivals, windows) for arrivals in self.around])
+        midnight = np.concatenate([select_during(arrivals, windows) for arrivals in self.around])
         called = f"MCP {self.case.name} at half of the most, {self.rate:,.0f} calls/s"
         runs = f"the same while {len(windows)} midnight runs commit"
         runs_s = sum(end - start for start, end in windows)
         return [
-            latency_row(called, steady, fixed, "fixed bytes"),
-            latency_row(f"{runs}, {runs_s:.1f} s in all", beside, steady, "no run"),
+            build_latency_row(called, steady, fixed, "fixed bytes"),
+            build_latency_row(f"{runs}, {runs_s:.1f} s in all", midnight, steady, "no run"),
         ]
 
 
-def latency_row(what: str, ours: np.ndarray, beside: np.ndarray, name: str) -> Row:
-    ratio = np.percentile(ours, 99) / np.percentile(beside, 99)
-    one, other = (percentiles(took, 50, 99, 99.9) for took in (ours, beside))
+def build_latency_row(what: str, ours: np.ndarray, baseline: np.ndarray, name: str) -> Row:
+    ratio = np.percentile(ours, 99) / np.percentile(baseline, 99)
+    one, other = (format_percentiles(took, 50, 99, 99.9) for took in (ours, baseline))
     return Row(f"{what}: p50 / p99 / p99.9", one, f"{other} ({name})", f"{ratio:.1f} (p99)")
 
 
-def during(arrivals: Arrivals, windows: Sequence[Window]) -> np.ndarray:
+def select_during(arrivals: Arrivals, windows: Sequence[Window]) -> np.ndarray:
     """Return how long the calls took that were waiting within any of the windows."""
     due, done = arrivals.due_at, arrivals.due_at + arrivals.took_s
     within = [(due < end) & (done > start) for start, end in windows]
     return arrivals.took_s[np.any(within, axis=0)]
 
 
-def percentiles(seconds: np.ndarray, *shares: float) -> str:
+def format_percentiles(seconds: np.ndarray, *shares: float) -> str:
     return " / ".join(f"{np.percentile(seconds, share) * 1e3:.1f}" for share in shares) + " ms"
 
 
-def lag_row(what: str, lags: np.ndarray, windows: Sequence[Window]) -> Row:
+def build_lag_row(what: str, lags: np.ndarray, windows: Sequence[Window]) -> Row:
     inside = np.any([(lags[:, 0] > start) & (lags[:, 0] <= end) for start, end in windows], axis=0)
     found = lags[inside, 1]
     return Row(
         f"Event-loop lag, {what}: p50 / p99 / max",
-        percentiles(found, 50, 99, 100),
+        format_percentiles(found, 50, 99, 100),
         target=f"p99 < {LAG_P99_MS:g} ms",
         is_met=bool(np.percentile(found, 99) * 1e3 < LAG_P99_MS),
     )
 
 
-def half_of_most(service: Moved, case: Case, fixed_url: str) -> Half:
+def run_at_half_load(service: MovableService, case: Case, fixed_url: str) -> HalfLoad:
     """Find the maximum, then call at half of it: fixed bytes, ours, and ours around midnights."""
-    url, call = service.ours.url, case.over_mcp(service.ours)
-    fixed = replace(call, path=f"/{sampled(url, call).body_bytes}")
-    rate = max(drive(url, call, ROUND_S).calls_s for _ in range(ROUNDS)) / 2
-    half = Half(case, rate)
+    url, call = service.ours.url, case.build_mcp_call(service.ours)
+    fixed = replace(call, path=f"/{sample_call(url, call).body_bytes}")
+    rate = max(measure_load(url, call, ROUND_S).calls_s for _ in range(ROUNDS)) / 2
+    half = HalfLoad(case, rate)
     for _ in range(TURNS):
-        half.fixed.append(drive_at(fixed_url, fixed, rate, STEADY_S))
-        half.steady.append(drive_at(url, call, rate, STEADY_S))
+        half.fixed.append(measure_arrivals(fixed_url, fixed, rate, STEADY_S))
+        half.steady.append(measure_arrivals(url, call, rate, STEADY_S))
     for _ in range(MIDNIGHTS):
-        with ThreadPoolExecutor() as beside:
-            calling = beside.submit(drive_at, url, call, rate, MIDNIGHT_S)
+        with ThreadPoolExecutor() as executor:
+            calling = executor.submit(measure_arrivals, url, call, rate, MIDNIGHT_S)
             time.sleep(LEAD_S)
-            service.over_hour(case.name)
+            service.advance_hour(case.name)
         half.around.append(calling.result())
-        service.to_evening()
+        service.advance_to_evening()
     return half
 
 
-def unloaded(service: Moved) -> Window:
+def run_idle(service: MovableService) -> Window:
     """Let midnights come with no calls beside them; return a time in which nothing ran at all."""
     for _ in range(MIDNIGHTS):
-        service.over_hour("alone")
-        service.to_evening()
+        service.advance_hour("alone")
+        service.advance_to_evening()
     began = time.time() + LEAD_S
     time.sleep(IDLE_S + LEAD_S)
     return began, time.time()
@@ -113,16 +113,16 @@ def unloaded(service: Moved) -> Window:
 
 def rows(store: Path | None = None) -> list[Row]:
     """Measure; on a copy of a store where there is one."""
-    with copied(store) as own, moved(own) as service, limits() as fixed:
-        idle = unloaded(service)
-        halves = [half_of_most(service, case, fixed[DEFAULT]) for case in CASES]
-        lags, windows = service.stopped()
+    with copy_store(store) as copy, serve_movable(copy) as service, start_limits() as fixed:
+        idle = run_idle(service)
+        halves = [run_at_half_load(service, case, fixed[DEFAULT]) for case in CASES]
+        lags, windows = service.stop()
     loaded = [window for half in halves for window in windows[half.case.name]]
     return [
-        *(row for half in halves for row in half.rows(windows[half.case.name])),
-        lag_row("idle", lags, [idle]),
-        lag_row("during midnight runs", lags, windows["alone"]),
-        lag_row("the same under the calls above", lags, loaded),
+        *(row for half in halves for row in half.list_rows(windows[half.case.name])),
+        build_lag_row("idle", lags, [idle]),
+        build_lag_row("during midnight runs", lags, windows["alone"]),
+        build_lag_row("the same under the calls above", lags, loaded),
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 
 CONNECTIONS = 32
 NUMBER, SINCE = "@number@", "@since@"
@@ -57,9 +57,9 @@ class Call:
     def method(self) -> str:
         return "POST" if self.body else "GET"
 
-    def numbered(self, number: int) -> "Call":
+    def with_number(self, number: int) -> "Call":
         """Return the call as it goes out as number so many."""
-        since = instant(self.since_ms + number) or ""
+        since = format_instant(self.since_ms + number) or ""
         path, body = (
             text.replace(NUMBER, str(number)).replace(SINCE, since)
             for text in (self.path, self.body)
@@ -96,73 +96,77 @@ def has_wrk() -> bool:
     return shutil.which("wrk") is not None
 
 
-def drive(url: str, call: Call, seconds: float, connections: int = CONNECTIONS) -> Load:
+def measure_load(url: str, call: Call, seconds: float, connections: int = CONNECTIONS) -> Load:
     """Call as often as the address answers; by wrk where there is one."""
-    generated = _by_wrk if has_wrk() else _by_us
-    before, began = _cpu_s(), time.perf_counter()
+    generated = _run_wrk if has_wrk() else _run_own_generator
+    before, began = _measure_cpu_s(), time.perf_counter()
     done = generated(url, call, seconds, connections)
-    cpu_ratio = (_cpu_s() - before) / (time.perf_counter() - began)
+    cpu_ratio = (_measure_cpu_s() - before) / (time.perf_counter() - began)
     calls, took_s = max(1, done["calls"]), done["took_s"]
     return Load(done["calls"] / took_s, done["failed"], done["bytes"] / calls, cpu_ratio)
 
 
-def drive_at(url: str, call: Call, rate: float, seconds: float, connections: int = 64) -> Arrivals:
+def measure_arrivals(
+    url: str, call: Call, rate: float, seconds: float, connections: int = 64
+) -> Arrivals:
     """Make calls fall due at a fixed rate, whether or not the ones before are answered."""
-    done = _generated(url, call, seconds, connections, rate)
+    done = _run_generator(url, call, seconds, connections, rate)
     due_at, took_s = np.array(done["times"]).reshape(-1, 2).T
     return Arrivals(due_at, took_s, done["failed"])
 
 
-def _by_wrk(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
+def _run_wrk(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
     lua = SCRIPT.format(
-        first=_first(),
+        first=_next_first_number(),
         since=call.since_ms,
         method=json.dumps(call.method),
         path=json.dumps(call.path),
         body=json.dumps(call.body),
-        headers=_lua_table(call.headers.items()),
+        headers=_format_lua_table(call.headers.items()),
     )
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(lua)
         script.flush()
-        asked = ["-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", script.name, url]
-        return dict(json.loads(_output(["wrk", *asked]).splitlines()[-1]))
+        options = ["-t1", f"-c{connections}", f"-d{seconds:.0f}s", "-s", script.name, url]
+        return dict(json.loads(_run_command(["wrk", *options]).splitlines()[-1]))
 
 
-def _by_us(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
-    done = _generated(url, call, seconds, connections, None)
+def _run_own_generator(url: str, call: Call, seconds: float, connections: int) -> dict[str, Any]:
+    done = _run_generator(url, call, seconds, connections, None)
     return {**done, "calls": len(done["times"])}
 
 
-def _generated(
+def _run_generator(
     url: str, call: Call, seconds: float, connections: int, rate: float | None
 ) -> dict[str, Any]:
-    asked = {
+    options = {
         "url": url,
         "call": asdict(call),
-        "first": _first(),
+        "first": _next_first_number(),
         "seconds": seconds,
         "connections": connections,
         "rate": rate,
     }
-    return dict(json.loads(_output([sys.executable, "-m", "bench.generator"], json.dumps(asked))))
+    return dict(
+        json.loads(_run_command([sys.executable, "-m", "bench.generator"], json.dumps(options)))
+    )
 
 
-def _output(command: list[str], given: str | None = None) -> str:
-    done = subprocess.run(command, input=given, check=True, stdout=subprocess.PIPE, text=True)
+def _run_command(command: list[str], stdin: str | None = None) -> str:
+    done = subprocess.run(command, input=stdin, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
 
-def _first() -> int:
+def _next_first_number() -> int:
     """Return a number that no call of this run had: they go out slower than one a microsecond."""
     return time.monotonic_ns() // 1000 % 10**9
 
 
-def _lua_table(items: Iterable[tuple[str, str]]) -> str:
+def _format_lua_table(items: Iterable[tuple[str, str]]) -> str:
     pairs = (f"[{json.dumps(name)}] = {json.dumps(value)}" for name, value in items)
     return f"{{{', '.join(pairs)}}}"
 
 
-def _cpu_s() -> float:
+def _measure_cpu_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import structlog
 
-from bench.served import Ours, answering, made_key
+from bench.served import Service, create_key, start_service
 from compute.indicators.registry import INDICATORS
-from compute.schedule import RUN_DELAY_S, market_ms
+from compute.schedule import RUN_DELAY_S, to_market_ms
 from service.commands.serve import serve
 from service.config.settings import Settings
 
@@ -31,7 +31,7 @@ HOUR_S, DAY_S = 3600, 86_400
 # No pass for late assets is waited for.
 AFTER_LATE_MS = 300_000
 SAMPLE_S = 0.001
-MOST_S = 60
+MAX_WAIT_S = 60
 Window = tuple[float, float]
 
 
@@ -54,7 +54,7 @@ class ManualClock:
         return self._now_ms
 
 
-async def sample(lags: "array[float]") -> None:
+async def sample_lag(lags: "array[float]") -> None:
     """Sleep for a millisecond again and again and note when it woke and how much too late.
 
     A long lag stands for all the sleeps that it swallowed: each counts with what it would have had.
@@ -68,49 +68,49 @@ async def sample(lags: "array[float]") -> None:
             lags.extend((woke, lag - number * SAMPLE_S))
 
 
-async def measured(now_ms: int) -> dict[str, Any]:
+async def serve_and_sample(now_ms: int) -> dict[str, Any]:
     # An array, so that the memory that is measured is the service's.
     clock, lags = ManualClock(now_ms), array("d")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
-    sampling = asyncio.create_task(sample(lags))
+    sampling = asyncio.create_task(sample_lag(lags))
     await serve(Settings.read(), INDICATORS, clock)
     sampling.cancel()
     return {"seen_at": clock.seen_at, "lags": lags.tolist()}
 
 
 @dataclass
-class Moved:
+class MovableService:
     """The service on a store, its clock at 23:03 of some day; `moves` have a name and an end."""
 
-    ours: Ours
-    running: "subprocess.Popen[str]"
+    ours: Service
+    process: "subprocess.Popen[str]"
     store: Path
     hour: int
     moves: list[tuple[str, float]] = field(default_factory=list)
 
-    def over_hour(self, name: str) -> None:
+    def advance_hour(self, name: str) -> None:
         """Let the next hour come, at 23:03 the first of a day, and wait until it is committed."""
-        self._move(name, self.hour + HOUR_S)
+        self._advance(name, self.hour + HOUR_S)
 
-    def to_evening(self) -> None:
+    def advance_to_evening(self) -> None:
         """Let the rest of the day pass, up to 23:03."""
-        self._move("to evening", self.hour + DAY_S - HOUR_S)
+        self._advance("to evening", self.hour + DAY_S - HOUR_S)
 
-    def stopped(self) -> tuple[np.ndarray, dict[str, list[Window]]]:
+    def stop(self) -> tuple[np.ndarray, dict[str, list[Window]]]:
         """Stop the service; return its lags (when, how long) and when the moves were at work."""
-        self.running.terminate()
-        assert self.running.stdout is not None
-        found = json.loads(self.running.stdout.read())
+        self.process.terminate()
+        assert self.process.stdout is not None
+        found = json.loads(self.process.stdout.read())
         windows: dict[str, list[Window]] = {}
         for seen, (name, ended) in zip(found["seen_at"], self.moves, strict=True):
             windows.setdefault(name, []).append((seen, ended))
         return np.reshape(found["lags"], (-1, 2)), windows
 
-    def _move(self, name: str, hour: int) -> None:
-        assert self.running.stdin is not None
-        print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.running.stdin, flush=True)
-        give_up = time.monotonic() + MOST_S
-        while market_time(self.store) < market_ms(hour):
+    def _advance(self, name: str, hour: int) -> None:
+        assert self.process.stdin is not None
+        print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.process.stdin, flush=True)
+        give_up = time.monotonic() + MAX_WAIT_S
+        while read_market_time(self.store) < to_market_ms(hour):
             if time.monotonic() > give_up:
                 raise SystemExit("the clock was moved and nothing was computed")
             time.sleep(0.02)
@@ -118,26 +118,28 @@ class Moved:
         self.hour = hour
 
 
-def market_time(store: Path) -> int:
+def read_market_time(store: Path) -> int:
     """Return the market clock of a store, epoch ms."""
     with closing(sqlite3.connect(store)) as db:
         return int(db.execute("SELECT market_time FROM clock").fetchone()[0])
 
 
 @contextmanager
-def moved(store: Path) -> Iterator[Moved]:
+def serve_movable(store: Path) -> Iterator[MovableService]:
     """Serve a store from the first 23:03 on that it has not computed."""
-    kept = market_time(store) // 1000
-    hour = (kept // DAY_S + 1) * DAY_S - HOUR_S
+    stored_until = read_market_time(store) // 1000
+    hour = (stored_until // DAY_S + 1) * DAY_S - HOUR_S
     now_ms = (hour + RUN_DELAY_S) * 1000
     command, pipe = [sys.executable, "-m", "bench.midnight", str(now_ms)], subprocess.PIPE
-    with answering(command, store, stdin=pipe, stdout=pipe) as (running, url):
-        yield Moved(Ours(url, made_key(store), now_ms, running.pid), running, store, hour)
+    with start_service(command, store, stdin=pipe, stdout=pipe) as (running, url):
+        yield MovableService(
+            Service(url, create_key(store), now_ms, running.pid), running, store, hour
+        )
 
 
 def main() -> None:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    print(json.dumps(asyncio.run(measured(int(sys.argv[1])))))
+    print(json.dumps(asyncio.run(serve_and_sample(int(sys.argv[1])))))
 
 
 if __name__ == "__main__":

@@ -27,63 +27,63 @@ class Columns(NamedTuple):
     funding: Column
 
 
-def pandas_of(x: Column) -> pd.Series | pd.DataFrame:
+def to_pandas(x: Column) -> pd.Series | pd.DataFrame:
     return pd.Series(x) if x.ndim == 1 else pd.DataFrame(x.T)
 
 
-def rolling_sd(x: Column, period: int) -> Column:
-    return pandas_of(x).rolling(period).std().to_numpy().T
+def compute_rolling_sd(x: Column, period: int) -> Column:
+    return to_pandas(x).rolling(period).std().to_numpy().T
 
 
-def per_asset(function: Callable[..., Column], *columns: Column) -> Column:
+def apply_per_asset(function: Callable[..., Column], *columns: Column) -> Column:
     if columns[0].ndim == 1:
         return function(*columns)
     return np.array([function(*rows) for rows in zip(*columns, strict=True)])
 
 
-def shifted(x: Column, bars: int = 1) -> Column:
+def shift(x: Column, bars: int = 1) -> Column:
     earlier = np.full_like(x, np.nan)
     earlier[..., bars:] = x[..., :-bars]
     return earlier
 
 
-def last_bar(flags: Flags) -> NDArray[np.int64]:
+def find_last_bar(flags: Flags) -> NDArray[np.int64]:
     """Return, per bar, the number of the latest bar so far that is flagged, -1 for none."""
     return np.maximum.accumulate(np.where(flags, np.arange(flags.shape[-1]), -1), axis=-1)
 
 
-def held(sets: Flags, clears: Flags) -> Flags:
-    return last_bar(sets) > last_bar(clears)
+def hold_between(sets: Flags, clears: Flags) -> Flags:
+    return find_last_bar(sets) > find_last_bar(clears)
 
 
-def sides(bullish: Flags, bearish: Flags) -> Readings:
+def to_readings(bullish: Flags, bearish: Flags) -> Readings:
     return bullish.astype(np.int8) - bearish
 
 
-def latch(s: Column, enter: float, leave: float) -> Readings:
-    return sides(held(s >= enter, s < leave), held(s <= -enter, s > -leave))
+def compute_latch(s: Column, enter: float, leave: float) -> Readings:
+    return to_readings(hold_between(s >= enter, s < leave), hold_between(s <= -enter, s > -leave))
 
 
 def trend_oracle(bars: Columns) -> Readings:
     x = np.log(bars.close)
-    frame, noise, total = pandas_of(x), rolling_sd(x, 63), np.zeros_like(x)
+    frame, noise, total = to_pandas(x), compute_rolling_sd(x, 63), np.zeros_like(x)
     for fast, slow in ((8, 24), (16, 48), (32, 96)):
         gap = frame.ewm(span=fast, adjust=False).mean() - frame.ewm(span=slow, adjust=False).mean()
         y = gap.to_numpy().T / noise
-        z = y / rolling_sd(y, 126)
+        z = y / compute_rolling_sd(y, 126)
         total += z * np.exp(-z * z / 4) / 0.89
-    return latch(total / 3, 0.30, 0.10)
+    return compute_latch(total / 3, 0.30, 0.10)
 
 
 def bayesian_trend(bars: Columns) -> Readings:
     x = np.log(bars.close)
-    squares = pandas_of(np.diff(x) ** 2)
+    squares = to_pandas(np.diff(x) ** 2)
     v = np.maximum(squares.ewm(alpha=0.03, adjust=False).mean().to_numpy().T, 1e-10)
-    z = _kalman_of_one(x, v) if x.ndim == 1 else _kalman_of_all(x, v)
-    return latch(z, 0.8416212335729143, 0.12566134685507402)
+    z = _filter_one(x, v) if x.ndim == 1 else _filter_all(x, v)
+    return compute_latch(z, 0.8416212335729143, 0.12566134685507402)
 
 
-def _kalman_of_one(closes: Column, variances: Column) -> Column:
+def _filter_one(closes: Column, variances: Column) -> Column:
     observed, noise = closes.tolist(), variances.tolist()
     level, slope, p, q, r = observed[0], 0.0, noise[0], 0.0, noise[0]
     z = [float("nan")]
@@ -103,7 +103,7 @@ def _kalman_of_one(closes: Column, variances: Column) -> Column:
     return np.array(z)
 
 
-def _kalman_of_all(closes: Column, variances: Column) -> Column:
+def _filter_all(closes: Column, variances: Column) -> Column:
     observed, noise = np.ascontiguousarray(closes.T), np.ascontiguousarray(variances.T)
     level, slope, p, r = observed[0], np.zeros(len(closes)), noise[0], noise[0]
     q, z = slope, np.full_like(observed, np.nan)
@@ -125,68 +125,78 @@ def _kalman_of_all(closes: Column, variances: Column) -> Column:
 
 def reversals(bars: Columns) -> Readings:
     c = bars.close
-    rsi = per_asset(lambda x: talib.RSI(x, 14), c)
+    rsi = apply_per_asset(lambda x: talib.RSI(x, 14), c)
     upper, _, lower = np.moveaxis(
-        per_asset(lambda x: np.array(talib.BBANDS(x, 20, 2.0, 2.0)), c), -2, 0
+        apply_per_asset(lambda x: np.array(talib.BBANDS(x, 20, 2.0, 2.0)), c), -2, 0
     )
-    before = shifted(c)
-    lowest_rsi = per_asset(lambda x: talib.MIN(x, 5), rsi)
-    highest_rsi = per_asset(lambda x: talib.MAX(x, 5), rsi)
-    bullish = (before <= shifted(lower)) & (c > lower) & (lowest_rsi <= 30.0)
-    bearish = (before >= shifted(upper)) & (c < upper) & (highest_rsi >= 70.0) & ~bullish
-    event = np.maximum(last_bar(bullish), last_bar(bearish))
-    is_long, seen = last_bar(bullish) > last_bar(bearish), np.maximum(event, 0)
-    lowest = np.take_along_axis(per_asset(lambda x: talib.MIN(x, 5), bars.low), seen, axis=-1)
-    highest = np.take_along_axis(per_asset(lambda x: talib.MAX(x, 5), bars.high), seen, axis=-1)
+    before = shift(c)
+    lowest_rsi = apply_per_asset(lambda x: talib.MIN(x, 5), rsi)
+    highest_rsi = apply_per_asset(lambda x: talib.MAX(x, 5), rsi)
+    bullish = (before <= shift(lower)) & (c > lower) & (lowest_rsi <= 30.0)
+    bearish = (before >= shift(upper)) & (c < upper) & (highest_rsi >= 70.0) & ~bullish
+    event = np.maximum(find_last_bar(bullish), find_last_bar(bearish))
+    is_long, seen = find_last_bar(bullish) > find_last_bar(bearish), np.maximum(event, 0)
+    lowest = np.take_along_axis(apply_per_asset(lambda x: talib.MIN(x, 5), bars.low), seen, axis=-1)
+    highest = np.take_along_axis(
+        apply_per_asset(lambda x: talib.MAX(x, 5), bars.high), seen, axis=-1
+    )
     age = np.arange(c.shape[-1]) - event
     failed = (age > 0) & np.where(is_long, c < lowest, c > highest)
-    holds = (event >= 0) & (age < 12) & (last_bar(failed) < event)
-    return sides(holds & is_long, holds & ~is_long)
+    holds = (event >= 0) & (age < 12) & (find_last_bar(failed) < event)
+    return to_readings(holds & is_long, holds & ~is_long)
 
 
 def ceres(bars: Columns) -> Readings:
     c = bars.close
-    highest40 = shifted(per_asset(lambda x: talib.MAX(x, 40), bars.high))
-    highest20 = shifted(per_asset(lambda x: talib.MAX(x, 20), bars.high))
-    lowest40 = shifted(per_asset(lambda x: talib.MIN(x, 40), bars.low))
-    lowest20 = shifted(per_asset(lambda x: talib.MIN(x, 20), bars.low))
-    return sides(held(c > highest40, c < lowest20), held(c < lowest40, c > highest20))
+    highest40 = shift(apply_per_asset(lambda x: talib.MAX(x, 40), bars.high))
+    highest20 = shift(apply_per_asset(lambda x: talib.MAX(x, 20), bars.high))
+    lowest40 = shift(apply_per_asset(lambda x: talib.MIN(x, 40), bars.low))
+    lowest20 = shift(apply_per_asset(lambda x: talib.MIN(x, 20), bars.low))
+    return to_readings(
+        hold_between(c > highest40, c < lowest20), hold_between(c < lowest40, c > highest20)
+    )
 
 
 def enzo(bars: Columns) -> Readings:
-    kama = per_asset(lambda x: talib.KAMA(x, 10), bars.close)
-    atr = per_asset(lambda h, low, c: talib.ATR(h, low, c, 14), bars.high, bars.low, bars.close)
-    return latch((kama - shifted(kama, 5)) / atr, 0.50, 0.10)
+    kama = apply_per_asset(lambda x: talib.KAMA(x, 10), bars.close)
+    atr = apply_per_asset(
+        lambda h, low, c: talib.ATR(h, low, c, 14), bars.high, bars.low, bars.close
+    )
+    return compute_latch((kama - shift(kama, 5)) / atr, 0.50, 0.10)
 
 
-def _slope_weights() -> Column:
+def _compute_slope_weights() -> Column:
     """Return the weights of a weighted `np.polyfit` slope; it is linear in the values."""
     time = np.arange(-63.0, 1.0)
     root = np.exp(-0.25 * (time / 16.0) ** 2)
     return np.polyfit(time, np.eye(64), 1, w=root)[0]
 
 
-SLOPE_WEIGHTS = _slope_weights()
+SLOPE_WEIGHTS = _compute_slope_weights()
 
 
 def llnr(bars: Columns) -> Readings:
     x = np.log(bars.close)
     slope = np.full_like(x, np.nan)
-    slope[..., 63:] = per_asset(lambda row: np.convolve(row, SLOPE_WEIGHTS[::-1], "valid"), x)
-    returns = x - shifted(x)
-    return latch(slope * 4.0 / rolling_sd(returns, 64), 0.75, 0.25)
+    slope[..., 63:] = apply_per_asset(lambda row: np.convolve(row, SLOPE_WEIGHTS[::-1], "valid"), x)
+    returns = x - shift(x)
+    return compute_latch(slope * 4.0 / compute_rolling_sd(returns, 64), 0.75, 0.25)
 
 
 def perpkit(bars: Columns) -> Readings:
-    atr = per_asset(lambda h, low, c: talib.ATR(h, low, c, 10), bars.high, bars.low, bars.close)
+    atr = apply_per_asset(
+        lambda h, low, c: talib.ATR(h, low, c, 10), bars.high, bars.low, bars.close
+    )
     middle = (bars.high + bars.low) / 2.0
-    lines = _supertrend_of_one if middle.ndim == 1 else _supertrend_of_all
+    lines = _compute_supertrend_of_one if middle.ndim == 1 else _compute_supertrend_of_all
     direction, line = lines(bars.close, middle + 3.0 * atr, middle - 3.0 * atr)
     is_near = np.abs(bars.close - line) <= 0.5 * atr
     return np.where(is_near | (direction * bars.funding > 0.60), 0, direction).astype(np.int8)
 
 
-def _supertrend_of_one(close: Column, upper: Column, lower: Column) -> tuple[Column, Column]:
+def _compute_supertrend_of_one(
+    close: Column, upper: Column, lower: Column
+) -> tuple[Column, Column]:
     first = 10  # TA-Lib's first ATR
     closes, uppers, lowers = close.tolist(), upper.tolist(), lower.tolist()
     direction, before, top, bottom = 1, closes[first], uppers[first], lowers[first]
@@ -206,7 +216,9 @@ def _supertrend_of_one(close: Column, upper: Column, lower: Column) -> tuple[Col
     return np.array(directions, dtype=np.float64), np.array(lines)
 
 
-def _supertrend_of_all(close: Column, upper: Column, lower: Column) -> tuple[Column, Column]:
+def _compute_supertrend_of_all(
+    close: Column, upper: Column, lower: Column
+) -> tuple[Column, Column]:
     first = 10
     closes, uppers, lowers = (np.ascontiguousarray(x.T) for x in (close, upper, lower))
     directions, lines = np.zeros_like(closes), np.full_like(closes, np.nan)
@@ -222,7 +234,7 @@ def _supertrend_of_all(close: Column, upper: Column, lower: Column) -> tuple[Col
     return directions.T, lines.T
 
 
-SEVEN: dict[str, Callable[[Columns], Readings]] = {
+INDICATORS: dict[str, Callable[[Columns], Readings]] = {
     "trend_oracle": trend_oracle,
     "bayesian_trend": bayesian_trend,
     "reversals": reversals,
@@ -238,10 +250,10 @@ def read_one_by_one(bars: Columns, ids: list[str]) -> Readings:
     out = np.empty((len(bars.close), len(ids), bars.close.shape[-1]), dtype=np.int8)
     for asset, rows in enumerate(zip(*bars, strict=True)):
         for column, id in enumerate(ids):
-            out[asset, column] = SEVEN[id](Columns(*rows))
+            out[asset, column] = INDICATORS[id](Columns(*rows))
     return out
 
 
 def read_all_at_once(bars: Columns, ids: list[str]) -> Readings:
     """Return the same from one pass over all assets, TA-Lib alone being called for each."""
-    return np.stack([SEVEN[id](bars) for id in ids], axis=1)
+    return np.stack([INDICATORS[id](bars) for id in ids], axis=1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from bench.table import Row, table
+from bench.table import Row, format_table
 
 SIGNALS = str(Path(sys.executable).with_name("signals"))
 TREE = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ STORE = "signals.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class Service:
     """The running service, a key, when it began to serve, and its first process."""
 
     url: str
@@ -42,15 +42,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def process(
+def run_process(
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     folder: Path = TREE,
-    **given: Any,
+    **options: Any,
 ) -> Iterator["subprocess.Popen[str]"]:
     """Run a command until the block ends, quietly; it sees this tree first."""
     seen = os.environ | {"PYTHONPATH": str(TREE)} | dict(environment or {})
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | given
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options
     running = subprocess.Popen(command, cwd=folder, env=seen, text=True, **quiet)
     try:
         yield running
@@ -62,7 +62,7 @@ def process(
         running.wait()
 
 
-def until_answers(running: "subprocess.Popen[str]", url: str) -> None:
+def wait_until_answering(running: "subprocess.Popen[str]", url: str) -> None:
     """Wait until anything at all is answered; an answer is waited for where the port is taken."""
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up and running.poll() is None:
@@ -77,7 +77,7 @@ def until_answers(running: "subprocess.Popen[str]", url: str) -> None:
 Store = Path | str
 
 
-def settings(store: Store) -> dict[str, str]:
+def build_environment(store: Store) -> dict[str, str]:
     """Return the environment of `signals` on a store."""
     return {
         "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
@@ -86,47 +86,49 @@ def settings(store: Store) -> dict[str, str]:
 
 
 @contextmanager
-def answering(
-    command: Sequence[str], store: Store, operations_port: int | None = None, **given: Any
+def start_service(
+    command: Sequence[str], store: Store, operations_port: int | None = None, **options: Any
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """Run what serves a store until the block ends; yield it and its address once it answers."""
     port, operations_port = free_port(), operations_port or free_port()
     ports = {"SIGNALS_PORT": str(port), "SIGNALS_METRICS_PORT": str(operations_port)}
     url = f"http://127.0.0.1:{port}"
-    with process(command, settings(store) | ports, **given) as running:
-        until_answers(running, f"{url}/api/v1")
+    with run_process(command, build_environment(store) | ports, **options) as running:
+        wait_until_answering(running, f"{url}/api/v1")
         yield running, url
 
 
 @contextmanager
-def serving(store: Store, *arguments: str, operations_port: int | None = None) -> Iterator[Ours]:
+def serve_store(
+    store: Store, *arguments: str, operations_port: int | None = None
+) -> Iterator[Service]:
     """Serve a store by the real command; the store is changed by it."""
-    with answering([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
-        yield Ours(url, made_key(store), time.time_ns() // 1_000_000, running.pid)
+    with start_service([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
+        yield Service(url, create_key(store), time.time_ns() // 1_000_000, running.pid)
 
 
-def printed(store: Store, *arguments: str) -> str:
+def run_command(store: Store, *arguments: str) -> str:
     """Run a command of `signals` on a store to its end and return what it printed."""
-    environment = os.environ | {"PYTHONPATH": str(TREE)} | settings(store)
+    environment = os.environ | {"PYTHONPATH": str(TREE)} | build_environment(store)
     command, nothing = [SIGNALS, *arguments], subprocess.DEVNULL
     return subprocess.run(
         command, env=environment, stdin=nothing, check=True, capture_output=True, text=True
     ).stdout
 
 
-def made_key(store: Store) -> str:
-    return printed(store, "keys", "create", "--label", "bench").strip()
+def create_key(store: Store) -> str:
+    return run_command(store, "keys", "create", "--label", "bench").strip()
 
 
 def make_store(folder: Path) -> Path:
     """Return a store as a first start leaves it: the whole simulated market up to now."""
     store = folder / STORE
-    with answering([SIGNALS, "serve"], store):
+    with start_service([SIGNALS, "serve"], store):
         return store
 
 
 @contextmanager
-def copied(store: Path | None) -> Iterator[Path]:
+def copy_store(store: Path | None) -> Iterator[Path]:
     """Yield a copy of a store, or a new one where there is none."""
     with tempfile.TemporaryDirectory() as folder:
         if store is None:
@@ -141,4 +143,4 @@ def run_alone(rows: Callable[[Path | None], list[Row]], about: str | None) -> No
     """Run one module that takes a store, as its own command, and print its table."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--store", type=Path, help="a store that `signals serve` made, to copy")
-    print(table(rows(parser.parse_args().store)))
+    print(format_table(rows(parser.parse_args().store)))

@@ -11,9 +11,9 @@ from statistics import median
 
 import httpx
 
-from bench.calls import MCP_HEADERS, MCP_PATH, bearer
-from bench.midnight import moved
-from bench.served import SIGNALS, answering, copied, printed, run_alone
+from bench.calls import MCP_HEADERS, MCP_PATH, build_bearer_header
+from bench.midnight import serve_movable
+from bench.served import SIGNALS, copy_store, run_alone, run_command, start_service
 from bench.table import Row
 from mcp_server.tools.registry import TOOLS
 
@@ -24,56 +24,65 @@ COMMANDS = (("keys", "list"), ("connect", "cursor"), ("stdio",))
 
 def rows(store: Path | None = None) -> list[Row]:
     """Measure; on a copy of a store where there is one."""
-    with copied(store) as own:
-        return [*_starts(own), *(_short(own, arguments) for arguments in COMMANDS), *_day(own)]
+    with copy_store(store) as copy:
+        return [
+            *_measure_starts(copy),
+            *(_time_command(copy, arguments) for arguments in COMMANDS),
+            *_measure_day(copy),
+        ]
 
 
-def _starts(store: Path) -> Iterator[Row]:
-    took, held = zip(*(started(store) for _ in range(STARTS)), strict=True)
+def _measure_starts(store: Path) -> Iterator[Row]:
+    durations, memory = zip(*(time_start(store) for _ in range(STARTS)), strict=True)
     yield Row(
         "first answer of a year-old store, 251 assets",
-        f"{median(took):.2f} s",
+        f"{median(durations):.2f} s",
         target=f"< {START_S:.0f} s",
-        is_met=median(took) < START_S,
+        is_met=median(durations) < START_S,
     )
-    yield _memory("resident memory after that start", median(held))
+    yield _build_memory_row("resident memory after that start", median(memory))
 
 
-def started(store: Path) -> tuple[float, float]:
+def time_start(store: Path) -> tuple[float, float]:
     """Serve a store; return the seconds to the first answer, and the MiB held then."""
     began = time.perf_counter()
-    with answering([SIGNALS, "serve"], store) as (running, _):
-        return time.perf_counter() - began, resident_mib(running.pid)
+    with start_service([SIGNALS, "serve"], store) as (running, _):
+        return time.perf_counter() - began, read_resident_mib(running.pid)
 
 
-def resident_mib(pid: int) -> float:
+def read_resident_mib(pid: int) -> float:
     """Return what a process holds in memory."""
     status = Path(f"/proc/{pid}/status").read_text()
     held = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(held.split()[1]) / 1024
 
 
-def _short(store: Path, arguments: tuple[str, ...]) -> Row:
+def _time_command(store: Path, arguments: tuple[str, ...]) -> Row:
     """Return what a command takes that does next to nothing: its imports, the best of some."""
-    took = []
+    durations = []
     for _ in range(SHORT_RUNS):
         began = time.perf_counter()
-        printed(store, *arguments)
-        took.append(time.perf_counter() - began)
-    return Row(f"`signals {' '.join(arguments)}`, start to end", f"{min(took):.2f} s")
+        run_command(store, *arguments)
+        durations.append(time.perf_counter() - began)
+    return Row(f"`signals {' '.join(arguments)}`, start to end", f"{min(durations):.2f} s")
 
 
-def _day(store: Path) -> Iterator[Row]:
+def _measure_day(store: Path) -> Iterator[Row]:
     """Yield what the service holds after a day of runs and calls, and what its end added."""
-    held = []
-    with moved(store) as service, httpx.Client(base_url=service.ours.url, timeout=60) as client:
-        client.headers.update(MCP_HEADERS | bearer(service.ours))
+    memory = []
+    with (
+        serve_movable(store) as service,
+        httpx.Client(base_url=service.ours.url, timeout=60) as client,
+    ):
+        client.headers.update(MCP_HEADERS | build_bearer_header(service.ours))
         for _ in range(DAY_H):
-            service.over_hour("hour")
-            _call_all(client)
-            held.append(resident_mib(service.ours.pid))
-    growth = held[-1] - held[WARM_H - 1]
-    yield _memory(f"resident memory after {DAY_H} simulated hours of all tools", held[-1])
+            service.advance_hour("hour")
+            _call_all_tools(client)
+            memory.append(read_resident_mib(service.ours.pid))
+    growth = memory[-1] - memory[WARM_H - 1]
+    yield _build_memory_row(
+        f"resident memory after {DAY_H} simulated hours of all tools", memory[-1]
+    )
     yield Row(
         f"growth after the first {WARM_H} of them, in which bounded caches fill",
         f"{growth:.0f} MiB",
@@ -82,7 +91,7 @@ def _day(store: Path) -> Iterator[Row]:
     )
 
 
-def _call_all(client: httpx.Client) -> None:
+def _call_all_tools(client: httpx.Client) -> None:
     """Call every tool some times."""
     for name in [tool.name for tool in TOOLS] * CALLS_AN_HOUR:
         call = {"name": name, "arguments": {}}
@@ -92,7 +101,7 @@ def _call_all(client: httpx.Client) -> None:
             raise SystemExit(f"{name}: {answer.text[:300]}")
 
 
-def _memory(what: str, mib: float) -> Row:
+def _build_memory_row(what: str, mib: float) -> Row:
     target = f"< {MEMORY_MIB} MiB"
     return Row(what, f"{mib:.0f} MiB", target=target, is_met=mib < MEMORY_MIB)
 

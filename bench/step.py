@@ -12,21 +12,21 @@ from statistics import median
 import numpy as np
 
 from bench.peer import Columns, Readings, read_all_at_once, read_one_by_one
-from bench.table import Row, table
+from bench.table import Row, format_table
 from compute.engine import Engine
-from compute.hourly_pipeline import PASS_S
+from compute.hourly_pipeline import BATCH_S
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
 
 ASSETS = 251
 WINDOW = 300
 YEAR = 8_760
-PASS = PASS_S // 3600
+BATCH = BATCH_S // 3600
 AGREEMENT_BARS = 1_000
 AGREEMENT_RATIO = 0.98
 # One bar alone is a weak test: readings a bar late still agree on up to 97.5% of all bars.
 SETTLED, SETTLED_RATIO = 500, 0.999
-MUST_AGREE = {"trend_oracle", "reversals", "ceres", "llnr"}
+STRICT_INDICATORS = {"trend_oracle", "reversals", "ceres", "llnr"}
 # How often the assets are repeated, and how many steps of the engine and of each peer are timed.
 # One by one the peer's time grows with the assets exactly: it need not run for half a minute.
 SIZES = {1: (200, 4, 6), 10: (50, 0, 1), 100: (20, 0, 1)}
@@ -57,63 +57,63 @@ def make_market(bars: int) -> Bar:
     return Bar(open_, high, low, close, np.full(shape, 1e6), funding)
 
 
-def bars_of(market: Bar, start: int, stop: int) -> Iterator[Bar]:
+def iterate_bars(market: Bar, start: int, stop: int) -> Iterator[Bar]:
     return (Bar(*(field[t] for field in market)) for t in range(start, stop))
 
 
-def columns_of(market: Bar) -> Columns:
+def to_columns(market: Bar) -> Columns:
     """Return the layout that the peer likes best: each asset's column contiguous."""
     fields = (market.high, market.low, market.close, market.funding)
     return Columns(*(np.ascontiguousarray(field.T) for field in fields))
 
 
-def cut(columns: Columns, assets: int, start: int, stop: int) -> Columns:
+def cut_columns(columns: Columns, assets: int, start: int, stop: int) -> Columns:
     return Columns(*(field[:assets, start:stop] for field in columns))
 
 
-def at_once(assets: int) -> tuple[np.ndarray, np.ndarray]:
+def build_single_step(assets: int) -> tuple[np.ndarray, np.ndarray]:
     """Return what says that every asset steps on one bar."""
     return np.arange(assets), np.ones(assets, dtype=np.int64)
 
 
-def warmed(market: Bar, bars: int) -> Engine[Bar]:
+def warm_up_engine(market: Bar, bars: int) -> Engine[Bar]:
     engine = Engine(INDICATORS, ASSETS)
-    for bar in bars_of(market, 0, bars):
-        engine.step(*at_once(ASSETS), bar)
+    for bar in iterate_bars(market, 0, bars):
+        engine.step(*build_single_step(ASSETS), bar)
     return engine
 
 
-def repeated(engine: Engine[Bar], times: int) -> Engine[Bar]:
+def repeat_engine(engine: Engine[Bar], times: int) -> Engine[Bar]:
     """Return an engine of some times as many assets, each as in the given one."""
     larger = Engine(INDICATORS, times * ASSETS)
     for column in range(len(IDS)):
-        for row, data in enumerate(engine.carries(column, np.arange(ASSETS)) * times):
-            larger.restore(column, row, data)
+        for row, data in enumerate(engine.dump_carries(column, np.arange(ASSETS)) * times):
+            larger.restore_carry(column, row, data)
     return larger
 
 
-def stepped(market: Bar, bars: int) -> Readings:
+def step_batches(market: Bar, bars: int) -> Readings:
     """Return the engine's readings of the first bars, shape (assets, indicators, bars).
 
     They step in passes as long as a first start's.
     """
     engine, readings = Engine(INDICATORS, ASSETS), []
-    for first in range(0, bars, PASS):
-        last = min(first + PASS, bars)
+    for first in range(0, bars, BATCH):
+        last = min(first + BATCH, bars)
         columns = (field[first:last].T.ravel() for field in market)
         count = np.full(ASSETS, last - first)
-        passed = engine.step(np.arange(ASSETS), count, Bar(*columns))
-        readings.append(passed.reshape(ASSETS, last - first, len(IDS)))
+        batch = engine.step(np.arange(ASSETS), count, Bar(*columns))
+        readings.append(batch.reshape(ASSETS, last - first, len(IDS)))
     return np.moveaxis(np.concatenate(readings, axis=1), 1, 2)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def time_work(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def peak_bytes(work: Callable[[], object]) -> int:
+def measure_peak_bytes(work: Callable[[], object]) -> int:
     """Return tracemalloc's peak over what was allocated before; a pass of its own, never timed."""
     tracemalloc.start()
     work()
@@ -122,19 +122,20 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return peak
 
 
-def agreement(market: Bar, columns: Columns) -> Iterator[str]:
+def compare_readings(market: Bar, columns: Columns) -> Iterator[str]:
     """Yield the lines of a table; SystemExit where an indicator that must agree does not."""
-    ours = stepped(market, AGREEMENT_BARS)
-    window = cut(columns, ASSETS, 0, AGREEMENT_BARS)
-    both = [read(window, IDS) for read in PEERS.values()]
+    ours = step_batches(market, AGREEMENT_BARS)
+    window = cut_columns(columns, ASSETS, 0, AGREEMENT_BARS)
+    peers = [read(window, IDS) for read in PEERS.values()]
     ends = range(SETTLED, AGREEMENT_BARS + 1, 50)
     short = np.stack(
-        [read_all_at_once(cut(columns, ASSETS, e - WINDOW, e), IDS)[..., -1] for e in ends], axis=-1
+        [read_all_at_once(cut_columns(columns, ASSETS, e - WINDOW, e), IDS)[..., -1] for e in ends],
+        axis=-1,
     )
     yield f"| indicator | one by one | all at once | bars {SETTLED} on | {WINDOW} bars | not 0 |"
     yield "|---|--:|--:|--:|--:|--:|"
     for column, id in enumerate(IDS):
-        mine, theirs = ours[:, column], [readings[:, column] for readings in both]
+        mine, theirs = ours[:, column], [readings[:, column] for readings in peers]
         last = [float((readings[:, -1] == mine[:, -1]).mean()) for readings in theirs]
         settled = min(
             float((readings[:, SETTLED - 1 :] == mine[:, SETTLED - 1 :]).mean())
@@ -144,89 +145,105 @@ def agreement(market: Bar, columns: Columns) -> Iterator[str]:
         active = float((mine[:, -1] != 0).mean())
         shares = f"{last[0]:.2%} | {last[1]:.2%} | {settled:.3%} | {live:.2%}"
         yield f"| {id} | {shares} | {active:.0%} |"
-        if id in MUST_AGREE and (min(last) < AGREEMENT_RATIO or settled < SETTLED_RATIO):
+        if id in STRICT_INDICATORS and (min(last) < AGREEMENT_RATIO or settled < SETTLED_RATIO):
             raise SystemExit(f"{id}: the two sides disagree, so their times cannot be compared")
 
 
-def ms(spent: float) -> str:
+def format_ms(spent: float) -> str:
     return f"{spent * 1e3:,.2f} ms" if spent < 1.0 else f"{spent:,.2f} s"
 
 
-def mib(size: float) -> str:
+def format_mib(size: float) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-def beside(what: str, ours: float, name: str, theirs: float) -> Row:
+def compare_times(what: str, ours: float, name: str, theirs: float) -> Row:
     """Return the row of two times; a peer is to be slower."""
     ratio = theirs / ours
-    return Row(what, ms(ours), f"{ms(theirs)} ({name})", f"{ratio:,.2f}", "ahead", ratio > 1.0)
+    return Row(
+        what,
+        format_ms(ours),
+        f"{format_ms(theirs)} ({name})",
+        f"{ratio:,.2f}",
+        "ahead",
+        ratio > 1.0,
+    )
 
 
-def live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
+def measure_live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
     """Yield live steps of ever more assets, the peer on so many bars, and what limits them."""
-    warm, timed = warmed(market, WINDOW), {}
+    warm, timed = warm_up_engine(market, WINDOW), {}
     for times, (steps, *reads) in SIZES.items():
-        assets, engine = times * ASSETS, repeated(warm, times)
-        bars = bars_of(market, WINDOW, WINDOW + steps)
+        assets, engine = times * ASSETS, repeat_engine(warm, times)
+        bars = iterate_bars(market, WINDOW, WINDOW + steps)
         timed[times] = ours = median(
-            seconds(lambda bar=bar, engine=engine: engine.step(*at_once(len(bar.close)), bar))
+            time_work(
+                lambda bar=bar, engine=engine: engine.step(*build_single_step(len(bar.close)), bar)
+            )
             for bar in (Bar(*(np.tile(field, times) for field in bar)) for bar in bars)
         )
         for (name, read), repeats in zip(PEERS.items(), reads, strict=True):
-            windows = (cut(columns, ASSETS, t, t + WINDOW) for t in range(1, repeats + 1))
+            windows = (cut_columns(columns, ASSETS, t, t + WINDOW) for t in range(1, repeats + 1))
             tiled = (Columns(*(np.tile(f, (times, 1)) for f in window)) for window in windows)
-            spent = [seconds(lambda w=w, read=read: read(w, IDS)) for w in tiled]
+            spent = [time_work(lambda w=w, read=read: read(w, IDS)) for w in tiled]
             if spent:
                 what = f"step of {assets:,} assets x {len(IDS)}"
-                yield beside(what, ours, f"assets {name}", median(spent))
-    yield from limit_rows(market, timed[1], timed[max(SIZES)])
-    kept = sum(field[:, :WINDOW].nbytes for field in columns)
-    window = cut(columns, ASSETS, 0, WINDOW)
-    peak = peak_bytes(lambda: warmed(market, WINDOW + 1))
-    theirs = kept + peak_bytes(lambda: read_one_by_one(window, IDS))
-    yield Row(f"memory of it, {ASSETS} assets", mib(peak), mib(theirs), f"{theirs / peak:.2f}")
+                yield compare_times(what, ours, f"assets {name}", median(spent))
+    yield from measure_limit_rows(market, timed[1], timed[max(SIZES)])
+    window_bytes = sum(field[:, :WINDOW].nbytes for field in columns)
+    window = cut_columns(columns, ASSETS, 0, WINDOW)
+    peak = measure_peak_bytes(lambda: warm_up_engine(market, WINDOW + 1))
+    theirs = window_bytes + measure_peak_bytes(lambda: read_one_by_one(window, IDS))
+    yield Row(
+        f"memory of it, {ASSETS} assets",
+        format_mib(peak),
+        format_mib(theirs),
+        f"{theirs / peak:.2f}",
+    )
 
 
-def limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
+def measure_limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
     """Yield what a step cannot be faster than: its NumPy calls, and the carries' way and back."""
     engine, one = Engine(INDICATORS, 1), np.zeros(1, dtype=np.int64)
     spent = [
-        seconds(lambda bar=bar: engine.step(one, one + 1, Bar(*(f[:1] for f in bar))))
-        for bar in bars_of(market, 0, 2 * WINDOW)
+        time_work(lambda bar=bar: engine.step(one, one + 1, Bar(*(f[:1] for f in bar))))
+        for bar in iterate_bars(market, 0, 2 * WINDOW)
     ]
     calls = median(spent[WINDOW:])
     what = f"of a step of {ASSETS} assets"
-    yield Row(what, ms(few), f"{ms(calls)} (calls: a step of 1 asset)", f"{calls / few:.2f}")
-    size = max(SIZES) * ASSETS * sum(len(engine.carry(c, 0)) for c in range(len(IDS)))
+    yield Row(
+        what, format_ms(few), f"{format_ms(calls)} (calls: a step of 1 asset)", f"{calls / few:.2f}"
+    )
+    size = max(SIZES) * ASSETS * sum(len(engine.dump_carry(c, 0)) for c in range(len(IDS)))
     source = np.ones(size // 8)
     copy = np.empty_like(source)
-    moved = min(seconds(lambda: np.copyto(copy, source)) for _ in range(7))
-    limit = f"{ms(moved)} (copying its {mib(size)} of carries)"
+    moved = min(time_work(lambda: np.copyto(copy, source)) for _ in range(7))
+    limit = f"{format_ms(moved)} (copying its {format_mib(size)} of carries)"
     what = f"of a step of {max(SIZES) * ASSETS:,} assets"
-    yield Row(what, ms(many), limit, f"{moved / many:.2f}")
+    yield Row(what, format_ms(many), limit, f"{moved / many:.2f}")
 
 
-def year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
+def measure_year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
     """Yield a cold year in passes beside a peer's one batch, its best case."""
-    ours = seconds(lambda: stepped(market, YEAR))
-    whole = cut(columns, ASSETS, 0, YEAR)
+    ours = time_work(lambda: step_batches(market, YEAR))
+    whole = cut_columns(columns, ASSETS, 0, YEAR)
     for name, read in PEERS.items():
-        theirs = seconds(lambda read=read: read(whole, IDS))
+        theirs = time_work(lambda read=read: read(whole, IDS))
         what = f"cold year of {ASSETS} assets x {len(IDS)}"
-        yield beside(what, ours, f"assets {name}, one batch", theirs)
+        yield compare_times(what, ours, f"assets {name}, one batch", theirs)
 
 
 def rows() -> list[Row]:
     """Return the times and limits; SystemExit where the two sides do not agree."""
     market = make_market(YEAR)
-    columns = columns_of(market)
+    columns = to_columns(market)
     with np.errstate(invalid="ignore", divide="ignore"):
-        print("\n".join(agreement(market, columns)), file=sys.stderr)
-        return [*live_rows(market, columns), *year_rows(market, columns)]
+        print("\n".join(compare_readings(market, columns)), file=sys.stderr)
+        return [*measure_live_rows(market, columns), *measure_year_rows(market, columns)]
 
 
 def main() -> None:
-    print(table(rows()))
+    print(format_table(rows()))
 
 
 if __name__ == "__main__":

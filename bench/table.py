@@ -21,38 +21,38 @@ class Row:
     target: str = ""
     is_met: bool | None = None
 
-    def cells(self) -> tuple[str, ...]:
+    def list_cells(self) -> tuple[str, ...]:
         """Return the cells as the table's titles name them."""
         met = {None: "", True: "yes", False: "**no**"}[self.is_met]
         return self.what, self.ours, self.peer, self.ratio, self.target, met
 
 
-def table(rows: Iterable[Row]) -> str:
+def format_table(rows: Iterable[Row]) -> str:
     """Return rows as a Markdown table."""
     lines = ["| " + " | ".join(TITLES) + " |", "|---|--:|--:|--:|--:|---|"]
-    return "\n".join([*lines, *("| " + " | ".join(row.cells()) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(row.list_cells()) + " |" for row in rows)])
 
 
-def compared(what: str, ours: float, theirs: float, target: float | None = None) -> Row:
+def compare_rates(what: str, ours: float, theirs: float, target: float | None = None) -> Row:
     """Return the row of two rates, calls a second; ours is to be `target` times theirs, if any."""
     ratio = ours / theirs
-    asked = ("", None) if target is None else (f">= {target:g}", ratio >= target)
-    return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *asked)
+    verdict = ("", None) if target is None else (f">= {target:g}", ratio >= target)
+    return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *verdict)
 
 
-def hardware() -> str:
+def describe_hardware() -> str:
     """Return on what was measured, and how busy that was, in a sentence."""
     cores, load = os.cpu_count(), os.getloadavg()[0]
-    return f"{time.strftime('%Y-%m-%d')}, {cores} cores ({processor()}), load average {load:.1f}."
+    return f"{time.strftime('%Y-%m-%d')}, {cores} cores ({read_processor_name()}), load average {load:.1f}."
 
 
-def processor() -> str:
+def read_processor_name() -> str:
     cpus = Path("/proc/cpuinfo")
-    named = cpus.read_text().partition("model name\t: ")[2] if cpus.exists() else ""
-    return named.partition("\n")[0] or platform.machine()
+    model = cpus.read_text().partition("model name\t: ")[2] if cpus.exists() else ""
+    return model.partition("\n")[0] or platform.machine()
 
 
-def replaced(page: str, name: str, text: str) -> str:
+def replace_between_markers(page: str, name: str, text: str) -> str:
     """Return a page with a text in place of what lies between the markers of a name."""
     begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
     before, found, rest = page.partition(begin)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
-from bench.load import Load, drive
-from bench.served import Ours, copied, run_alone, serving
-from bench.table import Row, compared
+from bench.load import Load, measure_load
+from bench.served import Service, copy_store, run_alone, serve_store
+from bench.table import Row, compare_rates
 
 WORKERS = 2
 CASES = (USAGE, STATE_OF_ONE)
@@ -28,57 +28,57 @@ class Round:
     load: Load
     call_ms: float
 
-    def cores(self) -> str:
+    def format_cores(self) -> str:
         return f"{self.call_ms * self.load.calls_s / 1000:.2f}, {self.load.cpu_ratio:.2f}"
 
 
-def one_round(ours: Ours, case: Case) -> Round:
-    before = cpu_s(ours)
-    load = drive(ours.url, case.over_mcp(ours), SECONDS, CONNECTIONS)
+def measure_round(ours: Service, case: Case) -> Round:
+    before = measure_cpu_s(ours)
+    load = measure_load(ours.url, case.build_mcp_call(ours), SECONDS, CONNECTIONS)
     if load.failed:
         raise SystemExit(f"{case.name}: {load.failed} failed")
-    return Round(load, (cpu_s(ours) - before) * 1000 / (load.calls_s * SECONDS))
+    return Round(load, (measure_cpu_s(ours) - before) * 1000 / (load.calls_s * SECONDS))
 
 
-def cpu_s(ours: Ours) -> float:
+def measure_cpu_s(ours: Service) -> float:
     """Return the seconds of CPU that all processes of the service have used."""
     children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children").read_text().split()
-    return sum(ticks(pid) for pid in (str(ours.pid), *children)) / TICKS_A_SECOND
+    return sum(read_cpu_ticks(pid) for pid in (str(ours.pid), *children)) / TICKS_A_SECOND
 
 
-def ticks(pid: str) -> int:
+def read_cpu_ticks(pid: str) -> int:
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return int(user) + int(system)
 
 
-def measured(case: Case, alone: Ours, several: Ours) -> Iterator[Row]:
+def compare_turns(case: Case, alone: Service, several: Service) -> Iterator[Row]:
     """Call both by turns; the fastest round of each counts."""
-    rounds = [(one_round(alone, case), one_round(several, case)) for _ in range(ROUNDS)]
+    rounds = [(measure_round(alone, case), measure_round(several, case)) for _ in range(ROUNDS)]
     one, two = (max(of, key=lambda each: each.load.calls_s) for of in zip(*rounds, strict=True))
     what, rate, cores = f"MCP {case.name}, {WORKERS} workers", two.load.calls_s, os.cpu_count() or 1
-    yield compared(f"{what} / 1", rate, one.load.calls_s)
-    left = min(WORKERS, cores - two.load.cpu_ratio)
-    yield compared(
+    yield compare_rates(f"{what} / 1", rate, one.load.calls_s)
+    available = min(WORKERS, cores - two.load.cpu_ratio)
+    yield compare_rates(
         f"the same, had the load not taken {two.load.cpu_ratio:.2f} of {cores} cores",
-        rate * WORKERS / left,
+        rate * WORKERS / available,
         one.load.calls_s,
         TARGET,
     )
-    dearer = f"{two.call_ms / one.call_ms:.2f}"
+    cost_ratio = f"{two.call_ms / one.call_ms:.2f}"
     by_call = (f"{each.call_ms:.2f} ms" for each in (two, one))
-    yield Row("the same, CPU of the servers a call", *by_call, dearer)
+    yield Row("the same, CPU of the servers a call", *by_call, cost_ratio)
     yield Row("the same, cores used: servers, load", two.cores(), one.cores())
 
 
 def rows(store: Path | None = None) -> list[Row]:
     """Measure; on copies of a store where there is one."""
     with (
-        copied(store) as first,
-        copied(first) as second,
-        serving(first) as alone,
-        serving(second, "--workers", str(WORKERS)) as several,
+        copy_store(store) as first,
+        copy_store(first) as second,
+        serve_store(first) as alone,
+        serve_store(second, "--workers", str(WORKERS)) as several,
     ):
-        return [row for case in CASES for row in measured(case, alone, several)]
+        return [row for case in CASES for row in compare_turns(case, alone, several)]
 
 
 def main() -> None:

@@ -45,23 +45,23 @@ class Series:
         return len(self.open_time)
 
     @classmethod
-    def of(cls, rows: Sequence[RawBar], period_s: int) -> Self:
+    def from_rows(cls, rows: Sequence[RawBar], period_s: int) -> Self:
         """Build a series from accepted bars of one native period, oldest first."""
         table = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), 5)
         open_time = np.array([row.open_time for row in rows], dtype=np.int64)
-        return cls.at(open_time, table, period_s)
+        return cls.from_columns(open_time, table, period_s)
 
     @classmethod
-    def at(cls, open_time: Times, table: Prices, period_s: int) -> Self:
+    def from_columns(cls, open_time: Times, table: Prices, period_s: int) -> Self:
         """Build a series from open times and a (bars, 5) table: open, high, low, close, volume."""
         columns = (np.ascontiguousarray(table[:, column]) for column in range(5))
-        return cls(open_time, closing_time(open_time, period_s), *columns)
+        return cls(open_time, compute_close_time(open_time, period_s), *columns)
 
-    def where(self, chosen: NDArray[np.bool_]) -> "Series":
+    def select(self, mask: NDArray[np.bool_]) -> "Series":
         """Return the chosen bars."""
-        return Series(*(getattr(self, name)[chosen] for name in COLUMNS))
+        return Series(*(getattr(self, name)[mask] for name in COLUMNS))
 
-    def then(self, later: "Series") -> "Series":
+    def concatenate(self, later: "Series") -> "Series":
         """Return these bars followed by later ones."""
         return Series(*(np.concatenate([getattr(self, n), getattr(later, n)]) for n in COLUMNS))
 
@@ -77,39 +77,39 @@ class Funding:
     rate: Prices
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, float]]) -> Self:
+    def from_pairs(cls, rows: Sequence[tuple[int, float]]) -> Self:
         """Build from (settled_at, rate) pairs, oldest first."""
         settled_at = np.array([row[0] for row in rows], dtype=np.int64)
         return cls(settled_at, np.array([row[1] for row in rows], dtype=np.float64))
 
-    def between(self, after: int, until: int) -> "Funding":
+    def select_between(self, after: int, until: int) -> "Funding":
         """Return the settlements in (after, until]."""
         chosen = slice(*np.searchsorted(self.settled_at, (after, until), side="right"))
         return Funding(self.settled_at[chosen], self.rate[chosen])
 
-    def then(self, later: "Funding") -> "Funding":
+    def concatenate(self, later: "Funding") -> "Funding":
         """Return these settlements followed by later ones."""
         return Funding(
             np.concatenate([self.settled_at, later.settled_at]),
             np.concatenate([self.rate, later.rate]),
         )
 
-    def annualised(self, close_time: Times) -> Prices:
+    def annualise(self, close_time: Times) -> Prices:
         """Return F for each close: 365 x the sum over the last 24 h, NaN where none settled.
 
         The sums are exactly rounded, so they do not depend on where a window was cut.
         """
         first = np.searchsorted(self.settled_at, close_time - DAY_S, side="right")
         last = np.searchsorted(self.settled_at, close_time, side="right")
-        place = np.flatnonzero(_differs(first) | _differs(last))
+        indexes = np.flatnonzero(_mark_changes(first) | _mark_changes(last))
         rates = self.rate.tolist()
-        windows = zip(first[place].tolist(), last[place].tolist(), strict=True)
+        windows = zip(first[indexes].tolist(), last[indexes].tolist(), strict=True)
         sums = [fsum(rates[a:b]) if b > a else np.nan for a, b in windows]
-        repeats = np.append(place[1:], len(close_time)) - place
+        repeats = np.append(indexes[1:], len(close_time)) - indexes
         return FUNDING_DAYS * np.repeat(np.array(sums, dtype=np.float64), repeats)
 
 
-def closing_time(open_time: Times, period_s: int) -> Times:
+def compute_close_time(open_time: Times, period_s: int) -> Times:
     """Return when bars close; one that ends off its boundary closes at the next.
 
     Hourly bars close on full hours and daily bars at 00:00 UTC, where the run that reads them is.
@@ -117,19 +117,19 @@ def closing_time(open_time: Times, period_s: int) -> Times:
     return -(-(open_time + period_s) // period_s) * period_s
 
 
-def _differs(values: Times) -> NDArray[np.bool_]:
+def _mark_changes(values: Times) -> NDArray[np.bool_]:
     """Say of each value whether it is another than the one before, as the first one is."""
     differs = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs
 
 
-def built(hourly: Series, period_s: int) -> Series:
+def resample_bars(hourly: Series, period_s: int) -> Series:
     """Build longer bars on UTC boundaries from hourly bars, each by the bucket it closes in."""
     if not len(hourly):
         return NO_BARS
-    bucket = closing_time(hourly.close_time - period_s, period_s)
-    first = np.flatnonzero(_differs(bucket))
+    bucket = compute_close_time(hourly.close_time - period_s, period_s)
+    first = np.flatnonzero(_mark_changes(bucket))
     last = np.append(first[1:], len(hourly)) - 1
     return Series(
         open_time=bucket[first] - period_s,
@@ -142,25 +142,25 @@ def built(hourly: Series, period_s: int) -> Series:
     )
 
 
-def accepted(
+def validate_bars(
     rows: Sequence[RawBar], period_s: int, after: int | None = None
 ) -> tuple[list[RawBar], list[tuple[RawBar, str]]]:
     """Sort bars by open time and split them into accepted ones and (bar, reason) rejections.
 
     `after` is the open time of the last bar accepted before these.
     """
-    good: list[RawBar] = []
-    bad: list[tuple[RawBar, str]] = []
+    accepted: list[RawBar] = []
+    rejected: list[tuple[RawBar, str]] = []
     for row in sorted(rows, key=lambda row: row.open_time):
-        if reason := _fault(row) or _crowding(row, after, period_s):
-            bad.append((row, reason))
+        if reason := _find_fault(row) or _find_spacing_fault(row, after, period_s):
+            rejected.append((row, reason))
         else:
-            good.append(row)
+            accepted.append(row)
             after = row.open_time
-    return good, bad
+    return accepted, rejected
 
 
-def _fault(row: RawBar) -> str | None:
+def _find_fault(row: RawBar) -> str | None:
     if not np.isfinite(row[1:]).all():
         return "a number is NaN or infinite"
     if min(row.open, row.high, row.low, row.close) <= 0:
@@ -172,16 +172,16 @@ def _fault(row: RawBar) -> str | None:
     return "volume is negative" if row.volume < 0 else None
 
 
-def _crowding(row: RawBar, after: int | None, period_s: int) -> str | None:
+def _find_spacing_fault(row: RawBar, after: int | None, period_s: int) -> str | None:
     if after is None:
         return None
     if row.open_time <= after:
         return "open time is repeated"
     if period_s == HOUR_S and row.open_time - after < HOUR_S:
         return "opens less than an hour after its predecessor"
-    before, now = closing_time(np.array([after, row.open_time]), period_s)
+    before, now = compute_close_time(np.array([after, row.open_time]), period_s)
     return "closes together with its predecessor" if now <= before else None
 
 
-NO_BARS = Series.of([], HOUR_S)
-NO_FUNDING = Funding.of([])
+NO_BARS = Series.from_rows([], HOUR_S)
+NO_FUNDING = Funding.from_pairs([])

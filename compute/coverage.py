@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
-from compute.indicators.registry import UNIVERSE_LOGGED
+from compute.indicators.registry import LOGGED_INDICATOR_IDS
 from compute.sources.source import Source
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
@@ -13,7 +13,7 @@ from schemas.vocabulary import TIMEFRAMES, Timeframe
 ALERT_TIMEFRAMES: tuple[Timeframe, ...] = ("4h", "1d")
 
 
-def coverage(
+def build_coverage(
     universe: Universe,
     source: Source,
     indicators: Iterable[Indicator],
@@ -36,10 +36,10 @@ def coverage(
                 ticker=asset.ticker,
                 name=asset.name,
                 asset_class=asset.asset_class,
-                timeframes=served(source.native(asset.ticker)),
-                alerts=_followed(asset, source),
-                listing=source.listing(asset.ticker),
-                delay_s=source.delay_s(asset.ticker),
+                timeframes=list_served_timeframes(source.get_native_timeframe(asset.ticker)),
+                alerts=_list_alert_timeframes(asset, source),
+                listing=source.get_listing(asset.ticker),
+                delay_s=source.get_delay_s(asset.ticker),
                 removed_on=asset.removed_on,
                 continues_as=asset.continues_as,
             )
@@ -50,7 +50,7 @@ def coverage(
                 {
                     "id": indicator.id,
                     "name": indicator.name,
-                    "logged": indicator.id in UNIVERSE_LOGGED,
+                    "logged": indicator.id in LOGGED_INDICATOR_IDS,
                     "note": indicator.note,
                 }
             )
@@ -60,30 +60,32 @@ def coverage(
     )
 
 
-def with_dropped(new: Coverage, old: Coverage | None, on: date) -> Coverage:
+def add_dropped_assets(new: Coverage, old: Coverage | None, today: date) -> Coverage:
     """Return the coverage with the assets that only the old one has, as removed from a day on.
 
     Their published rows and last readings stay, so their names must. An asset whose removal was
     announced for a later day ends on the day it is dropped; one that returns is the new one's.
     """
-    kept = {asset.ticker for asset in new.assets}
-    dropped = [a for a in (old.assets if old else ()) if a.ticker not in kept]
-    removed = [_removed(asset, min(asset.removed_on or on, on)) for asset in dropped]
+    new_tickers = {asset.ticker for asset in new.assets}
+    dropped = [a for a in (old.assets if old else ()) if a.ticker not in new_tickers]
+    removed = [_mark_removed(asset, min(asset.removed_on or today, today)) for asset in dropped]
     return new.model_copy(update={"assets": (*new.assets, *removed)})
 
 
-def served(native: Timeframe | None) -> tuple[Timeframe, ...]:
+def list_served_timeframes(native: Timeframe | None) -> tuple[Timeframe, ...]:
     """Return the timeframes that bars of a native timeframe serve."""
     if native is None:
         return ()
     return TIMEFRAMES if native == "1h" else (native,)
 
 
-def _removed(asset: CoveredAsset, on: date) -> CoveredAsset:
-    return asset.model_copy(update={"timeframes": (), "alerts": (), "removed_on": on})
+def _mark_removed(asset: CoveredAsset, removed_on: date) -> CoveredAsset:
+    return asset.model_copy(update={"timeframes": (), "alerts": (), "removed_on": removed_on})
 
 
-def _followed(asset: Asset, source: Source) -> tuple[Timeframe, ...]:
+def _list_alert_timeframes(asset: Asset, source: Source) -> tuple[Timeframe, ...]:
     """Return the timeframes on which the alert engines follow an asset."""
-    timeframes = served(source.native(asset.ticker)) if asset.alerts else ()
+    timeframes = (
+        list_served_timeframes(source.get_native_timeframe(asset.ticker)) if asset.alerts else ()
+    )
     return tuple(timeframe for timeframe in timeframes if timeframe in ALERT_TIMEFRAMES)

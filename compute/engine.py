@@ -14,10 +14,10 @@ from compute.indicators.contract import Carry, Readings
 Rows = NDArray[np.int64]
 Columns = TypeVar("Columns", bound=tuple[NDArray[Any], ...])
 ColumnsIn = TypeVar("ColumnsIn", bound=tuple[NDArray[Any], ...], contravariant=True)
-BLOCK = 4096
+BLOCK_ROWS = 4096
 
 
-class Stepping(Protocol[ColumnsIn]):
+class StepFunction(Protocol[ColumnsIn]):
     """A step over all sequences at once, as an indicator's and the alert engine's are."""
 
     def start(self, assets: int, /) -> Carry:
@@ -34,30 +34,30 @@ class Engine(Generic[Columns]):
     the k-th bars of all of them step together, whenever they closed.
     """
 
-    def __init__(self, indicators: Sequence[Stepping[Columns]], rows: int) -> None:
+    def __init__(self, indicators: Sequence[StepFunction[Columns]], row_count: int) -> None:
         self._indicators: Final = tuple(indicators)
-        self._carries: list[Carry] = [i.start(rows) for i in self._indicators]
+        self._carries: list[Carry] = [i.start(row_count) for i in self._indicators]
 
-    def step(self, rows: Rows, count: Rows, bar: Columns) -> Readings:
+    def step(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
         """Step the sequences `rows`, each named once, on `count` bars each.
 
         The bars of a sequence lie together in the columns of `bar`, in order of close. Returns
         their readings, shape (bars, indicators).
         """
-        if len(rows) <= BLOCK:
-            return self._step_block(rows, count, bar)
-        bars = np.append(0, np.cumsum(count))
+        if len(rows) <= BLOCK_ROWS:
+            return self._step_block(rows, bar_counts, bar)
+        bars = np.append(0, np.cumsum(bar_counts))
         readings = []
-        for first in range(0, len(rows), BLOCK):
-            last = min(first + BLOCK, len(rows))
-            part = _columns(bar, slice(bars[first], bars[last]))
-            readings.append(self._step_block(rows[first:last], count[first:last], part))
+        for first in range(0, len(rows), BLOCK_ROWS):
+            last = min(first + BLOCK_ROWS, len(rows))
+            part = _select_bars(bar, slice(bars[first], bars[last]))
+            readings.append(self._step_block(rows[first:last], bar_counts[first:last], part))
         return np.concatenate(readings)
 
-    def _step_block(self, rows: Rows, count: Rows, bar: Columns) -> Readings:
+    def _step_block(self, rows: Rows, bar_counts: Rows, bar: Columns) -> Readings:
         """Step few enough sequences that what one indicator remembers of them stays in a cache."""
-        order, source, bars = _turns(count, bar)
-        chosen = _stretch(rows[order])
+        order, source, bars = _split_into_turns(bar_counts, bar)
+        chosen = _to_slice(rows[order])
         readings = np.empty((len(bar[0]), len(self._indicators)), dtype=np.int8)
         for column, indicator in enumerate(self._indicators):
             whole = self._carries[column]
@@ -69,72 +69,72 @@ class Engine(Generic[Columns]):
                     whole[name][chosen] = array
         return readings
 
-    def carry(self, column: int, row: int) -> bytes:
+    def dump_carry(self, column: int, row: int) -> bytes:
         """Return one sequence's carry of one indicator as bytes, to be stored."""
-        return self.carries(column, np.array([row]))[0]
+        return self.dump_carries(column, np.array([row]))[0]
 
-    def carries(self, column: int, rows: Rows) -> list[bytes]:
+    def dump_carries(self, column: int, rows: Rows) -> list[bytes]:
         """Return the same of some sequences."""
         arrays = (array[rows] for _, array in sorted(self._carries[column].items()))
-        parts = [_bytes_of_rows(array) for array in arrays]
+        parts = [_rows_to_bytes(array) for array in arrays]
         return [row.tobytes() for row in np.concatenate(parts, axis=1)]
 
-    def restore(self, column: int, row: int, data: bytes) -> None:
+    def restore_carry(self, column: int, row: int, data: bytes) -> None:
         """Put back what `carry` returned for the same indicator and layout."""
         whole = self._carries[column]
-        place = 0
+        offset = 0
         for name in sorted(whole):
             cell = whole[name][row : row + 1]
-            stored = np.frombuffer(data, cell.dtype, cell.size, place)
+            stored = np.frombuffer(data, cell.dtype, cell.size, offset)
             cell[...] = stored.reshape(cell.shape)
-            place += cell.nbytes
+            offset += cell.nbytes
 
 
-def _bytes_of_rows(array: NDArray[np.generic]) -> NDArray[np.uint8]:
+def _rows_to_bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Return each row of an array as its bytes, shape (rows, bytes)."""
     rows = np.ascontiguousarray(array).reshape(len(array), math.prod(array.shape[1:]))
     return rows.view(np.uint8)
 
 
-def _stretch(rows: Rows) -> Rows | slice:
+def _to_slice(rows: Rows) -> Rows | slice:
     """Return neighbouring rows as a slice, which gathers views: nothing to copy or put back."""
     if len(rows) and bool((rows[1:] == rows[:-1] + 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
 
 
-def _turns(count: Rows, bar: Columns) -> tuple[Rows, Rows, list[Columns]]:
+def _split_into_turns(bar_counts: Rows, bar: Columns) -> tuple[Rows, Rows, list[Columns]]:
     """Return an order of the sequences, one of the bars, and these as turns of all k-th bars.
 
     The order has the longest sequences first, so that those which have a bar are the first ones
     in every turn.
     """
-    if (count == 1).all():
-        alone = np.arange(len(count))
-        return alone, alone, [bar]
-    order = np.argsort(-count, kind="stable")
-    turn = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    if (bar_counts == 1).all():
+        identity = np.arange(len(bar_counts))
+        return identity, identity, [bar]
+    order = np.argsort(-bar_counts, kind="stable")
+    turn = np.arange(bar_counts.sum()) - np.repeat(np.cumsum(bar_counts) - bar_counts, bar_counts)
     edges = np.append(0, np.cumsum(np.bincount(turn)))
-    source = _inverse(edges[turn] + np.repeat(_inverse(order), count))
-    moved = _columns(bar, source)
-    return order, source, [_columns(moved, slice(*edge)) for edge in pairwise(edges.tolist())]
+    source = _invert_order(edges[turn] + np.repeat(_invert_order(order), bar_counts))
+    moved = _select_bars(bar, source)
+    return order, source, [_select_bars(moved, slice(*edge)) for edge in pairwise(edges.tolist())]
 
 
-def _inverse(order: Rows) -> Rows:
+def _invert_order(order: Rows) -> Rows:
     """Return where each place of an order has gone."""
     inverse = np.empty_like(order)
     inverse[order] = np.arange(len(order))
     return inverse
 
 
-def _columns(bar: Columns, chosen: Rows | slice) -> Columns:
+def _select_bars(bar: Columns, chosen: Rows | slice) -> Columns:
     """Return some bars of all."""
     kind = cast(Callable[..., Columns], type(bar))
     return kind(*(column[chosen] for column in bar))
 
 
 def _step_turns(
-    indicator: Stepping[Columns], carry: Carry, bars: Iterable[Columns]
+    indicator: StepFunction[Columns], carry: Carry, bars: Iterable[Columns]
 ) -> list[Readings]:
     """Step the first rows of a carry on each turn's bars, in place; return the turns' readings.
 
@@ -153,7 +153,7 @@ def _step_turns(
     return readings
 
 
-def layout(indicator: Stepping[Any]) -> str:
+def hash_layout(indicator: StepFunction[Any]) -> str:
     """Return a short digest of the names, types and shapes of a carry."""
     carry = indicator.start(1)
     text = ";".join(f"{n}:{carry[n].dtype.str}:{carry[n].shape[1:]}" for n in sorted(carry))

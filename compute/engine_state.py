@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compute.alerts.alert_pipeline import AlertDesk
-from compute.bar_buffer import Intake
-from compute.bars import Funding, Series, Times, built
-from compute.rebuild import Past, Pasts, rebuilt
-from compute.stepper import Cell, Place, Stepper
-from schemas.vocabulary import PERIOD_S, Action
+from compute.alerts.alert_pipeline import AlertPipeline
+from compute.bar_buffer import BarBuffer
+from compute.bars import Funding, Series, Times, resample_bars
+from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
+from compute.stepper import Cell, SeriesKey, Stepper
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Action
 from store.market_rows import CarryRow, EpochRow
 
-Published = Mapping[Cell, Mapping[Action, int]]
+PublishedHours = Mapping[Cell, Mapping[Action, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class EngineState:
     """A run's desk, as it stands after the last committed pass.
 
     `unsaved` are rebuilt carries and `epochs` their epochs, both for the next pass. `generations`
@@ -23,79 +23,98 @@ class Desk:
     """
 
     stepper: Stepper
-    alerts: AlertDesk
-    intake: Intake
+    alerts: AlertPipeline
+    buffer: BarBuffer
     carries: dict[Cell, CarryRow] = field(default_factory=dict)
-    unsaved: set[Cell] = field(default_factory=set)
-    epochs: list[EpochRow] = field(default_factory=list)
-    generations: dict[str, int] = field(default_factory=dict)
+    unsaved_cells: set[Cell] = field(default_factory=set)
+    new_epochs: list[EpochRow] = field(default_factory=list)
+    revisions: dict[str, int] = field(default_factory=dict)
 
-    def carried(self, rows: Times) -> dict[Cell, bytes]:
+    def dump_carries(self, rows: Times) -> dict[Cell, bytes]:
         """Return what indicators and engines remember of some rows of the stepper, to be stored."""
         stepper = self.stepper
-        places: list[Place] = [stepper.places[row] for row in rows.tolist()]
+        series_keys: list[SeriesKey] = [stepper.series_keys[row] for row in rows.tolist()]
         found = {
             Cell(*place, indicator.id): data
             for column, indicator in enumerate(stepper.indicators)
-            for place, data in zip(places, stepper.engine.carries(column, rows), strict=True)
+            for place, data in zip(
+                series_keys, stepper.engine.dump_carries(column, rows), strict=True
+            )
         }
-        followed = filter(self.alerts.follows, places)
+        followed = filter(self.alerts.is_followed, series_keys)
         cells = [Cell(*place, key) for place in followed for key in self.alerts.versions]
-        return found | {cell: self.alerts.carry(cell) for cell in cells}
+        return found | {cell: self.alerts.dump_carry(cell) for cell in cells}
 
-    def cells(self, place: Place) -> list[tuple[Cell, int]]:
+    def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
         """Return what remembers something of a sequence, indicators and engines, and versions."""
-        own = {i.id: i.version for i in self.stepper.indicators}
-        engines = self.alerts.versions if self.alerts.follows(place) else {}
-        return [(Cell(*place, key), version) for key, version in (own | engines).items()]
+        versions = {i.id: i.version for i in self.stepper.indicators}
+        engines = self.alerts.versions if self.alerts.is_followed(series_key) else {}
+        return [(Cell(*series_key, key), version) for key, version in (versions | engines).items()]
 
-    def generation(self, ticker: str) -> int:
+    def get_revision(self, ticker: str) -> int:
         """Return of which generation an asset's bars are."""
-        return self.generations.get(ticker, 0)
+        return self.revisions.get(ticker, 0)
 
-    def resume(self, place: Place, stepped_to: int, bars: Series, funding: Funding) -> Series:
+    def resume_series(
+        self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
+    ) -> Series:
         """Put back what a sequence has not stepped of its asset's bars; return what it has."""
-        ticker, timeframe = place
-        self.intake.resume(ticker, timeframe, bars.where(bars.close_time > stepped_to), funding)
-        own = self.intake.native[ticker] == timeframe
-        series = bars if own else built(bars, PERIOD_S[timeframe])
-        return series.where(series.close_time <= stepped_to)
+        ticker, timeframe = series_key
+        self.buffer.restore_series(
+            ticker, timeframe, bars.select(bars.close_time > stepped_to), funding
+        )
+        is_native = self.buffer.native_timeframes[ticker] == timeframe
+        series = bars if is_native else resample_bars(bars, TIMEFRAME_DURATIONS_S[timeframe])
+        return series.select(series.close_time <= stepped_to)
 
-    def carry(self, cell: Cell) -> bytes:
+    def dump_carry(self, cell: Cell) -> bytes:
         """Return what one indicator or engine remembers, to be stored."""
         if cell.key in self.alerts.versions:
-            return self.alerts.carry(cell)
-        return self.stepper.engine.carry(self._column(cell), self.stepper.row[cell[:2]])
+            return self.alerts.dump_carry(cell)
+        return self.stepper.engine.dump_carry(
+            self._find_column(cell), self.stepper.row_by_series[cell[:2]]
+        )
 
-    def restore(self, cell: Cell, data: bytes) -> None:
+    def restore_carry(self, cell: Cell, data: bytes) -> None:
         """Put back what `carry` returned."""
         if cell.key in self.alerts.versions:
-            self.alerts.restore(cell, data)
+            self.alerts.restore_carry(cell, data)
         else:
             self._restore_indicator(cell, data)
 
-    def put(self, carries: Mapping[Cell, bytes], published: Published) -> None:
+    def install_carries(
+        self, carries: Mapping[Cell, bytes], published_hours: PublishedHours
+    ) -> None:
         """Put rebuilt carries in place; what is rebuilt of alerts publishes from the next bar on.
 
         `published` says of each engine at which hour it last published each action.
         """
         for cell, data in carries.items():
             if cell.key in self.alerts.versions:
-                self.alerts.renew(cell, data, published.get(cell, {}))
+                self.alerts.install_carry(cell, data, published_hours.get(cell, {}))
             else:
                 self._restore_indicator(cell, data)
 
-    def renew(
-        self, place: Place, stepped_to: int, bars: Series, funding: Funding, published: Published
+    def rebuild_series(
+        self,
+        series_key: SeriesKey,
+        stepped_to: int,
+        bars: Series,
+        funding: Funding,
+        published_hours: PublishedHours,
     ) -> None:
         """Step a sequence's bars, told anew, in silence as far as it was stepped before."""
-        past = self.resume(place, stepped_to, bars, funding)
-        keys = [cell.key for cell, _ in self.cells(place)]
-        sequences = [Past(place, past, funding, keys)]
-        self.put(rebuilt(Pasts(self.stepper.indicators, sequences)), published)
+        history = self.resume_series(series_key, stepped_to, bars, funding)
+        keys = [cell.key for cell, _ in self.list_cells(series_key)]
+        sequences = [SeriesHistory(series_key, history, funding, keys)]
+        self.install_carries(
+            rebuild_carries(HistoryBlock(self.stepper.indicators, sequences)), published_hours
+        )
 
     def _restore_indicator(self, cell: Cell, data: bytes) -> None:
-        self.stepper.engine.restore(self._column(cell), self.stepper.row[cell[:2]], data)
+        self.stepper.engine.restore_carry(
+            self._find_column(cell), self.stepper.row_by_series[cell[:2]], data
+        )
 
-    def _column(self, cell: Cell) -> int:
-        return self.stepper.keys.index(cell.key)
+    def _find_column(self, cell: Cell) -> int:
+        return self.stepper.stored_keys.index(cell.key)

@@ -12,43 +12,43 @@ from typing import Final
 import structlog
 
 from compute.bars import DAY_S
-from compute.hourly_pipeline import Runs
-from compute.schedule import market_ms
+from compute.hourly_pipeline import HourlyPipeline
+from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.clock import Clock
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 from store.errors import LockTakenError, MarketStore
 
-LATE_PASSES_S = (30, 60, 120)
-STEP_S = 1.0
+LATE_RETRY_DELAYS_S = (30, 60, 120)
+SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
 
 log = structlog.get_logger("compute")
 
 
-class Loop:
+class HourlyLoop:
     """Runs every hour that is due, one after another, until it is cancelled."""
 
     def __init__(
         self,
-        runs: Runs,
+        pipeline: HourlyPipeline,
         store: MarketStore,
         clock: Clock,
         sleep: Callable[[float], Awaitable[object]],
         *,
         is_prepared: bool,
-        ran: Callable[[float], None] = lambda seconds: None,
+        on_run: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
 
         `ran` hears how many seconds each run took, without the passes for late assets.
         """
-        self._runs: Final = runs
+        self._pipeline: Final = pipeline
         self._store: Final = store
         self._clock: Final = clock
         self._sleep: Final = sleep
         self._is_prepared = is_prepared
-        self._ran: Final = ran
+        self._on_run: Final = on_run
         self._has_resumed = False
         self._pruned_day = -1
 
@@ -57,10 +57,10 @@ class Loop:
 
         LockTakenError where another process computes, or may by now.
         """
-        while not (self._is_prepared and self._runs.is_over):
+        while not (self._is_prepared and self._pipeline.is_finished):
             try:
-                await self._turn()
-                await self._sleep(STEP_S)
+                await self._run_if_due()
+                await self._sleep(SLEEP_STEP_S)
             except LockTakenError:
                 raise
             except NotReadyError as error:
@@ -72,51 +72,53 @@ class Loop:
                 await self._sleep(RETRY_S)
         await self._store.unlock()
 
-    async def _turn(self) -> None:
+    async def _run_if_due(self) -> None:
         if not self._is_prepared:
-            await self._runs.prepare()
+            await self._pipeline.prepare()
             self._is_prepared = True
-            log.info("computing", done=instant(market_ms(self._runs.done)))
+            log.info("computing", done=format_instant(to_market_ms(self._pipeline.done_hour)))
         if not self._has_resumed:
             self._has_resumed = True
-            await self._take_late(self._runs.done, self._clock())
-        if self._runs.due > self._runs.done:
-            await self._run(self._runs.due)
+            await self._retry_late_assets(self._pipeline.done_hour, self._clock())
+        if self._pipeline.due_hour > self._pipeline.done_hour:
+            await self._run_hour(self._pipeline.due_hour)
 
-    async def _run(self, due: int) -> None:
-        asked_at, began = self._clock(), perf_counter()
-        await self._runs.catch_up(due)
-        self._ran(perf_counter() - began)
-        await self._take_late(due, asked_at)
-        log.info("run", hour=instant(due * 1000), late=list(self._runs.late))
+    async def _run_hour(self, due: int) -> None:
+        fetched_at, began = self._clock(), perf_counter()
+        await self._pipeline.run_until(due)
+        self._on_run(perf_counter() - began)
+        await self._retry_late_assets(due, fetched_at)
+        log.info("run", hour=format_instant(due * 1000), late=list(self._pipeline.late_tickers))
         if due // DAY_S != self._pruned_day:
             log.info("pruned", rows=await self._store.prune())
             self._pruned_day = due // DAY_S
 
-    async def _take_late(self, hour: int, asked_at: int) -> None:
+    async def _retry_late_assets(self, hour: int, fetched_at: int) -> None:
         """Make the passes for late assets whose time comes after all were last asked (ms)."""
-        for offset_s in passes_s(self._runs.delays):
-            at = market_ms(hour) + offset_s * 1000
-            if asked_at >= at:
+        for offset_s in list_retry_delays_s(self._pipeline.delays):
+            at = to_market_ms(hour) + offset_s * 1000
+            if fetched_at >= at:
                 continue
-            if not self._runs.awaited or not await self._comes(hour, at):
+            if not self._pipeline.pending_tickers or not await self._wait_until(hour, at):
                 break
-            asked_at = self._clock()
-            await self._runs.catch_up_late()
+            fetched_at = self._clock()
+            await self._pipeline.run_late()
 
-    async def _comes(self, due: int, at: int) -> bool:
+    async def _wait_until(self, hour: int, at: int) -> bool:
         """Wait for a time (ms); False where the next run's has come or the clock went back."""
-        while market_ms(due) <= self._clock() < at:
-            await self._sleep(STEP_S)
-        return self._clock() >= at and self._runs.due == due
+        while to_market_ms(hour) <= self._clock() < at:
+            await self._sleep(SLEEP_STEP_S)
+        return self._clock() >= at and self._pipeline.due_hour == hour
 
 
-def passes_s(delays: Iterable[int]) -> list[int]:
+def list_retry_delays_s(delays: Iterable[int]) -> list[int]:
     """Return when after a run what was not there is asked for again, in seconds.
 
     That is for late assets, and when bars come that are delayed by so much.
     """
-    return sorted({*LATE_PASSES_S, *(d + late for d in delays for late in (0, *LATE_PASSES_S))})
+    return sorted(
+        {*LATE_RETRY_DELAYS_S, *(d + late for d in delays for late in (0, *LATE_RETRY_DELAYS_S))}
+    )
 
 
 def log_failure(error: Exception) -> None:

@@ -8,75 +8,91 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compute.alerts.engines import AlertEngine, ReadBar
+from compute.alerts.engines import AlertEngine, BarWithReading
 from compute.bars import NO_BARS, Funding, Prices, Series, Times
-from compute.engine import Columns, Engine, Stepping
+from compute.engine import Columns, Engine, StepFunction
 from compute.indicators.contract import Bar, Indicator, Readings
-from compute.stepper import Cell, Place
+from compute.stepper import Cell, SeriesKey
 from schemas.vocabulary import ENGINE_KEYS
 
 
-class Past(NamedTuple):
+class SeriesHistory(NamedTuple):
     """All that a sequence has stepped, and the keys whose carries are to be made from it."""
 
-    place: Place
+    series_key: SeriesKey
     bars: Series
     funding: Funding
-    keys: Collection[str]
+    stored_keys: Collection[str]
 
 
-class Pasts(NamedTuple):
+class HistoryBlock(NamedTuple):
     """A block of sequences, and the indicators that read them."""
 
     indicators: Sequence[Indicator]
-    sequences: Sequence[Past]
+    histories: Sequence[SeriesHistory]
 
 
-def rebuilt(pasts: Pasts) -> dict[Cell, bytes]:
+def rebuild_carries(block: HistoryBlock) -> dict[Cell, bytes]:
     """Return the carries that are to be made; those of engines are without a publisher's part."""
     carries: dict[Cell, bytes] = {}
-    for indicator in pasts.indicators:
+    for indicator in block.indicators:
         engine_key = ENGINE_KEYS[indicator.id]
-        read = [past for past in pasts.sequences if {indicator.id, engine_key} & set(past.keys)]
-        remembered, readings = _stepped(indicator, read, _bars(read))
-        carries |= _wanted(indicator.id, read, remembered)
-        acted = [past for past in read if engine_key in past.keys]
-        if acted:
-            chosen = np.repeat([engine_key in past.keys for past in read], _lengths(read))
-            remembered, _ = _stepped(AlertEngine(), acted, _read_bars(acted, readings[chosen]))
-            carries |= _wanted(engine_key, acted, remembered)
+        histories = [
+            past for past in block.histories if {indicator.id, engine_key} & set(past.stored_keys)
+        ]
+        carry_data, readings = _step_histories(indicator, histories, _collect_bars(histories))
+        carries |= _select_carries(indicator.id, histories, carry_data)
+        engine_histories = [past for past in histories if engine_key in past.stored_keys]
+        if engine_histories:
+            chosen = np.repeat(
+                [engine_key in past.stored_keys for past in histories], _count_bars(histories)
+            )
+            carry_data, _ = _step_histories(
+                AlertEngine(),
+                engine_histories,
+                _collect_bars_with_readings(engine_histories, readings[chosen]),
+            )
+            carries |= _select_carries(engine_key, engine_histories, carry_data)
     return carries
 
 
-def _stepped(
-    step: Stepping[Columns], sequences: Sequence[Past], bars: Columns
+def _step_histories(
+    step_function: StepFunction[Columns], histories: Sequence[SeriesHistory], bars: Columns
 ) -> tuple[list[bytes], Readings]:
     """Step all bars from the first on; return the carries, and the readings in shape (bars,)."""
-    rows = np.arange(len(sequences))
-    engine = Engine((step,), len(sequences))
-    readings = engine.step(rows, _lengths(sequences), bars)[:, 0]
-    return engine.carries(0, rows), readings
+    rows = np.arange(len(histories))
+    engine = Engine((step_function,), len(histories))
+    readings = engine.step(rows, _count_bars(histories), bars)[:, 0]
+    return engine.dump_carries(0, rows), readings
 
 
-def _wanted(key: str, sequences: Sequence[Past], carries: Iterable[bytes]) -> dict[Cell, bytes]:
-    pairs = zip(sequences, carries, strict=True)
-    return {Cell(*past.place, key): data for past, data in pairs if key in past.keys}
+def _select_carries(
+    key: str, histories: Sequence[SeriesHistory], carries: Iterable[bytes]
+) -> dict[Cell, bytes]:
+    pairs = zip(histories, carries, strict=True)
+    return {
+        Cell(*history.series_key, key): data
+        for history, data in pairs
+        if key in history.stored_keys
+    }
 
 
-def _lengths(sequences: Sequence[Past]) -> Times:
-    return np.array([len(past.bars) for past in sequences], dtype=np.int64)
+def _count_bars(histories: Sequence[SeriesHistory]) -> Times:
+    return np.array([len(history.bars) for history in histories], dtype=np.int64)
 
 
-def _bars(sequences: Sequence[Past]) -> Bar:
-    prices = (_column(sequences, name) for name in Bar._fields[:-1])
-    funding = [past.funding.annualised(past.bars.close_time) for past in sequences]
+def _collect_bars(histories: Sequence[SeriesHistory]) -> Bar:
+    prices = (_collect_column(histories, name) for name in Bar._fields[:-1])
+    funding = [history.funding.annualise(history.bars.close_time) for history in histories]
     return Bar(*(*prices, np.concatenate([NO_BARS.open, *funding])))
 
 
-def _read_bars(sequences: Sequence[Past], readings: Readings) -> ReadBar:
-    high, low, close = (_column(sequences, name) for name in ("high", "low", "close"))
-    return ReadBar(high, low, close, readings)
+def _collect_bars_with_readings(
+    histories: Sequence[SeriesHistory], readings: Readings
+) -> BarWithReading:
+    high, low, close = (_collect_column(histories, name) for name in ("high", "low", "close"))
+    return BarWithReading(high, low, close, readings)
 
 
-def _column(sequences: Sequence[Past], name: str) -> Prices:
-    return np.concatenate([NO_BARS.open, *(getattr(past.bars, name) for past in sequences)])
+def _collect_column(histories: Sequence[SeriesHistory], name: str) -> Prices:
+    return np.concatenate([NO_BARS.open, *(getattr(history.bars, name) for history in histories)])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas.operator_error import OperatorError
-from schemas.vocabulary import AssetClass, midnight_s
+from schemas.vocabulary import AssetClass, compute_midnight_s
 
 Session = Literal["24x7", "24x5", "XNYS", "XNAS"]
 Ticker = Annotated[str, Field(pattern=r"^[A-Z0-9]{1,12}$")]
@@ -25,11 +25,11 @@ class UniverseError(OperatorError, ValueError):
     """An operator's mistake in a universe file, told in one line."""
 
 
-class _Frozen(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Listing(_Frozen):
+class Listing(_FrozenModel):
     """Where bars are found: `symbol` is what the venue calls it, `perpetual` has its funding."""
 
     venue: Text
@@ -37,7 +37,7 @@ class Listing(_Frozen):
     perpetual: Derivative | None = None
 
     @property
-    def is_stand_in(self) -> bool:
+    def is_proxy(self) -> bool:
         """Whether its bars are those of a derivative, which only stands in for the asset."""
         return ":" in self.symbol
 
@@ -45,7 +45,7 @@ class Listing(_Frozen):
         return f"{self.venue} {self.symbol}"
 
 
-class Asset(_Frozen):
+class Asset(_FrozenModel):
     """One covered asset; `venue`, `symbol` and `perpetual` are its first choice.
 
     `alerts` says whether the alert engines follow it.
@@ -71,14 +71,14 @@ class Asset(_Frozen):
         return (first, *self.fallbacks)
 
 
-class Universe(_Frozen):
+class Universe(_FrozenModel):
     """All covered assets, the removed ones too, in the order of their file."""
 
     assets: tuple[Asset, ...]
     renamed_on: date
 
     @cached_property
-    def tracked(self) -> tuple[Asset, ...]:
+    def tracked_assets(self) -> tuple[Asset, ...]:
         """The assets without `removed_on`, which alone are counted."""
         return tuple(asset for asset in self.assets if asset.removed_on is None)
 
@@ -90,23 +90,23 @@ class Universe(_Frozen):
     @cached_property
     def counts(self) -> Mapping[AssetClass, int]:
         """How many tracked assets each class has, zero included."""
-        classes = [asset.asset_class for asset in self.tracked]
+        classes = [asset.asset_class for asset in self.tracked_assets]
         return MappingProxyType({kind: classes.count(kind) for kind in get_args(AssetClass)})
 
     @cached_property
-    def ends(self) -> Mapping[str, int]:
+    def end_time_by_ticker(self) -> Mapping[str, int]:
         """From when each removed asset no longer steps, in epoch seconds."""
         ends = {asset.ticker: asset.removed_on for asset in self.assets}
-        return MappingProxyType({t: midnight_s(day) for t, day in ends.items() if day})
+        return MappingProxyType({t: compute_midnight_s(day) for t, day in ends.items() if day})
 
 
-class _Rename(_Frozen):
+class _RenameTable(_FrozenModel):
     renamed_on: date
     renamed: dict[Literal["dexter"], Literal["enzo"]] = {}
 
 
-class _File(_Frozen):
-    universe: _Rename
+class _UniverseFile(_FrozenModel):
+    universe: _RenameTable
     asset: list[Asset] = []
 
 
@@ -115,32 +115,32 @@ def load_universe(path: Path | None = None) -> Universe:
     source = files("compute").joinpath("universe.toml") if path is None else path
     try:
         content = tomllib.loads(source.read_bytes().decode())
-        parsed = _File.model_validate(content)
-        _check(parsed.asset)
+        parsed = _UniverseFile.model_validate(content)
+        _check_assets(parsed.asset)
     except OSError as error:
-        raise _refusal(source, f"cannot be read: {error.strerror}") from error
+        raise _build_error(source, f"cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise _refusal(source, _first_fault(error, content)) from error
+        raise _build_error(source, _describe_first_fault(error, content)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _refusal(source, f"not TOML: {error}") from error
+        raise _build_error(source, f"not TOML: {error}") from error
     except ValueError as error:
-        raise _refusal(source, str(error)) from error
+        raise _build_error(source, str(error)) from error
     return Universe(assets=tuple(parsed.asset), renamed_on=parsed.universe.renamed_on)
 
 
-def _check(assets: list[Asset]) -> None:
+def _check_assets(assets: list[Asset]) -> None:
     tracked = {asset.ticker for asset in assets if asset.removed_on is None}
     if not tracked:
         raise ValueError("no tracked asset: at least one [[asset]] without removed_on is needed")
     seen: set[str] = set()
     for number, asset in enumerate(assets, start=1):
-        fault = _fault(asset, seen, tracked)
+        fault = _find_fault(asset, seen, tracked)
         if fault:
             raise ValueError(f"asset {number} ({asset.ticker}): {fault}")
         seen.add(asset.ticker)
 
 
-def _fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str | None:
+def _find_fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str | None:
     if asset.ticker in seen:
         return "ticker: is already taken by an earlier entry"
     if asset.removed_on is None:
@@ -152,28 +152,28 @@ def _fault(asset: Asset, seen: Container[str], tracked: Container[str]) -> str |
     return None
 
 
-def _first_fault(error: ValidationError, content: dict[str, Any]) -> str:
+def _describe_first_fault(error: ValidationError, content: dict[str, Any]) -> str:
     first = error.errors(include_url=False)[0]
-    place = first["loc"]
+    location = first["loc"]
     fault = f"{first['msg']}, not {reprlib.repr(first['input'])}"
     if first["type"] in ("missing", "extra_forbidden"):
         fault = {"missing": "is missing", "extra_forbidden": "is not a known field"}[first["type"]]
-    if place[0] == "asset" and len(place) > 1 and isinstance(place[1], int):
-        return f"{_entry(content, place[1])}: {_dotted(place[2:])}{fault}"
-    return f"{_dotted(place)}{fault}"
+    if location[0] == "asset" and len(location) > 1 and isinstance(location[1], int):
+        return f"{_describe_entry(content, location[1])}: {_format_location(location[2:])}{fault}"
+    return f"{_format_location(location)}{fault}"
 
 
-def _entry(content: dict[str, Any], index: int) -> str:
+def _describe_entry(content: dict[str, Any], index: int) -> str:
     entry = content["asset"][index]
     ticker = entry.get("ticker") if isinstance(entry, dict) else None
     return f"asset {index + 1}" + (f" ({ticker})" if isinstance(ticker, str) else "")
 
 
-def _dotted(place: tuple[int | str, ...]) -> str:
+def _format_location(location: tuple[int | str, ...]) -> str:
     """Return a place in a file as people count: from 1."""
-    parts = [str(part + 1 if isinstance(part, int) else part) for part in place]
-    return ".".join(parts) + ": " if place else ""
+    parts = [str(part + 1 if isinstance(part, int) else part) for part in location]
+    return ".".join(parts) + ": " if location else ""
 
 
-def _refusal(source: object, fault: str) -> UniverseError:
+def _build_error(source: object, fault: str) -> UniverseError:
     return UniverseError(f"{source}: {' '.join(fault.split())}")

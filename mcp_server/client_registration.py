@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from mcp_server.endpoint import PATHS
 
 KEY_VARIABLE: Final = "SIGNALS_API_KEY"
-COMMAND: Final = "signals"
+DEFAULT_COMMAND: Final = "signals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,33 +26,33 @@ class Client:
 
     name: str
     title: str
-    where: str
+    location: str
     language: Literal["sh", "json", "toml", "python"]
-    made: Callable[[str, str], str]
+    render: Callable[[str, str], str]
     note: str = ""
 
     @property
-    def told(self) -> str:
+    def instructions(self) -> str:
         """Where the lines go, and what else to know."""
-        return f"{self.title}, {self.where}" + (f"; {self.note}" if self.note else "") + ":"
+        return f"{self.title}, {self.location}" + (f"; {self.note}" if self.note else "") + ":"
 
-    def lines(self, base_url: str, command: str = COMMAND) -> str:
+    def render_lines(self, base_url: str, command: str = DEFAULT_COMMAND) -> str:
         """Return what registers the server, ending with a line end."""
-        return self.made(base_url, command) + "\n"
+        return self.render(base_url, command) + "\n"
 
 
-def registered(base_url: str, api_key: str = f"${{{KEY_VARIABLE}}}") -> dict[str, Any]:
+def build_server_entry(base_url: str, api_key: str = f"${{{KEY_VARIABLE}}}") -> dict[str, Any]:
     """Return the entry that most JSON files take; `api_key` is how the client expands it."""
     headers = {"Authorization": f"Bearer {api_key}"}
     return {"type": "http", "url": base_url + PATHS[0], "headers": headers}
 
 
-def registration_file(base_url: str) -> dict[str, Any]:
+def build_registration_file(base_url: str) -> dict[str, Any]:
     """Return the registration file that most hosts take."""
-    return {"mcpServers": {"signals": registered(base_url)}}
+    return {"mcpServers": {"signals": build_server_entry(base_url)}}
 
 
-def claude_code(base_url: str, command: str = COMMAND) -> str:
+def render_claude_code(base_url: str, command: str = DEFAULT_COMMAND) -> str:
     """Return the command line; its single quotes leave the key out of the file that it writes."""
     return (
         f"claude mcp add --transport http signals {shlex.quote(base_url + PATHS[0])} "
@@ -60,31 +60,34 @@ def claude_code(base_url: str, command: str = COMMAND) -> str:
     )
 
 
-def _claude_desktop(base_url: str, command: str) -> str:
+def _render_claude_desktop(base_url: str, command: str) -> str:
     arguments = ["stdio", "--url", base_url]
     server = {"command": command, "args": arguments, "env": {KEY_VARIABLE: "YOUR_API_KEY"}}
-    return _json({"mcpServers": {"signals": server}})
+    return _format_json({"mcpServers": {"signals": server}})
 
 
-def _cursor(base_url: str, command: str) -> str:
-    server = registered(base_url, f"${{env:{KEY_VARIABLE}}}")
+def _render_cursor(base_url: str, command: str) -> str:
+    server = build_server_entry(base_url, f"${{env:{KEY_VARIABLE}}}")
     del server["type"]
-    return _json({"mcpServers": {"signals": server}})
+    return _format_json({"mcpServers": {"signals": server}})
 
 
-def _vscode(base_url: str, command: str) -> str:
-    asked = {
+def _render_vscode(base_url: str, command: str) -> str:
+    key_input = {
         "type": "promptString",
         "id": "signals_key",
         "description": "Signals API key",
         "password": True,
     }
-    return _json(
-        {"inputs": [asked], "servers": {"signals": registered(base_url, "${input:signals_key}")}}
+    return _format_json(
+        {
+            "inputs": [key_input],
+            "servers": {"signals": build_server_entry(base_url, "${input:signals_key}")},
+        }
     )
 
 
-def _codex(base_url: str, command: str) -> str:
+def _render_codex(base_url: str, command: str) -> str:
     return (
         "[mcp_servers.signals]\n"
         f"url = {json.dumps(base_url + PATHS[0])}\n"
@@ -92,14 +95,14 @@ def _codex(base_url: str, command: str) -> str:
     )
 
 
-def _json(value: Any) -> str:
+def _format_json(value: Any) -> str:
     return json.dumps(value, indent=2)
 
 
-def _python(imports: str, body: str) -> Callable[[str, str], str]:
+def _create_python_renderer(imports: str, body: str) -> Callable[[str, str], str]:
     """Return what makes a whole program of a client's imports and what it does."""
 
-    def made(base_url: str, command: str) -> str:
+    def render(base_url: str, command: str) -> str:
         return (
             f"import asyncio\nimport os\n\n{imports}\n\n"
             f"URL = {json.dumps(base_url + PATHS[0])}\n"
@@ -107,30 +110,35 @@ def _python(imports: str, body: str) -> Callable[[str, str], str]:
             f"async def main():\n{indent(body, '    ')}\n\n\nasyncio.run(main())"
         )
 
-    return made
+    return render
 
 
 CLIENTS = (
-    Client("claude-code", "Claude Code", "in a shell", "sh", claude_code),
+    Client("claude-code", "Claude Code", "in a shell", "sh", render_claude_code),
     Client(
         "claude-desktop",
         "Claude Desktop",
         "in `claude_desktop_config.json` (Settings, Developer, Edit Config)",
         "json",
-        _claude_desktop,
+        _render_claude_desktop,
         "it expands no variables, so write the key in place of YOUR_API_KEY",
     ),
-    Client("cursor", "Cursor", "in `.cursor/mcp.json`", "json", _cursor),
+    Client("cursor", "Cursor", "in `.cursor/mcp.json`", "json", _render_cursor),
     Client(
-        "vscode", "VS Code", "in `.vscode/mcp.json`", "json", _vscode, "it asks for the key once"
+        "vscode",
+        "VS Code",
+        "in `.vscode/mcp.json`",
+        "json",
+        _render_vscode,
+        "it asks for the key once",
     ),
-    Client("codex", "Codex", "in `~/.codex/config.toml`", "toml", _codex),
+    Client("codex", "Codex", "in `~/.codex/config.toml`", "toml", _render_codex),
     Client(
         "python-sdk",
         "Python, with the `mcp` package",
         "in a program",
         "python",
-        _python(
+        _create_python_renderer(
             "import httpx2\n"
             "from mcp import Client\n"
             "from mcp.client.streamable_http import streamable_http_client",
@@ -144,7 +152,7 @@ CLIENTS = (
         "OpenAI Agents SDK",
         "in a program",
         "python",
-        _python(
+        _create_python_renderer(
             "from agents import Agent\nfrom agents.mcp import MCPServerStreamableHttp",
             'params = {"url": URL, "headers": HEADERS}\n'
             "async with MCPServerStreamableHttp(params) as signals:\n"
@@ -157,7 +165,7 @@ CLIENTS = (
         "LangChain, with `langchain-mcp-adapters`",
         "in a program",
         "python",
-        _python(
+        _create_python_renderer(
             "from langchain_mcp_adapters.client import MultiServerMCPClient",
             'server = {"transport": "streamable_http", "url": URL, "headers": HEADERS}\n'
             'tools = await MultiServerMCPClient({"signals": server}).get_tools()\n'
@@ -169,7 +177,7 @@ CLIENTS = (
         "Pydantic AI",
         "in a program",
         "python",
-        _python(
+        _create_python_renderer(
             "from pydantic_ai import Agent\nfrom pydantic_ai.mcp import MCPToolset",
             "signals = MCPToolset(URL, headers=HEADERS)\n"
             'agent = Agent(name="analyst", toolsets=[signals])\n'

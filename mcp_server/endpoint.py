@@ -10,75 +10,75 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mcp_server.dispatcher import Dispatcher
-from mcp_server.jsonrpc import RpcError, error_bytes, parsed, result_parts
+from mcp_server.jsonrpc import RpcError, build_result_parts, format_error_response, parse_message
 from schemas.errors import ApiError
-from serving.arguments import shown
+from serving.arguments import quote_value
 from serving.http import (
     JSON_TYPE,
-    REQUEST_ID,
-    Fields,
-    body_at_hand,
-    check_media,
-    fields,
-    quota_headers,
+    REQUEST_ID_KEY,
+    HeaderMap,
+    build_quota_headers,
+    check_media_types,
+    http_error,
     read_body,
-    refused,
+    read_headers,
     respond,
+    take_ready_body,
 )
-from serving.tool_runner import AnyTool, Calls
+from serving.tool_runner import AnyTool, ToolRunner
 
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
-SERVED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
-_SERVED = frozenset(version.encode() for version in SERVED_VERSIONS)
+SUPPORTED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
+_SUPPORTED_VERSION_BYTES = frozenset(version.encode() for version in SUPPORTED_VERSIONS)
 
 
 class McpEndpoint:
     """ASGI app of one path; it keeps nothing between requests."""
 
-    def __init__(self, calls: Calls, tools: Iterable[AnyTool]) -> None:
-        self._calls = calls
-        self._dispatcher = Dispatcher(calls, tools)
+    def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
+        self._runner = runner
+        self._dispatcher = Dispatcher(runner, tools)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        given = fields(scope)
+        request_headers = read_headers(scope)
         try:
             if scope["method"] != "POST":
-                raise refused(405, "The MCP endpoint takes POST alone; it opens no stream.")
-            check_media(given)
-            body = body_at_hand(scope) or await read_body(scope, receive)
+                raise http_error(405, "The MCP endpoint takes POST alone; it opens no stream.")
+            check_media_types(request_headers)
+            body = take_ready_body(scope) or await read_body(scope, receive)
         except ClientDisconnect:
             return
         except ApiError as error:
             headers = [JSON_TYPE, (b"allow", b"POST")] if error.status == 405 else [JSON_TYPE]
-            await respond(scope, send, error.status, headers, self._calls.refusal(error))
+            await respond(scope, send, error.status, headers, self._runner.format_error(error))
             return
         status, headers = 200, [JSON_TYPE]
         parts: tuple[bytes, ...] = ()
         try:
-            _check_version(given)
-            message = parsed(body)
+            _check_version(request_headers)
+            message = parse_message(body)
             if message.is_notification:
                 status, headers = 202, []
             else:
-                request_id = scope.get(REQUEST_ID)
-                answer = await self._dispatcher.dispatched(message, given, request_id)
-                headers += quota_headers(answer.quota)
-                parts = result_parts(message.request_id, answer.result)
+                request_id = scope.get(REQUEST_ID_KEY)
+                result = await self._dispatcher.dispatch(message, request_headers, request_id)
+                headers += build_quota_headers(result.quota)
+                parts = build_result_parts(message.request_id, result.result)
         except RpcError as error:
-            status, parts = error.status, (error_bytes(error),)
+            status, parts = error.status, (format_error_response(error),)
         await respond(scope, send, status, headers, *parts)
 
 
-def _check_version(given: Fields) -> None:
-    version = given.get(b"mcp-protocol-version")
-    if version is None or version in _SERVED:
+def _check_version(headers: HeaderMap) -> None:
+    version = headers.get(b"mcp-protocol-version")
+    if version is None or version in _SUPPORTED_VERSION_BYTES:
         return
     requested = version.decode("latin-1")
     raise RpcError(
         mcp_types.INVALID_PARAMS,
-        f"Unsupported MCP-Protocol-Version {shown(requested)}; "
-        f"supported: {', '.join(SERVED_VERSIONS)}.",
+        f"Unsupported MCP-Protocol-Version {quote_value(requested)}; "
+        f"supported: {', '.join(SUPPORTED_VERSIONS)}.",
         status=400,
-        data={"supported": list(SERVED_VERSIONS), "requested": requested[:60]},
+        data={"supported": list(SUPPORTED_VERSIONS), "requested": requested[:60]},
     )

@@ -42,23 +42,23 @@ class Message(NamedTuple):
     is_notification: bool
 
 
-def parsed(body: bytes) -> Message:
+def parse_message(body: bytes) -> Message:
     """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
     value = _read_fast(body) or _read_strictly(body)
     if isinstance(value, list):
-        raise _malformed("batches are not supported, send one object a request")
+        raise _invalid_request_error("batches are not supported, send one object a request")
     if not isinstance(value, dict):
-        raise _malformed("the body must be one JSON object")
-    return _message(value)
+        raise _invalid_request_error("the body must be one JSON object")
+    return _build_message(value)
 
 
-def result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[bytes, ...]:
+def build_result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[bytes, ...]:
     """Return the response that carries a result given as JSON text in parts; none is copied."""
-    written = b"%d" % request_id if type(request_id) is int else to_utf8(to_json(request_id))
-    return (b'{"jsonrpc":"2.0","id":%b,"result":' % written, *result, b"}")
+    encoded_id = b"%d" % request_id if type(request_id) is int else to_utf8(to_json(request_id))
+    return (b'{"jsonrpc":"2.0","id":%b,"result":' % encoded_id, *result, b"}")
 
 
-def error_bytes(error: RpcError) -> bytes:
+def format_error_response(error: RpcError) -> bytes:
     """Return the response that carries an error."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
@@ -76,15 +76,15 @@ def _read_fast(body: bytes) -> Any:
         value = from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         return None
-    is_plain = isinstance(value, dict) and body.count(b":") == _members(value)
+    is_plain = isinstance(value, dict) and body.count(b":") == _count_members(value)
     return value if is_plain else None
 
 
-def _members(value: dict[str, Any]) -> int:
+def _count_members(value: dict[str, Any]) -> int:
     members = len(value)
     for inner in value.values():
         if isinstance(inner, dict):
-            members += _members(inner)
+            members += _count_members(inner)
     return members
 
 
@@ -103,27 +103,29 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; parsers differ in which of two equal names counts, so neither does."""
-    if len(made := dict(pairs)) < len(pairs):
-        raise _malformed("an object names something more than once")
-    return made
+    if len(unique := dict(pairs)) < len(pairs):
+        raise _invalid_request_error("an object names something more than once")
+    return unique
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_once_each)
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, object_pairs_hook=_reject_duplicate_names
+)
 
 
-def _malformed(why: str, request_id: RequestId = None) -> RpcError:
-    return RpcError(mcp_types.INVALID_REQUEST, f"Invalid request: {why}.", request_id)
+def _invalid_request_error(reason: str, request_id: RequestId = None) -> RpcError:
+    return RpcError(mcp_types.INVALID_REQUEST, f"Invalid request: {reason}.", request_id)
 
 
-def _message(value: dict[str, Any]) -> Message:
+def _build_message(value: dict[str, Any]) -> Message:
     request_id = value.get("id")
     if type(request_id) not in _ID_TYPES:
-        raise _malformed("id must be a string, an integer or null")
+        raise _invalid_request_error("id must be a string, an integer or null")
     if value.get("jsonrpc") != "2.0":
-        raise _malformed('jsonrpc must be "2.0"', request_id)
+        raise _invalid_request_error('jsonrpc must be "2.0"', request_id)
     method = value.get("method")
     if not isinstance(method, str):
-        raise _malformed("method must be a string", request_id)
+        raise _invalid_request_error("method must be a string", request_id)
     return Message(method, value.get("params"), request_id, "id" not in value)

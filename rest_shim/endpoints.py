@@ -31,14 +31,14 @@ from serving.tool_runner import AnyTool
 Tag = Literal["reads", "open", "access", "mcp"]
 
 JSON = "application/json"
-TO_THE_CALLER = "private, no-cache"
-A_MINUTE = "public, max-age=60"
-A_DAY = "public, max-age=86400"
-NOT_AT_ALL = "no-store"
+CACHE_PRIVATE = "private, no-cache"
+CACHE_ONE_MINUTE = "public, max-age=60"
+CACHE_ONE_DAY = "public, max-age=86400"
+CACHE_NO_STORE = "no-store"
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
+class SuccessResponse:
     """One successful answer; without a model it is text of the media type, or nothing at all."""
 
     status: int
@@ -59,13 +59,13 @@ class Endpoint:
     tag: Tag
     summary: str
     description: str
-    successes: tuple[Success, ...]
+    successes: tuple[SuccessResponse, ...]
     refusals: tuple[Refusal, ...]
     method: Literal["GET", "POST"] = "GET"
     auth: Auth = "none"
     tool: AnyTool | None = None
     body: type[BaseModel] | None = None
-    cache: str | None = None
+    cache_control: str | None = None
 
     @property
     def path(self) -> str:
@@ -73,21 +73,21 @@ class Endpoint:
         return self.paths[0]
 
 
-def _read(path: str, tool: AnyTool) -> Endpoint:
+def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
     """Return the GET endpoint of a tool; its operation id is the tool's name."""
-    own = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
-    unkeyed = (*own, refusals.UNAVAILABLE, *refusals.OPEN)
+    argument_refusals = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
+    open_refusals = (*argument_refusals, refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS)
     return Endpoint(
         operation_id=tool.name,
         paths=(path,),
-        tag="reads" if tool.keyed else "open",
+        tag="reads" if tool.requires_key else "open",
         summary=tool.title,
         description=tool.description,
-        successes=(Success(200, tool.title, tool.result),),
-        refusals=refusals.KEYED if tool.keyed else unkeyed,
-        auth="api_key" if tool.keyed else "none",
+        successes=(SuccessResponse(200, tool.title, tool.result),),
+        refusals=refusals.KEYED_REFUSALS if tool.requires_key else open_refusals,
+        auth="api_key" if tool.requires_key else "none",
         tool=tool,
-        cache=TO_THE_CALLER if tool.keyed else A_MINUTE,
+        cache_control=CACHE_PRIVATE if tool.requires_key else CACHE_ONE_MINUTE,
     )
 
 
@@ -97,9 +97,9 @@ GET_MANIFEST = Endpoint(
     tag="open",
     summary="Manifest",
     description="What the API serves, every endpoint, how to authenticate, buy, poll and register.",
-    successes=(Success(200, "The manifest", Manifest),),
-    refusals=(refusals.UNAVAILABLE, *refusals.OPEN),
-    cache=A_MINUTE,
+    successes=(SuccessResponse(200, "The manifest", Manifest),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
+    cache_control=CACHE_ONE_MINUTE,
 )
 GET_OPENAPI = Endpoint(
     operation_id="signals_get_openapi",
@@ -107,9 +107,9 @@ GET_OPENAPI = Endpoint(
     tag="open",
     summary="OpenAPI definition",
     description="This document: OpenAPI 3.1, its enums cut to what is covered.",
-    successes=(Success(200, "The OpenAPI 3.1 document", OpenApiDocument),),
-    refusals=(refusals.UNAVAILABLE, *refusals.OPEN),
-    cache=A_MINUTE,
+    successes=(SuccessResponse(200, "The OpenAPI 3.1 document", OpenApiDocument),),
+    refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
+    cache_control=CACHE_ONE_MINUTE,
 )
 GET_SAMPLE = Endpoint(
     operation_id="signals_get_sample",
@@ -117,9 +117,9 @@ GET_SAMPLE = Endpoint(
     tag="open",
     summary="Sample of the feed",
     description="Fixed documentation rows of both tiers in the exact live shape; not live data.",
-    successes=(Success(200, "Fixed documentation rows", SignalsResponse),),
-    refusals=refusals.OPEN,
-    cache=A_DAY,
+    successes=(SuccessResponse(200, "Fixed documentation rows", SignalsResponse),),
+    refusals=refusals.OPEN_REFUSALS,
+    cache_control=CACHE_ONE_DAY,
 )
 GET_LEGAL = Endpoint(
     operation_id="signals_get_legal",
@@ -127,11 +127,11 @@ GET_LEGAL = Endpoint(
     tag="open",
     summary="Terms, privacy and licence",
     description="Terms of use, what is stored about a user, redistribution, service level.",
-    successes=(Success(200, "The page, in Markdown", media_type="text/markdown"),),
-    refusals=refusals.OPEN,
-    cache=A_DAY,
+    successes=(SuccessResponse(200, "The page, in Markdown", media_type="text/markdown"),),
+    refusals=refusals.OPEN_REFUSALS,
+    cache_control=CACHE_ONE_DAY,
 )
-CHECKOUT = Endpoint(
+CREATE_CHECKOUT = Endpoint(
     operation_id="signals_create_checkout",
     paths=("/api/v1/access/checkout",),
     method="POST",
@@ -139,18 +139,18 @@ CHECKOUT = Endpoint(
     summary="Begin a purchase",
     description="Returns checkout_url and a one-time claim_token, which cannot be recovered: store "
     "it before opening checkout_url.",
-    cache=NOT_AT_ALL,
+    cache_control=CACHE_NO_STORE,
     body=CheckoutBody,
-    successes=(Success(201, "A checkout", CheckoutResponse),),
+    successes=(SuccessResponse(201, "A checkout", CheckoutResponse),),
     refusals=(
         refusals.INVALID_BODY,
         refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
-        *refusals.OPEN,
+        *refusals.OPEN_REFUSALS,
     ),
 )
-CLAIM = Endpoint(
+CLAIM_KEY = Endpoint(
     operation_id="signals_claim_key",
     paths=("/api/v1/access/claim",),
     method="POST",
@@ -158,16 +158,16 @@ CLAIM = Endpoint(
     summary="Claim the API key",
     description="Returns the API key exactly once when the payment has settled. While pending, "
     "retry every 10 seconds for up to 5 minutes.",
-    cache=NOT_AT_ALL,
+    cache_control=CACHE_NO_STORE,
     body=ClaimBody,
-    successes=(Success(200, "The key, or that payment has not settled", ClaimResponse),),
+    successes=(SuccessResponse(200, "The key, or that payment has not settled", ClaimResponse),),
     refusals=(
         refusals.INVALID_BODY,
         refusals.BODY_TOO_LARGE,
         refusals.UNKNOWN_CLAIM_TOKEN,
         refusals.CLAIM_REDEEMED,
         refusals.UNAVAILABLE,
-        *refusals.OPEN,
+        *refusals.OPEN_REFUSALS,
     ),
 )
 REQUEST_ACCESS = Endpoint(
@@ -177,18 +177,20 @@ REQUEST_ACCESS = Endpoint(
     tag="access",
     summary="Ask for redistribution, volume pricing or custom terms",
     description="Optional; a human replies by e-mail.",
-    cache=NOT_AT_ALL,
+    cache_control=CACHE_NO_STORE,
     body=AccessRequestBody,
     successes=(
-        Success(201, "Request received", AccessRequestResponse),
-        Success(200, "The request of this e-mail address was updated", AccessRequestResponse),
+        SuccessResponse(201, "Request received", AccessRequestResponse),
+        SuccessResponse(
+            200, "The request of this e-mail address was updated", AccessRequestResponse
+        ),
     ),
     refusals=(
         refusals.INVALID_BODY,
         refusals.BODY_TOO_LARGE,
         refusals.TOO_MANY_ATTEMPTS,
         refusals.UNAVAILABLE,
-        *refusals.OPEN,
+        *refusals.OPEN_REFUSALS,
     ),
 )
 CALL_MCP = Endpoint(
@@ -203,33 +205,33 @@ CALL_MCP = Endpoint(
     "with isError true whose text is the Error object.",
     body=RpcRequest,
     successes=(
-        Success(200, "A JSON-RPC result or error", RpcAnswer),
-        Success(202, "A notification was accepted", media_type=None),
+        SuccessResponse(200, "A JSON-RPC result or error", RpcAnswer),
+        SuccessResponse(202, "A notification was accepted", media_type=None),
     ),
     refusals=(
         refusals.RPC_VERSION,
         refusals.RPC_ACCEPT,
         refusals.BODY_TOO_LARGE,
         refusals.RPC_CONTENT_TYPE,
-        *refusals.OPEN,
+        *refusals.OPEN_REFUSALS,
     ),
     auth="api_key",
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     GET_MANIFEST,
-    _read("/api/v1/catalog", GET_CATALOG),
-    _read("/api/v1/stats", GET_STATS),
+    _build_read_endpoint("/api/v1/catalog", GET_CATALOG),
+    _build_read_endpoint("/api/v1/stats", GET_STATS),
     GET_SAMPLE,
     GET_OPENAPI,
     GET_LEGAL,
-    _read("/api/v1/state", GET_STATE),
-    _read("/api/v1/signals", GET_SIGNALS),
-    _read("/api/v1/confluence", GET_CONFLUENCE),
-    _read("/api/v1/flips", GET_FLIPS),
-    _read("/api/v1/usage", GET_USAGE),
-    CHECKOUT,
-    CLAIM,
+    _build_read_endpoint("/api/v1/state", GET_STATE),
+    _build_read_endpoint("/api/v1/signals", GET_SIGNALS),
+    _build_read_endpoint("/api/v1/confluence", GET_CONFLUENCE),
+    _build_read_endpoint("/api/v1/flips", GET_FLIPS),
+    _build_read_endpoint("/api/v1/usage", GET_USAGE),
+    CREATE_CHECKOUT,
+    CLAIM_KEY,
     REQUEST_ACCESS,
     CALL_MCP,
 )

@@ -9,56 +9,60 @@ from starlette.responses import Response
 
 from rest_shim.endpoints import ENDPOINTS, JSON
 from schemas.errors import ApiError
-from schemas.usage import Allowance
-from serving.arguments import shown, suggestion
-from serving.http import quota_headers
-from serving.tool_runner import Calls, internal_error
+from schemas.usage import QuotaUsage
+from serving.arguments import format_suggestion, quote_value
+from serving.http import build_quota_headers
+from serving.tool_runner import ToolRunner, internal_error
 
-Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
-def failure_handlers(calls: Calls) -> dict[Any, Handler]:
+def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
     """Return the handlers that give 404, 405 and 500 the one error body."""
 
-    async def unserved(request: Request, error: Exception) -> Response:
+    async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return _wrong_method(request, error, calls)
-        return failed(_no_such_path(request), calls)
+            return _build_wrong_method_response(request, error, runner)
+        return build_error_response(_no_such_path_error(request), runner)
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        return failed(internal_error(), calls)
+    async def on_unexpected_error(request: Request, error: Exception) -> Response:
+        return build_error_response(internal_error(), runner)
 
-    return {HTTPException: unserved, Exception: unexpected}
+    return {HTTPException: on_http_exception, Exception: on_unexpected_error}
 
 
-def failed(
+def build_error_response(
     error: ApiError,
-    calls: Calls,
-    quota: Allowance | None = None,
+    runner: ToolRunner,
+    quota: QuotaUsage | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Return the response of a refusal."""
-    counted = {name.decode(): value.decode() for name, value in quota_headers(quota)}
-    headers = {"Cache-Control": "no-store"} | counted | (headers or {})
+    quota_fields = {name.decode(): value.decode() for name, value in build_quota_headers(quota)}
+    headers = {"Cache-Control": "no-store"} | quota_fields | (headers or {})
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
-    return Response(calls.refusal(error), error.status, headers, media_type=JSON)
+    return Response(runner.format_error(error), error.status, headers, media_type=JSON)
 
 
-def _wrong_method(request: Request, error: HTTPException, calls: Calls) -> Response:
+def _build_wrong_method_response(
+    request: Request, error: HTTPException, runner: ToolRunner
+) -> Response:
     """Return the refusal of a method; Starlette names those allowed in the order of a set."""
     allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-    message = f"{shown(request.method)} is not allowed here; accepted: {allowed}."
-    return failed(ApiError("invalid_parameter", message, 405), calls, headers={"Allow": allowed})
+    message = f"{quote_value(request.method)} is not allowed here; accepted: {allowed}."
+    return build_error_response(
+        ApiError("invalid_parameter", message, 405), runner, headers={"Allow": allowed}
+    )
 
 
-def _no_such_path(request: Request) -> ApiError:
+def _no_such_path_error(request: Request) -> ApiError:
     path = request.url.path
-    hint = suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
+    hint = format_suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
     served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS)
     return ApiError(
-        "invalid_parameter", f"{shown(path)} does not exist{hint}; served: {served}.", 404
+        "invalid_parameter", f"{quote_value(path)} does not exist{hint}; served: {served}.", 404
     )

@@ -5,6 +5,6 @@ from importlib.resources import files
 
 
 @cache
-def legal_text() -> str:
+def load_legal_text() -> str:
     """Return the page."""
     return files("rest_shim").joinpath("legal.md").read_text(encoding="utf-8")

@@ -2,11 +2,11 @@
 
 from functools import lru_cache
 
-from access.plan import how_to_get_access
-from mcp_server.client_registration import claude_code, registration_file
+from access.plan import describe_purchase
+from mcp_server.client_registration import build_registration_file, render_claude_code
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.get_signals import RETENTION_DAYS
-from mcp_server.tools.get_usage import what_is_counted
+from mcp_server.tools.get_usage import describe_counted_calls
 from mcp_server.tools.registry import TOOLS
 from rest_shim.changelog import CHANGELOG
 from rest_shim.endpoints import (
@@ -17,8 +17,8 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.error_catalog import ABOUT_KEYS
-from schemas.coverage import Coverage, CoveredIndicator, together
+from rest_shim.error_catalog import KEY_REFUSALS
+from schemas.coverage import Coverage, CoveredIndicator, merge_timeframes
 from schemas.manifest import (
     AssetCounts,
     Legal,
@@ -42,7 +42,7 @@ from schemas.vocabulary import (
     Mode,
     Timeframe,
 )
-from serving.json_schema import input_schema
+from serving.json_schema import build_input_schema
 
 DESCRIPTION = (
     "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "
@@ -50,10 +50,12 @@ DESCRIPTION = (
     "change, recent flips and agreement between indicators, over MCP and REST."
 )
 DISCLAIMER = "Informational indicator readings, not investment advice."
-ADDITIVE = "Fields and endpoints may be added to v1; clients must ignore those they do not know."
+VERSIONING_POLICY = (
+    "Fields and endpoints may be added to v1; clients must ignore those they do not know."
+)
 
 
-PURCHASES: dict[Mode | None, str] = {
+PURCHASE_NOTES: dict[Mode | None, str] = {
     None: "Purchases are not open on this deployment: its operator makes keys with "
     "`signals keys create`.",
     "test": "Keys are bought self-serve in test mode: nothing is charged, and a key bought so "
@@ -63,14 +65,14 @@ PURCHASES: dict[Mode | None, str] = {
 
 
 @lru_cache(maxsize=2)
-def manifest_text(
+def render_manifest(
     base_url: str, coverage: Coverage | None, mode: Mode | None, daily_limit: int
 ) -> str:
     """Return the manifest as minified JSON, the same text until another coverage is published."""
-    return manifest(base_url, coverage, mode, daily_limit).model_dump_json()
+    return build_manifest(base_url, coverage, mode, daily_limit).model_dump_json()
 
 
-def manifest(
+def build_manifest(
     base_url: str,
     coverage: Coverage | None,
     mode: Mode | None = None,
@@ -84,15 +86,15 @@ def manifest(
         disclaimer=DISCLAIMER,
         source=None if coverage is None else coverage.source,
         simulated=coverage is not None and coverage.source == "simulated",
-        endpoints=[_endpoint(endpoint, base_url) for endpoint in ENDPOINTS],
-        auth=_auth(mode),
-        mcp=_mcp(base_url),
-        how_to_buy=how_to_get_access(base_url),
-        coverage=_coverage(coverage, f"{base_url}/api/v1/catalog"),
-        polling=_polling(base_url),
-        limits=_limits(daily_limit),
-        versioning=Versioning(api_version="v1", policy=ADDITIVE),
-        legal=_legal(base_url),
+        endpoints=[_build_endpoint(endpoint, base_url) for endpoint in ENDPOINTS],
+        auth=_build_auth(mode),
+        mcp=_build_mcp(base_url),
+        how_to_buy=describe_purchase(base_url),
+        coverage=_build_coverage(coverage, f"{base_url}/api/v1/catalog"),
+        polling=_build_polling(base_url),
+        limits=_build_limits(daily_limit),
+        versioning=Versioning(api_version="v1", policy=VERSIONING_POLICY),
+        legal=_build_legal(base_url),
         changelog=list(CHANGELOG),
         docs=f"{base_url}/api/v1",
         openapi=base_url + GET_OPENAPI.path,
@@ -100,7 +102,7 @@ def manifest(
     )
 
 
-def _endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
+def _build_endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
     return ManifestEndpoint(
         method=endpoint.method,
         path=endpoint.path,
@@ -111,39 +113,41 @@ def _endpoint(endpoint: Endpoint, base_url: str) -> ManifestEndpoint:
     )
 
 
-def _auth(mode: Mode | None) -> ManifestAuth:
+def _build_auth(mode: Mode | None) -> ManifestAuth:
     return ManifestAuth(
         scheme="Bearer",
         header="Authorization: Bearer <API_KEY>",
         alternative_header="X-Api-Key: <API_KEY>",
         key_prefix="ek_",
-        statuses={str(refusal.status): refusal.description for refusal in ABOUT_KEYS},
-        note=PURCHASES[mode],
+        statuses={str(refusal.status): refusal.description for refusal in KEY_REFUSALS},
+        note=PURCHASE_NOTES[mode],
     )
 
 
-def _mcp(base_url: str) -> ManifestMcp:
+def _build_mcp(base_url: str) -> ManifestMcp:
     return ManifestMcp(
         url=base_url + CALL_MCP.path,
         transport="streamable-http",
         protocol_version=PROTOCOL_VERSION,
         tools=[
-            ManifestTool(name=tool.name, title=tool.title, auth="api_key" if tool.keyed else "none")
+            ManifestTool(
+                name=tool.name, title=tool.title, auth="api_key" if tool.requires_key else "none"
+            )
             for tool in TOOLS
         ],
-        registration=claude_code(base_url),
-        config=registration_file(base_url),
+        registration=render_claude_code(base_url),
+        config=build_registration_file(base_url),
     )
 
 
-def _coverage(coverage: Coverage | None, catalog: str) -> ManifestCoverage:
+def _build_coverage(coverage: Coverage | None, catalog_url: str) -> ManifestCoverage:
     if coverage is None:
         return ManifestCoverage(
-            assets=None, timeframes=None, indicators=None, tiers=None, catalog=catalog
+            assets=None, timeframes=None, indicators=None, tiers=None, catalog=catalog_url
         )
     tracked = coverage.tracked
     classes = [asset.asset_class for asset in tracked]
-    universe = _tier([asset.timeframes for asset in tracked], coverage.logged)
+    universe = _build_tier([asset.timeframes for asset in tracked], coverage.logged)
     return ManifestCoverage(
         assets=AssetCounts(
             total=len(tracked),
@@ -155,24 +159,24 @@ def _coverage(coverage: Coverage | None, catalog: str) -> ManifestCoverage:
         indicators=[indicator.id for indicator in coverage.indicators],
         tiers=TiersCoverage(
             universe=universe,
-            alerts=_tier([asset.alerts for asset in tracked], coverage.indicators),
+            alerts=_build_tier([asset.alerts for asset in tracked], coverage.indicators),
         ),
-        catalog=catalog,
+        catalog=catalog_url,
     )
 
 
-def _tier(
+def _build_tier(
     assets: list[tuple[Timeframe, ...]], indicators: tuple[CoveredIndicator, ...]
 ) -> TierCoverage:
     """Return what a tier covers, given the timeframes on which it follows each asset."""
     return TierCoverage(
         assets=sum(map(bool, assets)),
-        timeframes=together(assets),
+        timeframes=merge_timeframes(assets),
         indicators=[indicator.id for indicator in indicators],
     )
 
 
-def _polling(base_url: str) -> Polling:
+def _build_polling(base_url: str) -> Polling:
     return Polling(
         recommended_interval_s=POLL_INTERVAL_S,
         call=f"GET {base_url}/api/v1/signals?since=<next_cursor>",
@@ -188,18 +192,18 @@ def _polling(base_url: str) -> Polling:
     )
 
 
-def _limits(daily_limit: int) -> Limits:
-    page = input_schema(SignalsQuery)["properties"]["limit"]
+def _build_limits(daily_limit: int) -> Limits:
+    page = build_input_schema(SignalsQuery)["properties"]["limit"]
     return Limits(
         daily_quota=daily_limit,
         quota_resets="00:00 UTC",
         page_size=PageSize(default=page["default"], max=page["maximum"]),
         retention_days=RETENTION_DAYS,
-        note=what_is_counted(daily_limit),
+        note=describe_counted_calls(daily_limit),
     )
 
 
-def _legal(base_url: str) -> Legal:
+def _build_legal(base_url: str) -> Legal:
     page = base_url + GET_LEGAL.path
     return Legal(
         terms=page,

@@ -3,18 +3,26 @@
 from functools import lru_cache
 from typing import Any
 
-from mcp_server.endpoint import SERVED_VERSIONS
-from rest_shim.endpoints import CALL_MCP, CLAIM, ENDPOINTS, GET_LEGAL, JSON, Endpoint, Success
+from mcp_server.endpoint import SUPPORTED_VERSIONS
+from rest_shim.endpoints import (
+    CALL_MCP,
+    CLAIM_KEY,
+    ENDPOINTS,
+    GET_LEGAL,
+    JSON,
+    Endpoint,
+    SuccessResponse,
+)
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.manifest import DESCRIPTION, DISCLAIMER
-from rest_shim.openapi_components import SAMPLE, components, headers, ref
+from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_header_refs, build_ref
 from schemas.coverage import Coverage
 from schemas.purchase import CheckoutResponse
 from schemas.signals import SignalsResponse
-from serving.json_schema import input_schema
+from serving.json_schema import build_input_schema
 from serving.json_text import to_json
 
-Part = dict[str, Any]
+JsonObject = dict[str, Any]
 
 TAGS = {
     "reads": "Reads that need an API key and count against its daily quota, refused arguments too.",
@@ -22,30 +30,30 @@ TAGS = {
     "access": "Buying access: check out, pay, claim the key.",
     "mcp": "The same reads as MCP tools.",
 }
-KEYED: list[Part] = [{"bearer": []}, {"apiKey": []}]
+KEY_SECURITY: list[JsonObject] = [{"bearer": []}, {"apiKey": []}]
 # Every item of a list is a name. Said here alone: not every model provider takes a pattern.
-NAMES = "^[^,]*[A-Za-z0-9][^,]*(,[^,]*[A-Za-z0-9][^,]*)*$"
+NAMES_PATTERN = "^[^,]*[A-Za-z0-9][^,]*(,[^,]*[A-Za-z0-9][^,]*)*$"
 MCP_CALL = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
 }
-NOT_MODIFIED = "The answer is still the one that If-None-Match names. A keyed call counts."
-CLAIM_THE_KEY = {
-    "operationId": CLAIM.operation_id,
+NOT_MODIFIED_TEXT = "The answer is still the one that If-None-Match names. A keyed call counts."
+CLAIM_LINK = {
+    "operationId": CLAIM_KEY.operation_id,
     "description": "Once checkout_url is paid, the claim_token turns into the API key.",
     "requestBody": {"claim_token": "$response.body#/claim_token"},
 }
 
 
 @lru_cache(maxsize=2)
-def openapi_text(base_url: str, coverage: Coverage | None) -> str:
+def render_openapi(base_url: str, coverage: Coverage | None) -> str:
     """Return the document as minified JSON, the same text until another coverage is published."""
-    return to_json(openapi(base_url, coverage))
+    return to_json(build_openapi(base_url, coverage))
 
 
-def openapi(base_url: str, coverage: Coverage | None) -> Part:
+def build_openapi(base_url: str, coverage: Coverage | None) -> JsonObject:
     """Return the document; a coverage cuts the enums of parameters to what it holds."""
     return {
         "openapi": "3.1.0",
@@ -60,88 +68,97 @@ def openapi(base_url: str, coverage: Coverage | None) -> Part:
         "servers": [{"url": base_url}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": {
-            endpoint.path: {endpoint.method.lower(): _operation(endpoint, coverage)}
+            endpoint.path: {endpoint.method.lower(): _build_operation(endpoint, coverage)}
             for endpoint in ENDPOINTS
         },
-        "components": components(),
+        "components": build_components(),
     }
 
 
-def _operation(endpoint: Endpoint, coverage: Coverage | None) -> Part:
-    operation: Part = {
+def _build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObject:
+    operation: JsonObject = {
         "operationId": endpoint.operation_id,
         "tags": [endpoint.tag],
         "summary": endpoint.summary,
         "description": endpoint.description,
-        "security": _security(endpoint),
+        "security": _build_security(endpoint),
     }
-    if parameters := _parameters(endpoint, coverage):
+    if parameters := _build_parameters(endpoint, coverage):
         operation["parameters"] = parameters
     if endpoint.body:
-        operation["requestBody"] = _request_body(endpoint, endpoint.body.__name__)
-    operation["responses"] = _responses(endpoint)
+        operation["requestBody"] = _build_request_body(endpoint, endpoint.body.__name__)
+    operation["responses"] = _build_responses(endpoint)
     return operation
 
 
-def _security(endpoint: Endpoint) -> list[Part]:
+def _build_security(endpoint: Endpoint) -> list[JsonObject]:
     """Return the alternatives; on the MCP endpoint it depends on the tool, so none is one."""
     if endpoint is CALL_MCP:
-        return [{}, *KEYED]
-    return KEYED if endpoint.auth == "api_key" else []
+        return [{}, *KEY_SECURITY]
+    return KEY_SECURITY if endpoint.auth == "api_key" else []
 
 
-def _parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[Part]:
+def _build_parameters(endpoint: Endpoint, coverage: Coverage | None) -> list[JsonObject]:
     if endpoint is CALL_MCP:
-        versions = {"type": "string", "enum": list(SERVED_VERSIONS)}
-        return [_parameter("MCP-Protocol-Version", versions, "header")]
+        versions = {"type": "string", "enum": list(SUPPORTED_VERSIONS)}
+        return [_build_parameter("MCP-Protocol-Version", versions, "header")]
     if endpoint.tool is None:
         return []
-    arguments: dict[str, Part] = input_schema(endpoint.tool.query, coverage)["properties"]
-    return [_parameter(name, schema, "query") for name, schema in arguments.items()]
+    arguments: dict[str, JsonObject] = build_input_schema(endpoint.tool.query, coverage)[
+        "properties"
+    ]
+    return [_build_parameter(name, schema, "query") for name, schema in arguments.items()]
 
 
-def _parameter(name: str, schema: Part, place: str) -> Part:
-    rest = dict(schema)
-    described = {"description": rest.pop("description")} if "description" in rest else {}
-    if rest["type"] == "string" and not rest.keys() & {"enum", "format"}:
-        rest["pattern"] = NAMES
-    return {"name": name, "in": place, "required": False, **described, "schema": rest}
+def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject:
+    value_schema = dict(schema)
+    description = (
+        {"description": value_schema.pop("description")} if "description" in value_schema else {}
+    )
+    if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}:
+        value_schema["pattern"] = NAMES_PATTERN
+    return {"name": name, "in": location, "required": False, **description, "schema": value_schema}
 
 
-def _request_body(endpoint: Endpoint, model: str) -> Part:
-    content: Part = {"schema": ref("schemas", model)}
+def _build_request_body(endpoint: Endpoint, model: str) -> JsonObject:
+    content: JsonObject = {"schema": build_ref("schemas", model)}
     if endpoint is CALL_MCP:
         content["example"] = MCP_CALL
     return {"required": True, "content": {JSON: content}}
 
 
-def _responses(endpoint: Endpoint) -> Part:
+def _build_responses(endpoint: Endpoint) -> JsonObject:
     quota = QUOTA_HEADERS if endpoint.auth == "api_key" else ()
-    of_get = ("ETag",) if endpoint.method == "GET" else ()
-    shown = (*of_get, *quota)
-    successes = {str(success.status): _success(success, shown) for success in endpoint.successes}
-    if of_get:
-        successes["304"] = {"description": NOT_MODIFIED, "headers": headers(shown)}
+    get_headers = ("ETag",) if endpoint.method == "GET" else ()
+    header_names = (*get_headers, *quota)
+    successes = {
+        str(success.status): _build_success(success, header_names) for success in endpoint.successes
+    }
+    if get_headers:
+        successes["304"] = {
+            "description": NOT_MODIFIED_TEXT,
+            "headers": build_header_refs(header_names),
+        }
     return successes | {
-        str(refusal.status): ref("responses", refusal.name) for refusal in endpoint.refusals
+        str(refusal.status): build_ref("responses", refusal.name) for refusal in endpoint.refusals
     }
 
 
-def _success(success: Success, shown: tuple[str, ...]) -> Part:
-    response: Part = {"description": success.description}
-    if shown and success.media_type:
-        response["headers"] = headers(shown)
+def _build_success(success: SuccessResponse, header_names: tuple[str, ...]) -> JsonObject:
+    response: JsonObject = {"description": success.description}
+    if header_names and success.media_type:
+        response["headers"] = build_header_refs(header_names)
     if success.media_type:
-        response["content"] = {success.media_type: _content(success)}
+        response["content"] = {success.media_type: _build_content(success)}
     if success.model is CheckoutResponse:
-        response["links"] = {"ClaimTheKey": CLAIM_THE_KEY}
+        response["links"] = {"ClaimTheKey": CLAIM_LINK}
     return response
 
 
-def _content(success: Success) -> Part:
+def _build_content(success: SuccessResponse) -> JsonObject:
     if success.model is None:
         return {"schema": {"type": "string"}}
-    content: Part = {"schema": ref("schemas", success.model.__name__)}
+    content: JsonObject = {"schema": build_ref("schemas", success.model.__name__)}
     if success.model is SignalsResponse:
-        content["examples"] = {"sample": ref("examples", SAMPLE)}
+        content["examples"] = {"sample": build_ref("examples", SAMPLE_NAME)}
     return content

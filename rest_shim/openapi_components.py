@@ -9,25 +9,25 @@ from pydantic_core import core_schema
 
 from rest_shim.endpoints import ENDPOINTS, JSON
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
-from rest_shim.sample import sample
+from rest_shim.sample import build_sample
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
-from schemas.vocabulary import INSTANT
+from schemas.vocabulary import INSTANT_SCHEMA
 
-Part = dict[str, Any]
+JsonObject = dict[str, Any]
 
-INTEGER = {"type": "integer", "minimum": 0}
-HEADERS: dict[str, tuple[str, Part]] = {
-    "X-RateLimit-Limit": ("Calls a day; present when a quota snapshot exists.", INTEGER),
+COUNT_SCHEMA = {"type": "integer", "minimum": 0}
+HEADER_DEFINITIONS: dict[str, tuple[str, JsonObject]] = {
+    "X-RateLimit-Limit": ("Calls a day; present when a quota snapshot exists.", COUNT_SCHEMA),
     "X-RateLimit-Remaining": (
         "Calls left today; present when a quota snapshot exists, absence does not mean zero.",
-        INTEGER,
+        COUNT_SCHEMA,
     ),
     "X-RateLimit-Reset": (
         "When the count starts anew; present when a quota snapshot exists.",
-        INSTANT,
+        INSTANT_SCHEMA,
     ),
-    "Retry-After": ("Seconds after which to come back.", INTEGER),
+    "Retry-After": ("Seconds after which to come back.", COUNT_SCHEMA),
     "WWW-Authenticate": ("The scheme of a key.", {"type": "string", "const": "Bearer"}),
     "ETag": ("Names the answer, for If-None-Match.", {"type": "string"}),
     "Allow": ("The methods that the path takes.", {"type": "string"}),
@@ -45,7 +45,7 @@ SECURITY_SCHEMES = {
         "description": "The same key in a header of its own.",
     },
 }
-SAMPLE = "SignalsSample"
+SAMPLE_NAME = "SignalsSample"
 
 
 class _ComponentSchemas(GenerateJsonSchema):
@@ -55,18 +55,18 @@ class _ComponentSchemas(GenerateJsonSchema):
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        made = super().default_schema(schema)
-        if made.get("default", 0) is None:
-            del made["default"]
-        return made
+        json_schema = super().default_schema(schema)
+        if json_schema.get("default", 0) is None:
+            del json_schema["default"]
+        return json_schema
 
 
-def components() -> Part:
+def build_components() -> JsonObject:
     """Return every component of the document."""
     return {
-        "schemas": _schemas(),
+        "schemas": _build_schemas(),
         "responses": {
-            refusal.name: _response(refusal)
+            refusal.name: _build_response(refusal)
             for endpoint in ENDPOINTS
             for refusal in endpoint.refusals
         },
@@ -76,47 +76,47 @@ def components() -> Part:
                 "required": name not in QUOTA_HEADERS,
                 "schema": schema,
             }
-            for name, (description, schema) in HEADERS.items()
+            for name, (description, schema) in HEADER_DEFINITIONS.items()
         },
-        "examples": {SAMPLE: {"value": sample().model_dump(mode="json", by_alias=True)}},
+        "examples": {SAMPLE_NAME: {"value": build_sample().model_dump(mode="json", by_alias=True)}},
         "securitySchemes": SECURITY_SCHEMES,
     }
 
 
-def ref(kind: str, name: str) -> Part:
+def build_ref(kind: str, name: str) -> JsonObject:
     """Return a reference to a component."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-def headers(names: tuple[str, ...]) -> Part:
+def build_header_refs(names: tuple[str, ...]) -> JsonObject:
     """Return the headers of a response."""
-    return {name: ref("headers", name) for name in names}
+    return {name: build_ref("headers", name) for name in names}
 
 
 @cache
-def _schemas() -> Part:
-    _, made = models_json_schema(
-        [(model, "serialization") for model in _answers()]
+def _build_schemas() -> JsonObject:
+    _, generated = models_json_schema(
+        [(model, "serialization") for model in _list_response_models()]
         + [(endpoint.body, "validation") for endpoint in ENDPOINTS if endpoint.body],
         by_alias=True,
         ref_template="#/components/schemas/{model}",
         schema_generator=_ComponentSchemas,
     )
-    schemas: Part = made["$defs"]
+    schemas: JsonObject = generated["$defs"]
     return schemas
 
 
-def _answers() -> list[type[BaseModel]]:
+def _list_response_models() -> list[type[BaseModel]]:
     successes = [success.model for e in ENDPOINTS for success in e.successes if success.model]
     return list(dict.fromkeys([*successes, ErrorBody, RpcFailure]))
 
 
-def _response(refusal: Refusal) -> Part:
-    schema = ref("schemas", refusal.body.__name__)
+def _build_response(refusal: Refusal) -> JsonObject:
+    schema = build_ref("schemas", refusal.body.__name__)
     if refusal is NO_LIVE_KEY:
         schema = {"allOf": [schema, {"required": ["how_to_get_access"]}]}
     response = {
         "description": refusal.description,
         "content": {JSON: {"schema": schema}},
     }
-    return response | ({"headers": headers(refusal.headers)} if refusal.headers else {})
+    return response | ({"headers": build_header_refs(refusal.headers)} if refusal.headers else {})

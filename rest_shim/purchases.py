@@ -10,120 +10,133 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rest_shim.endpoints import JSON, Endpoint
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 from schemas.purchase import AccessRequestResponse
-from serving.arguments import accepted, accepted_values, not_accepted, unknown_names
+from serving.arguments import (
+    describe_accepted_values,
+    describe_rejected_value,
+    describe_unknown_names,
+    get_argument_schemas,
+)
 from serving.http import read_body
 from serving.json_schema import Schema
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
-Answer = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 # Keys and claim tokens are longer: what may be one, put where it does not belong, is not quoted.
-QUOTED_CHARACTERS = 40
-Submissions = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
+MAX_QUOTED_CHARS = 40
+PurchaseHandlers = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
 
 
-async def submitted(request: Request, endpoint: Endpoint, submissions: Submissions) -> Response:
+async def handle_purchase(
+    request: Request, endpoint: Endpoint, handlers: PurchaseHandlers
+) -> Response:
     """Answer one submission; ApiError is what the caller should read."""
     assert endpoint.body is not None
-    body = read_json(await read_body(request.scope, request.receive), endpoint.body)
+    body = parse_body(await read_body(request.scope, request.receive), endpoint.body)
     address = request.client.host if request.client else "unknown"
-    answer = await while_connected(request, submissions[endpoint.operation_id](body, address))
-    is_update = isinstance(answer, AccessRequestResponse) and answer.status == "updated"
+    result = await run_while_connected(request, handlers[endpoint.operation_id](body, address))
+    is_update = isinstance(result, AccessRequestResponse) and result.status == "updated"
     return Response(
-        answer.model_dump_json(exclude_none=True),
+        result.model_dump_json(exclude_none=True),
         200 if is_update else endpoint.successes[0].status,
-        {"Cache-Control": str(endpoint.cache)},
+        {"Cache-Control": str(endpoint.cache_control)},
         media_type=JSON,
     )
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Return what comes of a work; ClientDisconnect, and its end, where the client leaves first.
 
     So a claim whose client gave up takes no key away from the one that was sent in its place.
     """
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_left(request))
+    work_task = asyncio.create_task(work)
+    disconnect_task = asyncio.create_task(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)
+        if not work_task.done():
             raise ClientDisconnect
-        return working.result()
+        return work_task.result()
     finally:
-        working.cancel()
-        leaving.cancel()
+        work_task.cancel()
+        disconnect_task.cancel()
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def read_json(content: bytes, model: type[BodyT]) -> BodyT:
+def parse_body(content: bytes, model: type[BodyT]) -> BodyT:
     """Return the model that a JSON body makes; one ApiError naming each bad field."""
-    given = _object(content, model)
-    known = {name: value for name, value in given.items() if name in model.model_fields}
-    bad = {name for name, value in known.items() if value is None}
-    made: BodyT | None = None
+    raw = _parse_object(content, model)
+    recognized = {name: value for name, value in raw.items() if name in model.model_fields}
+    bad_names = {name for name, value in recognized.items() if value is None}
+    parsed: BodyT | None = None
     try:
-        made = model.model_validate(known)
+        parsed = model.model_validate(recognized)
     except ValidationError as error:
-        bad |= {str(one["loc"][0]) for one in error.errors(include_url=False)}
-    if made is None or bad or len(known) < len(given):
-        raise invalid_parameter(". ".join(_problems(bad, given, model)) + ".")
-    return made
+        bad_names |= {str(one["loc"][0]) for one in error.errors(include_url=False)}
+    if parsed is None or bad_names or len(recognized) < len(raw):
+        raise invalid_parameter_error(". ".join(_describe_problems(bad_names, raw, model)) + ".")
+    return parsed
 
 
-def _object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
+def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
     example = json.dumps(
         {name: "..." for name, field in model.model_fields.items() if field.is_required()}
     )
     if not content.strip():
-        raise invalid_parameter(f"The body is empty. Send a JSON object such as {example}.")
+        raise invalid_parameter_error(f"The body is empty. Send a JSON object such as {example}.")
     try:
-        given = json.loads(content.decode("utf-8"), object_pairs_hook=_without_repeats)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=_reject_repeats)
     except (ValueError, RecursionError):
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             f"The body is not valid JSON in UTF-8. Send an object such as {example}."
         ) from None
-    if not isinstance(given, dict):
-        raise invalid_parameter(f"The body must be one JSON object such as {example}.")
-    return given
+    if not isinstance(value, dict):
+        raise invalid_parameter_error(f"The body must be one JSON object such as {example}.")
+    return value
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(made := dict(pairs)) < len(pairs):
-        raise invalid_parameter("The body names a field more than once: give each field once.")
-    return made
+def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise invalid_parameter_error(
+            "The body names a field more than once: give each field once."
+        )
+    return fields
 
 
-def _problems(bad: set[str], given: Mapping[str, Any], model: type[BaseModel]) -> list[str]:
+def _describe_problems(
+    bad_names: set[str], raw: Mapping[str, Any], model: type[BaseModel]
+) -> list[str]:
     """Say what is wrong with each field, in the model's order, quoting none that may be secret."""
-    fields = accepted(model)
+    fields = get_argument_schemas(model)
     required = {name for name, field in model.model_fields.items() if field.is_required()}
-    known = [
-        _problem(name, schema, given, is_required=name in required)
+    invalid = [
+        _describe_problem(name, schema, raw, is_required=name in required)
         for name, schema in fields.items()
-        if name in bad
+        if name in bad_names
     ]
-    unknown = [_brief(name) for name in given if name not in fields]
-    return known + unknown_names(unknown, fields, "field")
+    unknown = [_shorten(name) for name in raw if name not in fields]
+    return invalid + describe_unknown_names(unknown, fields, "field")
 
 
-def _problem(name: str, schema: Schema, given: Mapping[str, Any], *, is_required: bool) -> str:
-    if name not in given:
-        return f"{name}: is missing; accepted: {_wanted(schema)}"
-    value = given[name]
+def _describe_problem(
+    name: str, schema: Schema, raw: Mapping[str, Any], *, is_required: bool
+) -> str:
+    if name not in raw:
+        return f"{name}: is missing; accepted: {_describe_accepted(schema)}"
+    value = raw[name]
     if value is None:
-        what = "give a value" if is_required else "leave it out or give a value"
-        return f"{name}: null is not accepted, {what}; accepted: {_wanted(schema)}"
+        advice = "give a value" if is_required else "leave it out or give a value"
+        return f"{name}: null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
     if "enum" in schema and isinstance(value, str):
-        return not_accepted(name, schema, _brief(value))
-    return f"{name}: {_fault(schema, value)}; accepted: {_wanted(schema)}"
+        return describe_rejected_value(name, schema, _shorten(value))
+    return f"{name}: {_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"
 
 
-def _fault(schema: Schema, value: Any) -> str:
+def _describe_fault(schema: Schema, value: Any) -> str:
     if not isinstance(value, str):
         return "is not text"
     if not value:
@@ -133,13 +146,13 @@ def _fault(schema: Schema, value: Any) -> str:
     return "has characters that are not accepted"
 
 
-def _brief(text: str) -> str:
-    return text if len(text) <= QUOTED_CHARACTERS else f"{text[:9]}..."
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:9]}..."
 
 
-def _wanted(schema: Schema) -> str:
+def _describe_accepted(schema: Schema) -> str:
     """Say what a field takes: its description, as the rest of a sentence."""
     if "enum" in schema:
-        return accepted_values(schema)
+        return describe_accepted_values(schema)
     description = str(schema["description"]).rstrip(".")
     return description[:1].lower() + description[1:]

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rest_shim.content_negotiation import negotiated
+from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import (
     CALL_MCP,
     ENDPOINTS,
@@ -20,143 +20,159 @@ from rest_shim.endpoints import (
     GET_SAMPLE,
     Endpoint,
 )
-from rest_shim.error_responses import failed
-from rest_shim.legal import legal_text
-from rest_shim.manifest import manifest_text
-from rest_shim.openapi import openapi_text
-from rest_shim.purchases import Submissions, submitted
-from rest_shim.query_string import raw_arguments
-from rest_shim.sample import sample_text
-from schemas.errors import ApiError, failure_facts
-from serving.http import HeaderList, fields, quota_headers, respond
-from serving.response_cache import Answer
-from serving.tool_runner import AnyTool, Calls, internal_error, store_failure
+from rest_shim.error_responses import build_error_response
+from rest_shim.legal import load_legal_text
+from rest_shim.manifest import render_manifest
+from rest_shim.openapi import render_openapi
+from rest_shim.purchases import PurchaseHandlers, handle_purchase
+from rest_shim.query_string import parse_query_string
+from rest_shim.sample import render_sample
+from schemas.errors import ApiError, describe_failure
+from serving.http import HeaderList, build_quota_headers, read_headers, respond
+from serving.response_cache import ResponseBody
+from serving.tool_runner import AnyTool, ToolRunner, internal_error, log_store_failure
 from store.errors import StoreError
 
 log = structlog.get_logger("rest")
 
 # The status that proxies log for a client that left; it reaches nobody.
-NOBODY_READS = 499
+CLIENT_CLOSED_REQUEST = 499
 
-Document = Callable[[Calls], Awaitable[str]]
+DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
-Telling = Callable[[Request, ApiError], Response]
+ErrorResponder = Callable[[Request, ApiError], Response]
 
 
-class Read:
+class ToolRoute:
     """ASGI app of one GET: the answer of a tool, with HTTP's validators and compression.
 
     An open one looks at no key and at no parameter but its own.
     """
 
-    def __init__(self, endpoint: Endpoint, tool: AnyTool, calls: Calls) -> None:
+    def __init__(self, endpoint: Endpoint, tool: AnyTool, runner: ToolRunner) -> None:
         self._endpoint = endpoint
         self._tool = tool
-        self._calls = calls
+        self._runner = runner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        given, tool, query_string = fields(scope), self._tool, scope["query_string"]
+        request_headers, tool, query_string = read_headers(scope), self._tool, scope["query_string"]
 
-        def arguments() -> dict[str, Any]:
-            return raw_arguments(query_string, tool.query, only_known=not tool.keyed)
+        def parse_arguments() -> dict[str, Any]:
+            return parse_query_string(
+                query_string, tool.query, ignore_unknown=not tool.requires_key
+            )
 
-        answer, error, quota = await self._calls.outcome(tool, given, query_string, arguments)
+        response, error, quota = await self._runner.run(
+            tool, request_headers, query_string, parse_arguments
+        )
         if error is None:
-            status, headers, body = negotiated(answer, self._endpoint, given)
-            await respond(scope, send, status, [*headers, *quota_headers(quota)], body)
+            status, headers, body = negotiate_response(response, self._endpoint, request_headers)
+            await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
-            await failed(error, self._calls, quota)(scope, receive, send)
+            await build_error_response(error, self._runner, quota)(scope, receive, send)
 
 
-def routes(calls: Calls, submissions: Submissions) -> list[Route]:
+def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
     """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
     return [
-        Route(path, _responder(endpoint, calls, submissions), methods=[endpoint.method])
+        Route(path, _build_responder(endpoint, runner, handlers), methods=[endpoint.method])
         for endpoint in ENDPOINTS
         if endpoint is not CALL_MCP
         for path in endpoint.paths
     ]
 
 
-def _responder(endpoint: Endpoint, calls: Calls, submissions: Submissions) -> Read | Responder:
+def _build_responder(
+    endpoint: Endpoint, runner: ToolRunner, handlers: PurchaseHandlers
+) -> ToolRoute | Responder:
     """Return what answers an endpoint; KeyError at start for one that nothing answers."""
     if endpoint.tool is not None:
-        return Read(endpoint, endpoint.tool, calls)
-    if endpoint.operation_id in _DOCUMENTS:
-        return _document(endpoint, _DOCUMENTS[endpoint.operation_id], calls)
-    return _submission(endpoint, submissions, calls)
+        return ToolRoute(endpoint, endpoint.tool, runner)
+    if endpoint.operation_id in _DOCUMENT_RENDERERS:
+        return _build_document_responder(
+            endpoint, _DOCUMENT_RENDERERS[endpoint.operation_id], runner
+        )
+    return _build_purchase_responder(endpoint, handlers, runner)
 
 
-def _document(endpoint: Endpoint, document: Document, calls: Calls) -> Responder:
+def _build_document_responder(
+    endpoint: Endpoint, render: DocumentRenderer, runner: ToolRunner
+) -> Responder:
     async def respond(request: Request) -> Response:
-        answer = _as_answer(await document(calls))
-        return _response(*negotiated(answer, endpoint, fields(request.scope)))
+        response = _to_response(await render(runner))
+        return _to_http_response(
+            *negotiate_response(response, endpoint, read_headers(request.scope))
+        )
 
-    return guarded(endpoint.path, calls, respond)
+    return guard_route(endpoint.path, runner, respond)
 
 
-def _submission(endpoint: Endpoint, submissions: Submissions, calls: Calls) -> Responder:
+def _build_purchase_responder(
+    endpoint: Endpoint, handlers: PurchaseHandlers, runner: ToolRunner
+) -> Responder:
     async def respond(request: Request) -> Response:
-        return await submitted(request, endpoint, submissions)
+        return await handle_purchase(request, endpoint, handlers)
 
-    return guarded(endpoint.path, calls, respond)
+    return guard_route(endpoint.path, runner, respond)
 
 
-def guarded(route: str, calls: Calls, respond: Responder, told: Telling | None = None) -> Responder:
+def guard_route(
+    route: str, runner: ToolRunner, respond: Responder, on_error: ErrorResponder | None = None
+) -> Responder:
     """Return a responder whose failures all are `told`, by default in the one error body."""
 
-    def refusal(request: Request, error: ApiError) -> Response:
-        return failed(error, calls) if told is None else told(request, error)
+    def build_refusal(request: Request, error: ApiError) -> Response:
+        return build_error_response(error, runner) if on_error is None else on_error(request, error)
 
-    async def answer(request: Request) -> Response:
+    async def respond_guarded(request: Request) -> Response:
         try:
             return await respond(request)
         except ApiError as error:
-            return refusal(request, error)
+            return build_refusal(request, error)
         except StoreError as failure:
-            return refusal(request, store_failure(failure, route))
+            return build_refusal(request, log_store_failure(failure, route))
         except ClientDisconnect:
-            return Response(status_code=NOBODY_READS)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as failure:
-            log.error("rest_request_failed", route=route, **failure_facts(failure))
-            return refusal(request, internal_error())
+            log.error("rest_request_failed", route=route, **describe_failure(failure))
+            return build_refusal(request, internal_error())
 
-    return answer
+    return respond_guarded
 
 
 @lru_cache(maxsize=8)
-def _as_answer(document: str) -> Answer:
+def _to_response(text: str) -> ResponseBody:
     """Return a document as an answer, the same one as long as its text is the same."""
-    return Answer(document.encode())
+    return ResponseBody(text.encode())
 
 
-def _response(status: int, headers: HeaderList, body: bytes) -> Response:
-    texts = {name.decode(): value.decode() for name, value in headers}
-    return Response(body, status, texts)
+def _to_http_response(status: int, headers: HeaderList, body: bytes) -> Response:
+    header_texts = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status, header_texts)
 
 
-async def _manifest(calls: Calls) -> str:
-    context = calls.context
-    coverage = await context.boards.coverage()
-    return manifest_text(context.base_url, coverage, context.mode, context.daily_limit)
+async def _render_manifest(runner: ToolRunner) -> str:
+    context = runner.context
+    coverage = await context.snapshots.coverage()
+    return render_manifest(context.base_url, coverage, context.mode, context.daily_limit)
 
 
-async def _openapi(calls: Calls) -> str:
-    return openapi_text(calls.context.base_url, await calls.context.boards.coverage())
+async def _render_openapi(runner: ToolRunner) -> str:
+    return render_openapi(runner.context.base_url, await runner.context.snapshots.coverage())
 
 
-async def _sample(calls: Calls) -> str:
-    return sample_text()
+async def _render_sample(runner: ToolRunner) -> str:
+    return render_sample()
 
 
-async def _legal(calls: Calls) -> str:
-    return legal_text()
+async def _render_legal(runner: ToolRunner) -> str:
+    return load_legal_text()
 
 
-_DOCUMENTS: dict[str, Document] = {
-    GET_MANIFEST.operation_id: _manifest,
-    GET_OPENAPI.operation_id: _openapi,
-    GET_SAMPLE.operation_id: _sample,
-    GET_LEGAL.operation_id: _legal,
+_DOCUMENT_RENDERERS: dict[str, DocumentRenderer] = {
+    GET_MANIFEST.operation_id: _render_manifest,
+    GET_OPENAPI.operation_id: _render_openapi,
+    GET_SAMPLE.operation_id: _render_sample,
+    GET_LEGAL.operation_id: _render_legal,
 }

@@ -4,11 +4,11 @@ from functools import cache
 from typing import Any
 
 from mcp_server.tools.get_signals import (
-    CLOSE,
-    COOLDOWN,
+    CLOSE_NOTE,
+    COOLDOWN_NOTE,
     DIRECTION_NUMBERS,
     RETENTION_DAYS,
-    TIMING,
+    TIMING_NOTE,
 )
 from schemas.result import NextUpdate
 from schemas.signals import Pagination, Signal, SignalsMeta, SignalsResponse
@@ -18,17 +18,17 @@ from schemas.vocabulary import (
     IndicatorId,
     Reading,
     Timeframe,
-    change_type,
-    instant,
+    classify_change,
+    format_instant,
 )
 
-NOTE = "Fixed documentation rows, not live data."
+SAMPLE_NOTE = "Fixed documentation rows, not live data."
 
 _MIDNIGHT_S = 1_790_812_800  # 2026-10-01T00:00:00Z
 _MORNING_S = _MIDNIGHT_S + 14_400
 _RUN_DELAY_MS = 184_118
-_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
-_NAMES: dict[IndicatorId, str] = {
+_ASSET_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
+_INDICATOR_NAMES: dict[IndicatorId, str] = {
     "trend_oracle": "Trend Oracle",
     "ceres": "Ceres",
     "enzo": "Enzo",
@@ -39,24 +39,24 @@ _Row = dict[str, Any]
 
 
 @cache
-def sample_text() -> str:
+def render_sample() -> str:
     """Return the sample as minified JSON."""
-    return sample().model_dump_json(by_alias=True)
+    return build_sample().model_dump_json(by_alias=True)
 
 
-def sample() -> SignalsResponse:
+def build_sample() -> SignalsResponse:
     """Return the rows of two runs, newest first."""
     night = [
-        _change("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "bearish", "bullish", 114_250.5),
-        _change("NVDA", "enzo", "1d", _MIDNIGHT_S, "neutral", "bullish", 187.24),
-        _alert("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "LONG", 114_250.5),
-        _alert("NVDA", "ceres", "1d", _MIDNIGHT_S, "CLOSE", 187.24),
+        _build_change("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "bearish", "bullish", 114_250.5),
+        _build_change("NVDA", "enzo", "1d", _MIDNIGHT_S, "neutral", "bullish", 187.24),
+        _build_alert("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "LONG", 114_250.5),
+        _build_alert("NVDA", "ceres", "1d", _MIDNIGHT_S, "CLOSE", 187.24),
     ]
     morning = [
-        _change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
-        _alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
+        _build_change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
+        _build_alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
     ]
-    oldest_first = [*_written(night, _MIDNIGHT_S), *_written(morning, _MORNING_S)]
+    oldest_first = [*_build_run(night, _MIDNIGHT_S), *_build_run(morning, _MORNING_S)]
     signals = oldest_first[::-1]
     return SignalsResponse(
         signals=signals,
@@ -67,11 +67,11 @@ def sample() -> SignalsResponse:
             has_more=False,
             next_cursor=signals[0].created_at,
         ),
-        meta=_meta(),
+        meta=_build_meta(),
     )
 
 
-def _change(
+def _build_change(
     ticker: str,
     indicator: IndicatorId,
     timeframe: Timeframe,
@@ -81,17 +81,17 @@ def _change(
     price: float,
 ) -> _Row:
     return {
-        **_cell(ticker, indicator, timeframe, price),
+        **_build_cell(ticker, indicator, timeframe, price),
         "id": f"universe.{ticker}.{indicator}.{timeframe}.{close_s}.0",
         "tier": "universe",
         "direction": after,
         "transition": {"from": before, "to": after},
-        "change_type": change_type(DIRECTION_NUMBERS[before], DIRECTION_NUMBERS[after]),
+        "change_type": classify_change(DIRECTION_NUMBERS[before], DIRECTION_NUMBERS[after]),
         "action": None,
     }
 
 
-def _alert(
+def _build_alert(
     ticker: str,
     indicator: IndicatorId,
     timeframe: Timeframe,
@@ -100,7 +100,7 @@ def _alert(
     price: float,
 ) -> _Row:
     return {
-        **_cell(ticker, indicator, timeframe, price),
+        **_build_cell(ticker, indicator, timeframe, price),
         "id": f"alerts.{ticker}.{indicator}.{timeframe}.{close_s}.{action}.0",
         "tier": "alerts",
         "direction": ACTION_DIRECTIONS[action],
@@ -110,40 +110,40 @@ def _alert(
     }
 
 
-def _cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price: float) -> _Row:
+def _build_cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price: float) -> _Row:
     return {
         "ticker": ticker,
-        "asset_class": _CLASSES[ticker],
+        "asset_class": _ASSET_CLASSES[ticker],
         "indicator": indicator,
-        "indicator_name": _NAMES[indicator],
+        "indicator_name": _INDICATOR_NAMES[indicator],
         "timeframe": timeframe,
         "price": price,
     }
 
 
-def _written(rows: list[_Row], close_s: int) -> list[Signal]:
+def _build_run(rows: list[_Row], close_s: int) -> list[Signal]:
     """Return one run's rows as written: a millisecond apart, in the order given."""
-    first = close_s * 1000 + _RUN_DELAY_MS
+    first_ms = close_s * 1000 + _RUN_DELAY_MS
     return [
-        Signal.model_validate({**row, "created_at": instant(first + number)})
+        Signal.model_validate({**row, "created_at": format_instant(first_ms + number)})
         for number, row in enumerate(rows)
     ]
 
 
-def _meta() -> SignalsMeta:
+def _build_meta() -> SignalsMeta:
     return SignalsMeta(
         source="sample",
         simulated=False,
-        as_of=instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
+        as_of=format_instant(_MORNING_S * 1000 + _RUN_DELAY_MS),
         next_update=NextUpdate.model_validate({"1h": None, "4h": None, "1d": None}),
         nothing_new_before=None,
         stale=False,
         late_assets=[],
         most_delay_seconds=0,
         removed_assets=[],
-        note=NOTE,
+        note=SAMPLE_NOTE,
         retention_days=RETENTION_DAYS,
-        timing=TIMING,
-        cooldown=COOLDOWN,
-        close=CLOSE,
+        timing=TIMING_NOTE,
+        cooldown=COOLDOWN_NOTE,
+        close=CLOSE_NOTE,
     )

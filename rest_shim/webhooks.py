@@ -4,20 +4,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from access.webhooks import Webhooks
-from rest_shim.routes import guarded
+from access.webhooks import WebhookHandler
+from rest_shim.routes import guard_route
 from serving.http import read_body
-from serving.tool_runner import Calls
+from serving.tool_runner import ToolRunner
 
-PATH = "/webhooks/stripe"
+WEBHOOK_PATH = "/webhooks/stripe"
 
 
-def webhook_route(webhooks: Webhooks, calls: Calls) -> Route:
+def build_webhook_route(handler: WebhookHandler, runner: ToolRunner) -> Route:
     """Return the route that takes signed messages; their bytes are verified as they arrived."""
 
     async def respond(request: Request) -> Response:
         payload = await read_body(request.scope, request.receive)
-        await webhooks.receive(payload, request.headers.get("stripe-signature"))
+        await handler.handle_message(payload, request.headers.get("stripe-signature"))
         return JSONResponse({"received": True})
 
-    return Route(PATH, guarded(PATH, calls, respond), methods=["POST"])
+    return Route(WEBHOOK_PATH, guard_route(WEBHOOK_PATH, runner, respond), methods=["POST"])

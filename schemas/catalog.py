@@ -7,8 +7,8 @@ from pydantic import Field
 
 from schemas.query import Query
 from schemas.result import (
-    AskAgain,
     Count,
+    NextChangeTime,
     Origin,
     Result,
 )
@@ -142,7 +142,7 @@ class CatalogMeta(Origin):
     """`meta` of catalog, which is there before the first compute."""
 
     as_of: Instant | None = Field(description="When the compute last ran; null before the first.")
-    nothing_new_before: AskAgain
+    nothing_new_before: NextChangeTime
     removed_assets: list[str] = Field(
         description="Known tickers outside every count, whatever the market clock says."
     )

@@ -37,10 +37,10 @@ class CoveredAsset(_Frozen):
     delay_s: int = 0
 
 
-def together(lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
+def merge_timeframes(timeframe_lists: Iterable[Sequence[Timeframe]]) -> list[Timeframe]:
     """Return the timeframes that occur in any of the lists, shortest first."""
-    held = {timeframe for timeframes in lists for timeframe in timeframes}
-    return [timeframe for timeframe in TIMEFRAMES if timeframe in held]
+    present = {timeframe for timeframes in timeframe_lists for timeframe in timeframes}
+    return [timeframe for timeframe in TIMEFRAMES if timeframe in present]
 
 
 class CoveredIndicator(_Frozen):

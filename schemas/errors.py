@@ -9,7 +9,7 @@ from pydantic.json_schema import SkipJsonSchema
 from schemas.vocabulary import Billing, ErrorCode, Uri
 
 if TYPE_CHECKING:
-    from schemas.usage import Allowance
+    from schemas.usage import QuotaUsage
 
 
 class _Closed(BaseModel):
@@ -48,7 +48,7 @@ class ApiError(Exception):
         status: int,
         *,
         retry_after_s: int | None = None,
-        quota: "Allowance | None" = None,
+        quota: "QuotaUsage | None" = None,
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -58,17 +58,17 @@ class ApiError(Exception):
         self.quota = quota
 
 
-def invalid_parameter(message: str) -> ApiError:
+def invalid_parameter_error(message: str) -> ApiError:
     """Return the refusal of one bad argument, body or path."""
     return ApiError("invalid_parameter", message, 400)
 
 
-def unavailable(message: str, retry_after_s: int) -> ApiError:
+def unavailable_error(message: str, retry_after_s: int) -> ApiError:
     """Return the refusal of what will work later, with when to come back."""
     return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)
 
 
-def failure_facts(error: BaseException) -> dict[str, str]:
+def describe_failure(error: BaseException) -> dict[str, str]:
     """Return what the log may know of an unexpected failure: where, never with which values.
 
     Messages and locals (which structlog's console shows where rich is installed) can hold keys

@@ -15,24 +15,24 @@ Email = Annotated[
 ]
 
 
-def blank_is_absent(text: str | None) -> str | None:
+def blank_to_none(text: str | None) -> str | None:
     """Return a text without the spaces around it, None where nothing is left."""
     return (text or "").strip() or None
 
 
 # Without control characters, which would forge lines in an operator's listing.
-LINE = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
-LINES = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
+LINE_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
+TEXT_PATTERN = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
 Line = Annotated[
-    Annotated[str, Field(max_length=120, pattern=LINE)] | SkipJsonSchema[None],
-    AfterValidator(blank_is_absent),
+    Annotated[str, Field(max_length=120, pattern=LINE_PATTERN)] | SkipJsonSchema[None],
+    AfterValidator(blank_to_none),
 ]
 Text = Annotated[
-    Annotated[str, Field(max_length=1000, pattern=LINES)] | SkipJsonSchema[None],
-    AfterValidator(blank_is_absent),
+    Annotated[str, Field(max_length=1000, pattern=TEXT_PATTERN)] | SkipJsonSchema[None],
+    AfterValidator(blank_to_none),
 ]
-CLAIM_EVERY_S = 10
-CLAIM_FOR_S = 300
+CLAIM_POLL_INTERVAL_S = 10
+CLAIM_POLL_DURATION_S = 300
 ClaimToken = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 

@@ -28,7 +28,7 @@ class Origin(Result):
     simulated: bool = Field(description="True: prices and readings are not of a real market.")
 
 
-AskAgain = Annotated[
+NextChangeTime = Annotated[
     Instant | None,
     Field(description="Ask again then; null where more may come at any moment, or never."),
 ]
@@ -47,7 +47,7 @@ class Freshness(Origin):
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
     next_update: NextUpdate
-    nothing_new_before: AskAgain
+    nothing_new_before: NextChangeTime
     stale: bool = Field(description="True: a scheduled compute is overdue.")
     late_assets: list[str] = Field(description="Their bars were due at the last run, not there.")
     most_delay_seconds: int = Field(

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from schemas.result import AskAgain, Count, Result
+from schemas.result import Count, NextChangeTime, Result
 from schemas.vocabulary import Instant, Mode, SourceKind
 
 
@@ -23,7 +23,7 @@ class Quota(Result):
     resets_at: Instant
 
 
-class Allowance(NamedTuple):
+class QuotaUsage(NamedTuple):
     """A quota as every keyed call carries it, which need not cost as much as a model."""
 
     daily_limit: int
@@ -31,7 +31,7 @@ class Allowance(NamedTuple):
     remaining_today: int
     resets_at: Instant
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Write it as `Quota` is written."""
         return (
             f'{{"daily_limit":{self.daily_limit},"used_today":{self.used_today},'
@@ -44,7 +44,7 @@ class UsageMeta(Result):
 
     source: SourceKind | None
     simulated: bool = Field(description="True: the service shows no real market.")
-    nothing_new_before: AskAgain
+    nothing_new_before: NextChangeTime
     counted: str = Field(description="Which calls count against the quota.")
     note: str | None
 

@@ -38,7 +38,7 @@ ErrorCode = Literal[
 
 INDICATOR_IDS: tuple[IndicatorId, ...] = get_args(IndicatorId)
 TIMEFRAMES: tuple[Timeframe, ...] = get_args(Timeframe)
-PERIOD_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
+TIMEFRAME_DURATIONS_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
 READING_NAMES: dict[int, Reading] = {1: "bullish", 0: "neutral", -1: "bearish"}
 LEGACY_KEYS: dict[StoredKey, IndicatorId] = {"dexter": "enzo"}
 ACTION_DIRECTIONS: dict[Action, Direction] = {
@@ -50,7 +50,7 @@ ACTION_DIRECTIONS: dict[Action, Direction] = {
 }
 STORED_KEYS: tuple[StoredKey, ...] = get_args(StoredKey)
 ENGINE_KEYS: dict[str, str] = {id_: f"alerts.{id_}" for id_ in INDICATOR_IDS}
-INDICATOR_OF: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
+INDICATORS_BY_ENGINE_KEY: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 RUN_DELAY_MS = 180_000
@@ -66,38 +66,38 @@ COOLDOWN_CANDLES = 20
 POLL_INTERVAL_S = 900
 DAILY_LIMIT = 10_000
 
-INSTANT = {
+INSTANT_SCHEMA = {
     "type": "string",
     "format": "date-time",
     "pattern": r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z$",
 }
 Uri = Annotated[str, WithJsonSchema({"type": "string", "format": "uri"})]
-Instant = Annotated[str, WithJsonSchema(INSTANT)]
+Instant = Annotated[str, WithJsonSchema(INSTANT_SCHEMA)]
 
 
-def instant(epoch_ms: int) -> str:
+def format_instant(epoch_ms: int) -> str:
     """Write epoch milliseconds as ISO 8601 in UTC with three decimals and `Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
-def run_at_or_before(at: int) -> int:
+def find_latest_run(at: int) -> int:
     """Return the nominal market time of the newest hourly run at a time, both epoch ms."""
     return (at - RUN_DELAY_MS) // HOUR_MS * HOUR_MS + RUN_DELAY_MS
 
 
-def midnight_s(day: date) -> int:
+def compute_midnight_s(day: date) -> int:
     """Return the epoch seconds at which a day begins in UTC."""
     return int(datetime.combine(day, time.min, UTC).timestamp())
 
 
-def change_type(before: int, after: int) -> ChangeType:
+def classify_change(before: int, after: int) -> ChangeType:
     """Name the change between two readings (+1, 0, -1) as SPEC.md's table does."""
     if after == 0:
         return "deactivation"
     return "activation" if before == 0 else "reversal"
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Fold a name so that id, screener id and display name of an indicator compare equal."""
     return name.casefold().replace(" ", "").replace("-", "").replace("_", "")

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from access.quota import Admitted
+from access.quota import Caller
 from schemas.clock import Clock
-from schemas.errors import invalid_parameter, unavailable
+from schemas.errors import invalid_parameter_error, unavailable_error
 from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     Mode,
-    instant,
+    format_instant,
 )
-from serving.argument_values import instant_ms
-from serving.arguments import shown
-from serving.snapshot_cache import Board, Boards
+from serving.argument_values import parse_instant_ms
+from serving.arguments import quote_value
+from serving.snapshot_cache import Snapshot, SnapshotCache
 
 FIRST_COMPUTE_RETRY_S = 900
 
@@ -24,57 +24,61 @@ class Context:
     `caller` is None on calls that need no key.
     """
 
-    boards: Boards
+    snapshots: SnapshotCache
     base_url: str
-    docs: str
+    docs_url: str
     clock: Clock
     mode: Mode | None
     daily_limit: int
-    caller: Admitted | None = None
+    caller: Caller | None = None
 
-    def called_by(self, caller: Admitted | None) -> "Context":
+    def with_caller(self, caller: Caller | None) -> "Context":
         """Return the same for a call of somebody."""
         return Context(
-            self.boards,
+            self.snapshots,
             self.base_url,
-            self.docs,
+            self.docs_url,
             self.clock,
             self.mode,
             self.daily_limit,
             caller,
         )
 
-    async def board(self) -> Board:
+    async def snapshot(self) -> Snapshot:
         """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""
-        board = await self.boards.board()
-        if board is None:
-            raise unavailable(
-                f"{await self.boards.awaited()} Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
+        snapshot = await self.snapshots.snapshot()
+        if snapshot is None:
+            raise unavailable_error(
+                f"{await self.snapshots.explain_unavailable()} Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
                 retry_after_s=FIRST_COMPUTE_RETRY_S,
             )
-        return board
+        return snapshot
 
-    async def board_at(self, as_of: str | None) -> tuple[Board, int]:
+    async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:
         """Return the board that was served at an instant, the latest without one, and that time.
 
         The time is epoch ms. ApiError `invalid_parameter` for an instant of which nothing is known.
         """
-        latest, now = await self.board(), self.clock()
+        latest, now = await self.snapshot(), self.clock()
         if as_of is None:
             return latest, now
-        at = instant_ms("as_of", as_of)
-        first = _past_from(latest)
-        board = await self.boards.past(at) if first <= at <= max(now, latest.newest) else None
-        if board is None:
-            raise invalid_parameter(
-                f"as_of: {shown(as_of)} is not a time of which a board is kept; accepted: "
-                f"{instant(first)} to now ({instant(max(now, latest.newest))}); leave it out for "
+        at = parse_instant_ms("as_of", as_of)
+        first = _find_history_start(latest)
+        snapshot = (
+            await self.snapshots.snapshot_at(at)
+            if first <= at <= max(now, latest.newest_at)
+            else None
+        )
+        if snapshot is None:
+            raise invalid_parameter_error(
+                f"as_of: {quote_value(as_of)} is not a time of which a board is kept; accepted: "
+                f"{format_instant(first)} to now ({format_instant(max(now, latest.newest_at))}); leave it out for "
                 "the current board."
             )
-        return board, at
+        return snapshot, at
 
 
-def _past_from(board: Board) -> int:
+def _find_history_start(snapshot: Snapshot) -> int:
     """Return the earliest time (epoch ms) of which the board can still be told."""
-    kept_from = board.market_time - UNIVERSE_RETENTION_MS
-    return max(board.snapshot.past_from or board.newest, kept_from)
+    retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
+    return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

@@ -15,28 +15,30 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.clock import Clock
-from serving.http import fields
+from serving.http import read_headers
 from store.access_protocol import AccessStore
 from store.access_rows import Notice
 from store.errors import StoreError
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
 
 HOUR_MS = 3_600_000
-NOTICE = "untrusted_forwarded_for"
+NOTICE_NAME = "untrusted_forwarded_for"
 # An address, or one with the port that some proxies add; an IPv6 one then stands in brackets.
-HOP = re.compile(r"\[(?P<v6>[^\[\]]+)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}", re.ASCII)
+HOP_PATTERN = re.compile(
+    r"\[(?P<v6>[^\[\]]+)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}", re.ASCII
+)
 
 log = structlog.get_logger("rest")
 
 
-def parse_proxies(texts: Iterable[str]) -> tuple[Network, ...]:
+def parse_proxies(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
     """Read addresses and networks; ValueError names the first that is neither."""
-    return tuple(_network(text) for text in texts)
+    return tuple(_parse_network(text) for text in texts)
 
 
-class ClientAddress:
+class ForwardedForMiddleware:
     """ASGI middleware: the client is the last hop that no trusted proxy is; `clock`: epoch ms.
 
     What an untrusted peer says is not believed, and noticed at most once an hour for the operator.
@@ -46,7 +48,7 @@ class ClientAddress:
         self,
         app: ASGIApp,
         *,
-        trusted: tuple[Network, ...],
+        trusted: tuple[IpNetwork, ...],
         store: AccessStore,
         clock: Clock,
     ) -> None:
@@ -58,24 +60,24 @@ class ClientAddress:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on with its client's address."""
-        forwarded = fields(scope).get(b"x-forwarded-for") if scope["type"] == "http" else None
+        forwarded = read_headers(scope).get(b"x-forwarded-for") if scope["type"] == "http" else None
         if forwarded is None:
             return self._app(scope, receive, send)
-        return self._told(forwarded.decode("latin-1"), scope, receive, send)
+        return self._forward(forwarded.decode("latin-1"), scope, receive, send)
 
-    async def _told(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
         peer = (scope.get("client") or ("unknown", 0))[0]
-        if self._is_trusted(_hop(peer)):
-            scope = {**scope, "client": (self._client(peer, forwarded.split(",")), 0)}
+        if self._is_trusted(_parse_hop(peer)):
+            scope = {**scope, "client": (self._find_client(peer, forwarded.split(",")), 0)}
         else:
-            await self._notice(peer)
+            await self._record_notice(peer)
         await self._app(scope, receive, send)
 
-    def _client(self, peer: str, hops: list[str]) -> str:
+    def _find_client(self, peer: str, hops: list[str]) -> str:
         """Walk from the nearest hop to the farthest; one that is no address ends the walk."""
         client = peer
         for hop in reversed(hops):
-            address = _hop(hop)
+            address = _parse_hop(hop)
             if address is None:
                 break
             client = str(address)
@@ -83,21 +85,21 @@ class ClientAddress:
                 break
         return client
 
-    def _is_trusted(self, address: Address | None) -> bool:
+    def _is_trusted(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._trusted)
 
-    async def _notice(self, peer: str) -> None:
+    async def _record_notice(self, peer: str) -> None:
         now = self._clock()
         if now < self._quiet_until:
             return
         self._quiet_until = now + HOUR_MS
         try:
-            await self._store.notice(Notice(NOTICE, peer, now))
+            await self._store.put_notice(Notice(NOTICE_NAME, peer, now))
         except StoreError:
-            log.warning("notice_not_kept", notice=NOTICE)
+            log.warning("notice_not_kept", notice=NOTICE_NAME)
 
 
-def _network(text: str) -> Network:
+def _parse_network(text: str) -> IpNetwork:
     try:
         return ip_network(text)
     except ValueError as error:
@@ -107,10 +109,10 @@ def _network(text: str) -> Network:
         ) from None
 
 
-def _hop(text: str) -> Address | None:
+def _parse_hop(text: str) -> IpAddress | None:
     """Return the address of one hop, IPv4 in IPv6 as IPv4; None where it is none."""
     text = text.strip()
-    if match := HOP.fullmatch(text):
+    if match := HOP_PATTERN.fullmatch(text):
         text = match["v6"] or match["v4"]
     try:
         address = ip_address(text)

@@ -10,30 +10,30 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import ApiError
-from serving.arguments import shown
+from serving.arguments import quote_value
 from serving.http import (
-    CLOSE,
+    CLOSE_CONNECTION,
     JSON_TYPE,
-    KEPT_VALUES,
-    Fields,
-    fields,
-    refused,
+    MAX_CACHED_VALUES,
+    HeaderMap,
+    http_error,
+    list_header_values,
+    read_headers,
     respond,
-    values,
 )
-from serving.tool_runner import error_text
+from serving.tool_runner import format_error_body
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5})?")
+AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5})?")
 
 
-def host_name(authority: str) -> str | None:
+def parse_host(authority: str) -> str | None:
     """Return the lower-case host of `host[:port]`, None where it is not one."""
-    match = AUTHORITY.fullmatch(authority.lower())
+    match = AUTHORITY_PATTERN.fullmatch(authority.lower())
     return match.group(1) if match else None
 
 
-class Gate:
+class HostOriginMiddleware:
     """ASGI middleware: Host must be ours (421), Origin absent or ours (403), a body's length sent
     in one way (400, and the connection is closed).
     """
@@ -49,56 +49,58 @@ class Gate:
     ) -> None:
         self._app = app
         self._docs = docs
-        named = {host_name(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
-        self._hosts = LOCAL_HOSTS | {host for host in named if host}
-        self._serves = lru_cache(KEPT_VALUES)(self._is_served)
-        self._origins = {origin.lower().rstrip("/") for origin in allowed_origins}
+        names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
+        self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
+        self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(self._check_host)
+        self._allowed_origins = {origin.lower().rstrip("/") for origin in allowed_origins}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass on what is ours and refuse the rest."""
-        error = self._refusal(scope) if scope["type"] == "http" else None
+        error = self._find_error(scope) if scope["type"] == "http" else None
         if error is None:
             return self._app(scope, receive, send)
-        headers = [JSON_TYPE, CLOSE] if error.status == 400 else [JSON_TYPE]
-        return respond(scope, send, error.status, headers, error_text(error, self._docs))
+        headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
+        return respond(scope, send, error.status, headers, format_error_body(error, self._docs))
 
-    def _refusal(self, scope: Scope) -> ApiError | None:
-        given = fields(scope)
-        if (error := _misframed(scope, given)) is not None:
+    def _find_error(self, scope: Scope) -> ApiError | None:
+        headers = read_headers(scope)
+        if (error := _find_framing_error(scope, headers)) is not None:
             return error
-        host = given.get(b"host", b"")
-        if not self._serves(host):
-            named = shown(host.decode("latin-1"))
-            return refused(421, f"Host {named} is not served here; the operator can allow it.")
-        for origin in values(scope, b"origin") if b"origin" in given else ():
-            if not self._is_ours(origin.decode("latin-1")):
-                named = shown(origin.decode("latin-1"))
-                return refused(403, f"Origin {named} is foreign; the operator can allow it.")
+        host = headers.get(b"host", b"")
+        if not self._is_allowed_host(host):
+            quoted = quote_value(host.decode("latin-1"))
+            return http_error(421, f"Host {quoted} is not served here; the operator can allow it.")
+        for origin in list_header_values(scope, b"origin") if b"origin" in headers else ():
+            if not self._is_allowed_origin(origin.decode("latin-1")):
+                quoted = quote_value(origin.decode("latin-1"))
+                return http_error(403, f"Origin {quoted} is foreign; the operator can allow it.")
         return None
 
-    def _is_served(self, host: bytes) -> bool:
-        return host_name(host.decode("latin-1")) in self._hosts
+    def _check_host(self, host: bytes) -> bool:
+        return parse_host(host.decode("latin-1")) in self._allowed_hosts
 
-    def _is_ours(self, origin: str) -> bool:
-        if origin.lower() in self._origins:
+    def _is_allowed_origin(self, origin: str) -> bool:
+        if origin.lower() in self._allowed_origins:
             return True
         scheme, separator, authority = origin.partition("://")
         is_web = bool(separator) and scheme.lower() in {"http", "https"}
-        return is_web and host_name(authority) in self._hosts
+        return is_web and parse_host(authority) in self._allowed_hosts
 
 
-def _misframed(scope: Scope, given: Fields) -> ApiError | None:
+def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
     """Return why a proxy may have read a request otherwise than the parser did, None where not."""
-    coding = given.get(b"transfer-encoding", b"chunked").lower()
+    coding = headers.get(b"transfer-encoding", b"chunked").lower()
     if coding != b"chunked":
-        named = shown(coding.decode("latin-1"))
-        return refused(400, f"Transfer-Encoding {named} is refused; send chunked, or a length.")
-    if b"transfer-encoding" in given and b"content-length" in given:
-        return refused(400, "Content-Length and Transfer-Encoding are both sent; send one of them.")
+        quoted = quote_value(coding.decode("latin-1"))
+        return http_error(400, f"Transfer-Encoding {quoted} is refused; send chunked, or a length.")
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        return http_error(
+            400, "Content-Length and Transfer-Encoding are both sent; send one of them."
+        )
     version = scope["http_version"]
     if version not in ("1.0", "1.1"):
-        return refused(400, f"HTTP/{version} is refused; send HTTP/1.1.")
-    is_plain = len(given) == len(scope["headers"]) and b"host" in given
-    if version == "1.1" and not is_plain and len(values(scope, b"host")) != 1:
-        return refused(400, "A request names one Host; send exactly one such header.")
+        return http_error(400, f"HTTP/{version} is refused; send HTTP/1.1.")
+    is_plain = len(headers) == len(scope["headers"]) and b"host" in headers
+    if version == "1.1" and not is_plain and len(list_header_values(scope, b"host")) != 1:
+        return http_error(400, "A request names one Host; send exactly one such header.")
     return None

@@ -11,26 +11,26 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from schemas.errors import ApiError
-from schemas.usage import Allowance
-from serving.arguments import shown
+from schemas.usage import QuotaUsage
+from serving.arguments import quote_value
 
-Fields = Mapping[bytes, bytes]
+HeaderMap = Mapping[bytes, bytes]
 HeaderList = list[tuple[bytes, bytes]]
 
 MAX_BODY_BYTES = 1 << 20
-KEPT_VALUES = 256
+MAX_CACHED_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
-CLOSE = (b"connection", b"close")
+CLOSE_CONNECTION = (b"connection", b"close")
 # Where the service's own server puts an `Exchange` beside what ASGI says of a request.
-EXCHANGE = "signals.exchange"
+EXCHANGE_KEY = "signals.exchange"
 # Where it puts the id of a request, which is plain ASCII; every answer has it as a header.
-REQUEST_ID = "signals.request_id"
+REQUEST_ID_KEY = "signals.request_id"
 # Where the headers of a request, once read, are kept for who is asked next.
-_FIELDS = "signals.fields"
+_HEADERS_KEY = "signals.fields"
 
 
-class Exchange(Protocol):
+class InlineExchange(Protocol):
     """A request and its answer by shorter ways than ASGI has, where nothing must be waited for."""
 
     def body(self) -> bytes | None:
@@ -40,21 +40,21 @@ class Exchange(Protocol):
         """Send a whole answer, whose body comes in parts; return False where it must wait."""
 
 
-def fields(scope: Scope) -> Fields:
+def read_headers(scope: Scope) -> HeaderMap:
     """Return the headers of a request by lower-case name, those of one name as one list."""
-    given: Fields | None = scope.get(_FIELDS)
-    if given is None:
+    merged: HeaderMap | None = scope.get(_HEADERS_KEY)
+    if merged is None:
         headers = scope["headers"]
-        given = dict(headers)
-        if len(given) < len(headers):
-            given = {name: b", ".join(values(scope, name)) for name in given}
-        scope[_FIELDS] = given
-    return given
+        merged = dict(headers)
+        if len(merged) < len(headers):
+            merged = {name: b", ".join(list_header_values(scope, name)) for name in merged}
+        scope[_HEADERS_KEY] = merged
+    return merged
 
 
-def values(scope: Scope, wanted: bytes) -> list[bytes]:
+def list_header_values(scope: Scope, header_name: bytes) -> list[bytes]:
     """Return every header of one lower-case name."""
-    return [value for name, value in scope["headers"] if name == wanted]
+    return [value for name, value in scope["headers"] if name == header_name]
 
 
 def respond(
@@ -64,13 +64,13 @@ def respond(
     headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
-    exchange: Exchange | None = scope.get(EXCHANGE)
+    exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
     if exchange is not None and exchange.answer(status, headers, parts):
-        return _SENT
-    return _send(send, status, headers, parts)
+        return _ALREADY_SENT
+    return _send_events(send, status, headers, parts)
 
 
-class _Sent:
+class _AlreadySent:
     """What is awaited where nothing need be."""
 
     def __await__(self) -> Generator[None, None, None]:
@@ -78,15 +78,17 @@ class _Sent:
         yield
 
 
-_SENT = _Sent()
+_ALREADY_SENT = _AlreadySent()
 
 
-async def _send(send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]) -> None:
+async def _send_events(
+    send: Send, status: int, headers: HeaderList, parts: Sequence[bytes]
+) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"".join(parts)})
 
 
-def quota_headers(quota: Allowance | None) -> HeaderList:
+def build_quota_headers(quota: QuotaUsage | None) -> HeaderList:
     """Return the headers that carry a quota; none without one."""
     if quota is None:
         return []
@@ -97,23 +99,23 @@ def quota_headers(quota: Allowance | None) -> HeaderList:
     ]
 
 
-def refused(status: int, message: str) -> ApiError:
+def http_error(status: int, message: str) -> ApiError:
     """Return the refusal of a request whose HTTP is wrong."""
     return ApiError("invalid_parameter", message, status)
 
 
-def check_media(given: Fields) -> None:
+def check_media_types(headers: HeaderMap) -> None:
     """Refuse a body that is not JSON with 415 and a client that takes no JSON with 406."""
-    content_type, accept = given.get(b"content-type", b""), given.get(b"accept", b"")
+    content_type, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"")
     if not is_json(content_type):
-        named = shown(content_type.decode("latin-1"))
-        raise refused(415, f"Content-Type {named} is refused; send application/json.")
+        quoted = quote_value(content_type.decode("latin-1"))
+        raise http_error(415, f"Content-Type {quoted} is refused; send application/json.")
     if not accepts_json(accept):
-        named = shown(accept.decode("latin-1"))
-        raise refused(406, f"Accept {named} excludes the answer; accept application/json.")
+        quoted = quote_value(accept.decode("latin-1"))
+        raise http_error(406, f"Accept {quoted} excludes the answer; accept application/json.")
 
 
-@lru_cache(KEPT_VALUES)
+@lru_cache(MAX_CACHED_VALUES)
 def accepts_json(accept: bytes) -> bool:
     """Tell whether an Accept header lets JSON pass: its most specific matching range decides.
 
@@ -121,34 +123,36 @@ def accepts_json(accept: bytes) -> bool:
     """
     if not accept.strip():
         return True
-    wanted = qualities(accept)
+    ranges = parse_qualities(accept)
     for media in ("application/json", "application/*", "*/*"):
-        if media in wanted:
-            return wanted[media] > 0
+        if media in ranges:
+            return ranges[media] > 0
     return False
 
 
-def qualities(accepted: bytes) -> dict[str, float]:
+def parse_qualities(header: bytes) -> dict[str, float]:
     """Return how much each item of an Accept or Accept-Encoding header is wanted, 0 for not."""
-    wanted: dict[str, float] = {}
-    for part in accepted.decode("latin-1").lower().split(","):
+    quality_by_name: dict[str, float] = {}
+    for part in header.decode("latin-1").lower().split(","):
         name, _, parameters = part.partition(";")
-        wanted[name.strip()] = max(wanted.get(name.strip(), 0.0), _quality(parameters))
-    return wanted
+        quality_by_name[name.strip()] = max(
+            quality_by_name.get(name.strip(), 0.0), _parse_quality(parameters)
+        )
+    return quality_by_name
 
 
-def body_at_hand(scope: Scope) -> bytes | None:
+def take_ready_body(scope: Scope) -> bytes | None:
     """Return the body where it has come whole already, 413 where it is longer than 1 MiB."""
-    exchange: Exchange | None = scope.get(EXCHANGE)
-    whole = None if exchange is None else exchange.body()
-    return None if whole is None else _bounded(whole)
+    exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
+    body = None if exchange is None else exchange.body()
+    return None if body is None else _check_body_size(body)
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """Return the body, 413 as soon as it is known to be longer than 1 MiB, chunked or not."""
-    declared = fields(scope).get(b"content-length", b"0")
+    declared = read_headers(scope).get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
-        raise _too_large()
+        raise _too_large_error()
     body = bytearray()
     while True:
         event = await receive()
@@ -156,10 +160,10 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
             raise ClientDisconnect
         body += event.get("body", b"")
         if not event.get("more_body", False) or len(body) > MAX_BODY_BYTES:
-            return _bounded(bytes(body))
+            return _check_body_size(bytes(body))
 
 
-@lru_cache(KEPT_VALUES)
+@lru_cache(MAX_CACHED_VALUES)
 def is_json(content_type: bytes) -> bool:
     """Tell whether a Content-Type is JSON; an empty one counts as such."""
     if not content_type.strip():
@@ -169,7 +173,7 @@ def is_json(content_type: bytes) -> bool:
     return is_application and media.endswith((b"/json", b"+json"))
 
 
-def _quality(parameters: str) -> float:
+def _parse_quality(parameters: str) -> float:
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip() == "q":
@@ -180,11 +184,11 @@ def _quality(parameters: str) -> float:
     return 1.0
 
 
-def _bounded(body: bytes) -> bytes:
+def _check_body_size(body: bytes) -> bytes:
     if len(body) > MAX_BODY_BYTES:
-        raise _too_large()
+        raise _too_large_error()
     return body
 
 
-def _too_large() -> ApiError:
-    return refused(413, f"The body is over {MAX_BODY_BYTES} bytes; a call needs far fewer.")
+def _too_large_error() -> ApiError:
+    return http_error(413, f"The body is over {MAX_BODY_BYTES} bytes; a call needs far fewer.")

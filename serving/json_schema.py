@@ -10,16 +10,16 @@ from schemas.coverage import Coverage
 Schema = dict[str, Any]
 
 
-def input_schema(query: type[BaseModel], coverage: Coverage | None = None) -> Schema:
+def build_input_schema(query: type[BaseModel], coverage: Coverage | None = None) -> Schema:
     """Return a flat, closed object schema: no $ref, no unions, `required` always present.
 
     A coverage cuts the enums of asset_class and indicator to what it holds.
     """
     schema = query.model_json_schema()
-    properties = {n: _plain_argument(part) for n, part in schema.get("properties", {}).items()}
+    properties = {n: _flatten_argument(part) for n, part in schema.get("properties", {}).items()}
     if coverage is not None:
-        _cut_enum(properties, "asset_class", {asset.asset_class for asset in coverage.tracked})
-        _cut_enum(properties, "indicator", {indicator.id for indicator in coverage.indicators})
+        _limit_enum(properties, "asset_class", {asset.asset_class for asset in coverage.tracked})
+        _limit_enum(properties, "indicator", {indicator.id for indicator in coverage.indicators})
     return {
         "type": "object",
         "properties": properties,
@@ -28,20 +28,20 @@ def input_schema(query: type[BaseModel], coverage: Coverage | None = None) -> Sc
     }
 
 
-def output_schema(result: type[BaseModel]) -> Schema:
+def build_output_schema(result: type[BaseModel]) -> Schema:
     """Return the schema of an answer as it is written, with every $ref inlined."""
     schema = result.model_json_schema(by_alias=True, mode="serialization")
     definitions = schema.pop("$defs", {})
-    return _inlined(schema, definitions)
+    return _inline_refs(schema, definitions)
 
 
-def _cut_enum(properties: dict[str, Schema], name: str, held: Collection[str]) -> None:
+def _limit_enum(properties: dict[str, Schema], name: str, allowed: Collection[str]) -> None:
     argument = properties.get(name, {})
     if "enum" in argument:
-        argument["enum"] = [value for value in argument["enum"] if value in held]
+        argument["enum"] = [value for value in argument["enum"] if value in allowed]
 
 
-def _plain_argument(part: Schema) -> Schema:
+def _flatten_argument(part: Schema) -> Schema:
     """Merge `X | None` into X; an optional argument is left out, never null."""
     rest = {key: value for key, value in part.items() if key not in {"anyOf", "title"}}
     if rest.get("default", 0) is None:
@@ -52,22 +52,20 @@ def _plain_argument(part: Schema) -> Schema:
     return rest
 
 
-def _inlined(part: Schema, definitions: dict[str, Schema]) -> Schema:
+def _inline_refs(part: Schema, definitions: dict[str, Schema]) -> Schema:
     """Replace references by what they name and drop the titles that pydantic makes up."""
     if "$ref" in part:
         part = definitions[part["$ref"].rsplit("/", 1)[-1]]
     return {
-        key: _inlined_value(key, value, definitions)
-        for key, value in part.items()
-        if key != "title"
+        key: _inline_value(key, value, definitions) for key, value in part.items() if key != "title"
     }
 
 
-def _inlined_value(key: str, value: Any, definitions: dict[str, Schema]) -> Any:
+def _inline_value(key: str, value: Any, definitions: dict[str, Schema]) -> Any:
     if key == "properties":
-        return {name: _inlined(part, definitions) for name, part in value.items()}
+        return {name: _inline_refs(part, definitions) for name, part in value.items()}
     if key in {"anyOf", "oneOf", "allOf"}:
-        return [_inlined(part, definitions) for part in value]
+        return [_inline_refs(part, definitions) for part in value]
     if key in {"items", "additionalProperties", "propertyNames"} and isinstance(value, dict):
-        return _inlined(value, definitions)
+        return _inline_refs(value, definitions)
     return value

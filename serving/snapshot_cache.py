@@ -9,154 +9,154 @@ from schemas.vocabulary import (
     DAY_MS,
     RETENTION_MS,
     Tier,
-    instant,
-    midnight_s,
+    compute_midnight_s,
+    format_instant,
 )
-from serving.response_cache import KeptAnswers
+from serving.response_cache import ResponseCache
 from store.errors import MarketStore
-from store.market_rows import Snapshot, Statistics
+from store.market_rows import Statistics, StoredSnapshot
 
 STATISTICS_DAYS = 30
 
 
 @dataclass(frozen=True)
-class Board:
+class Snapshot:
     """One computed version of everything latest; `market_time` is epoch ms of the last compute.
 
     `is_past` where it is no longer the latest: what was served at a time gone by. `answers` are
     those that rest on this board alone.
     """
 
-    snapshot: Snapshot
+    stored: StoredSnapshot
     coverage: Coverage
     market_time: int
     assets: dict[str, CoveredAsset]
     indicator_names: dict[str, str]
     is_past: bool = False
-    answers: KeptAnswers = field(default_factory=KeptAnswers, compare=False, repr=False)
+    responses: ResponseCache = field(default_factory=ResponseCache, compare=False, repr=False)
 
     @property
-    def newest(self) -> int:
+    def newest_at(self) -> int:
         """The end of what this version holds: rows may be some ms later than the market time."""
-        return max(self.market_time, self.snapshot.last_created_at)
+        return max(self.market_time, self.stored.last_created_at)
 
-    def market_clock(self, now: int) -> int:
+    def to_market_time(self, now: int) -> int:
         """Return the market time (epoch ms) at a wall clock: a recording ends, nothing runs back.
 
         Windows end here.
         """
         until = self.coverage.recorded_until
-        return max(self.newest, now if until is None else min(now, until))
+        return max(self.newest_at, now if until is None else min(now, until))
 
     @cached_property
-    def removed(self) -> list[str]:
+    def removed_tickers(self) -> list[str]:
         """The tickers with readings that are not covered any more at market time, sorted."""
         return sorted(
             ticker
-            for ticker in self.snapshot.readings.keys() & self.assets.keys()
+            for ticker in self.stored.readings.keys() & self.assets.keys()
             if (removed_on := self.assets[ticker].removed_on) is not None
-            and midnight_s(removed_on) * 1000 <= self.market_time
+            and compute_midnight_s(removed_on) * 1000 <= self.market_time
         )
 
-    def indicator_name(self, indicator: str) -> str:
+    def get_indicator_name(self, indicator: str) -> str:
         """Return the display name of an indicator, its id where it is not covered any more."""
         return self.indicator_names.get(indicator, indicator)
 
 
-def computed_board(snapshot: Snapshot, is_past: bool = False) -> Board | None:
+def build_snapshot(stored: StoredSnapshot, is_past: bool = False) -> Snapshot | None:
     """Return the board of a snapshot, None where nothing that is served had been computed yet."""
-    if snapshot.coverage is None or snapshot.market_time is None:
+    if stored.coverage is None or stored.market_time is None:
         return None
-    if snapshot.market_time < (snapshot.coverage.served_from or 0):
+    if stored.market_time < (stored.coverage.served_from or 0):
         return None
-    assets = {asset.ticker: asset for asset in snapshot.coverage.assets}
-    names: dict[str, str] = {i.id: i.name for i in snapshot.coverage.indicators}
-    return Board(snapshot, snapshot.coverage, snapshot.market_time, assets, names, is_past)
+    assets = {asset.ticker: asset for asset in stored.coverage.assets}
+    names: dict[str, str] = {i.id: i.name for i in stored.coverage.indicators}
+    return Snapshot(stored, stored.coverage, stored.market_time, assets, names, is_past)
 
 
-def _awaited(snapshot: Snapshot) -> str:
-    served_from = None if snapshot.coverage is None else snapshot.coverage.served_from
+def _explain_unavailable(stored: StoredSnapshot) -> str:
+    served_from = None if stored.coverage is None else stored.coverage.served_from
     if served_from is None:
         return "Nothing has been computed yet: the compute job has not finished its first run."
-    built = snapshot.market_time
-    until = "nothing of it yet" if built is None else f"up to {instant(built)}"
+    built_until = stored.market_time
+    until = "nothing of it yet" if built_until is None else f"up to {format_instant(built_until)}"
     return (
         "History is being fetched, and nothing is served before it is whole: built is "
-        f"{until}, it goes to {instant(served_from)}."
+        f"{until}, it goes to {format_instant(served_from)}."
     )
 
 
-class Boards:
+class SnapshotCache:
     """A store behind one cached snapshot, read anew only where the store's version has moved."""
 
     def __init__(self, store: MarketStore) -> None:
         self.store = store
         self._lock = asyncio.Lock()
         self._version: int | None = None
-        self._held: tuple[Snapshot, Board | None] | None = None
+        self._last_read: tuple[StoredSnapshot, Snapshot | None] | None = None
         self._is_fresh = False
-        self._counting = asyncio.Lock()
-        self._counted: tuple[Board, dict[Tier, Statistics]] | None = None
+        self._statistics_lock = asyncio.Lock()
+        self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
 
     async def coverage(self) -> Coverage | None:
         """Return what the compute job last published of itself, None where it never has."""
-        return (self._known() or await self._latest())[0].coverage
+        return (self._get_if_current() or await self._read_latest())[0].coverage
 
-    async def awaited(self) -> str:
+    async def explain_unavailable(self) -> str:
         """Say what the first board waits for."""
-        return _awaited((self._known() or await self._latest())[0])
+        return _explain_unavailable((self._get_if_current() or await self._read_latest())[0])
 
-    async def board(self) -> Board | None:
+    async def snapshot(self) -> Snapshot | None:
         """Return the latest board, None where nothing has been computed yet."""
-        return (self._known() or await self._latest())[1]
+        return (self._get_if_current() or await self._read_latest())[1]
 
-    def at_hand(self) -> Board | None:
+    def peek(self) -> Snapshot | None:
         """Return the latest board without a wait; None where it must be read, or there is none."""
-        known = self._known()
-        return None if known is None else known[1]
+        current = self._get_if_current()
+        return None if current is None else current[1]
 
     @property
-    def held(self) -> Board | None:
+    def last(self) -> Snapshot | None:
         """The board that was read last, whatever the store holds by now."""
-        return None if self._held is None else self._held[1]
+        return None if self._last_read is None else self._last_read[1]
 
-    async def past(self, at: int) -> Board | None:
+    async def snapshot_at(self, at: int) -> Snapshot | None:
         """Return the board that was served at a time (epoch ms), None before the first."""
-        return computed_board(await self.store.snapshot_at(at), is_past=True)
+        return build_snapshot(await self.store.snapshot_at(at), is_past=True)
 
-    async def statistics(self, board: Board) -> dict[Tier, Statistics]:
+    async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
         """Return the volume of the 30 days that a board ends, counted once however many ask."""
-        async with self._counting:
-            if self._counted is None or self._counted[0] is not board:
-                counts = {tier: await self._volume(tier, board) for tier in RETENTION_MS}
-                self._counted = (board, counts)
-            return self._counted[1]
+        async with self._statistics_lock:
+            if self._statistics_entry is None or self._statistics_entry[0] is not snapshot:
+                counts = {tier: await self._count_volume(tier, snapshot) for tier in RETENTION_MS}
+                self._statistics_entry = (snapshot, counts)
+            return self._statistics_entry[1]
 
-    async def _volume(self, tier: Tier, board: Board) -> Statistics:
+    async def _count_volume(self, tier: Tier, snapshot: Snapshot) -> Statistics:
         return await self.store.statistics(
             tier,
-            after=board.newest - STATISTICS_DAYS * DAY_MS,
-            until=board.snapshot.last_created_at,
-            kept_after=board.market_time - RETENTION_MS[tier],
+            after=snapshot.newest_at - STATISTICS_DAYS * DAY_MS,
+            until=snapshot.stored.last_created_at,
+            visible_after=snapshot.market_time - RETENTION_MS[tier],
         )
 
-    def _known(self) -> tuple[Snapshot, Board | None] | None:
+    def _get_if_current(self) -> tuple[StoredSnapshot, Snapshot | None] | None:
         """Return the held state where it is the latest, which is asked once a turn of the loop."""
         if not self._is_fresh:
-            if self._held is None or self.store.version() != self._version:
+            if self._last_read is None or self.store.version() != self._version:
                 return None
             self._is_fresh = True
-            asyncio.get_running_loop().call_soon(self._doubt)
-        return self._held
+            asyncio.get_running_loop().call_soon(self._expire)
+        return self._last_read
 
-    def _doubt(self) -> None:
+    def _expire(self) -> None:
         self._is_fresh = False
 
-    async def _latest(self) -> tuple[Snapshot, Board | None]:
+    async def _read_latest(self) -> tuple[StoredSnapshot, Snapshot | None]:
         """Return the latest state, read once however many wait for it."""
         async with self._lock:
             version = self.store.version()
-            if self._held is None or version != self._version:
-                snapshot = await self.store.snapshot()
-                self._held, self._version = (snapshot, computed_board(snapshot)), version
-            return self._held
+            if self._last_read is None or version != self._version:
+                stored = await self.store.snapshot()
+                self._last_read, self._version = (stored, build_snapshot(stored)), version
+            return self._last_read

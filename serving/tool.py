@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from schemas.coverage import Coverage
 from serving.context import Context
-from serving.json_schema import input_schema, output_schema
-from serving.response_cache import Answer
+from serving.json_schema import build_input_schema, build_output_schema
+from serving.response_cache import ResponseBody
 
 QueryT = TypeVar("QueryT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
@@ -34,22 +34,22 @@ class Tool(Generic[QueryT, ResultT]):
     description: str
     query: type[QueryT]
     result: type[ResultT]
-    handler: Callable[[QueryT, Context], Awaitable[ResultT | Answer]]
-    keyed: bool = True
-    even_spent: bool = False
-    rests_on_board: bool = True
+    handler: Callable[[QueryT, Context], Awaitable[ResultT | ResponseBody]]
+    requires_key: bool = True
+    allow_over_quota: bool = False
+    depends_on_snapshot: bool = True
     annotations: mcp_types.ToolAnnotations = field(default_factory=lambda: READ_ONLY)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-def listed(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.Tool:
+def to_mcp_tool(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.Tool:
     """Return a tool as tools/list shows it, its enums cut to what a coverage holds."""
     return mcp_types.Tool(
         name=tool.name,
         title=tool.title,
         description=tool.description,
-        input_schema=input_schema(tool.query, coverage),
-        output_schema=output_schema(tool.result),
+        input_schema=build_input_schema(tool.query, coverage),
+        output_schema=build_output_schema(tool.result),
         annotations=tool.annotations,
         _meta=dict(tool.meta) or None,
     )

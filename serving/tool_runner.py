@@ -7,156 +7,174 @@ from typing import Any, NamedTuple
 import structlog
 from pydantic import BaseModel
 
-from access.plan import how_to_get_access
-from access.quota import Admissions, Admitted
-from schemas.errors import ApiError, ErrorBody, HowToGetAccess, failure_facts, unavailable
-from schemas.usage import Allowance
-from serving.arguments import validated
+from access.plan import describe_purchase
+from access.quota import Caller, QuotaGuard
+from schemas.errors import ApiError, ErrorBody, HowToGetAccess, describe_failure, unavailable_error
+from schemas.usage import QuotaUsage
+from serving.arguments import parse_arguments
 from serving.context import Context
-from serving.freshness import changes_at
-from serving.http import Fields
-from serving.response_cache import Answer, Rendered
-from serving.snapshot_cache import Board
+from serving.freshness import find_expiry
+from serving.http import HeaderMap
+from serving.response_cache import CacheEntry, ResponseBody
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.errors import StoreError
 
 AnyTool = Tool[Any, Any]
-Arguments = Callable[[], Mapping[str, Any]]
+ArgumentsReader = Callable[[], Mapping[str, Any]]
 # Hears of each call its tool, what it came to (`OK` or the code of the refusal), and its seconds.
-Observed = Callable[[str, str, float], None]
+OnCall = Callable[[str, str, float], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
-MOST_SPELLINGS, LONGEST_SPELLING = 1024, 256
+MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
 
 log = structlog.get_logger("calls")
 
 
-class Outcome(NamedTuple):
+class CallResult(NamedTuple):
     """What a call came to: the answer, which is the Error object where `error` is set.
 
     `quota` is what the call left of its key's; None where no key was needed or none was live.
     """
 
-    answer: Answer
+    response: ResponseBody
     error: ApiError | None
-    quota: Allowance | None
+    quota: QuotaUsage | None
 
 
-class Asked(NamedTuple):
+class ParsedQuery(NamedTuple):
     """A query, and the text that is the same for equal queries of equal tools alone."""
 
     query: BaseModel
-    place: str
+    key: str
 
 
-class Calls:
+class ToolRunner:
     """Runs tools on a context for whoever is admitted."""
 
     def __init__(
         self,
-        admissions: Admissions,
+        quota_guard: QuotaGuard,
         context: Context,
-        observed: Observed = lambda tool, outcome, seconds: None,
+        on_call: OnCall = lambda tool, outcome, seconds: None,
     ) -> None:
         self.context = context
-        self._admissions = admissions
-        self._observed = observed
-        self._asked: dict[tuple[str, str | bytes], Asked] = {}
+        self._quota_guard = quota_guard
+        self._on_call = on_call
+        self._parsed_queries: dict[tuple[str, str | bytes], ParsedQuery] = {}
 
-    async def outcome(
-        self, tool: AnyTool, fields: Fields, spelling: str | bytes, arguments: Arguments
-    ) -> Outcome:
+    async def run(
+        self,
+        tool: AnyTool,
+        headers: HeaderMap,
+        raw_key: str | bytes,
+        read_arguments: ArgumentsReader,
+    ) -> CallResult:
         """Admit a call, then read its arguments and answer them; nothing is raised.
 
         Where the `spelling` of two calls is equal, so are their `arguments`.
         """
-        began = perf_counter()
-        outcome = await self._outcome(tool, fields, spelling, arguments)
-        error = outcome.error
-        self._observed(tool.name, OK if error is None else error.code, perf_counter() - began)
-        return outcome
+        started_at = perf_counter()
+        result = await self._run(tool, headers, raw_key, read_arguments)
+        error = result.error
+        self._on_call(tool.name, OK if error is None else error.code, perf_counter() - started_at)
+        return result
 
-    async def _outcome(
-        self, tool: AnyTool, fields: Fields, spelling: str | bytes, arguments: Arguments
-    ) -> Outcome:
-        caller: Admitted | None = None
+    async def _run(
+        self,
+        tool: AnyTool,
+        headers: HeaderMap,
+        raw_key: str | bytes,
+        read_arguments: ArgumentsReader,
+    ) -> CallResult:
+        caller: Caller | None = None
         try:
-            if tool.keyed:
-                caller = await self._admissions.admit(
-                    _text(fields, b"authorization"),
-                    _text(fields, b"x-api-key"),
-                    even_spent=tool.even_spent,
+            if tool.requires_key:
+                caller = await self._quota_guard.authorize(
+                    _decode_header(headers, b"authorization"),
+                    _decode_header(headers, b"x-api-key"),
+                    allow_over_quota=tool.allow_over_quota,
                 )
-            asked = self._read(tool, spelling, arguments)
-            at_hand = self.context.boards.at_hand() if tool.rests_on_board else None
-            answer = self._kept(at_hand, asked) or await self._answer(tool, asked, caller)
-            return Outcome(answer, None, _quota(caller))
+            parsed = self._parse_query(tool, raw_key, read_arguments)
+            snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
+            response = self._peek_response(snapshot, parsed) or await self._get_response(
+                tool, parsed, caller
+            )
+            return CallResult(response, None, _get_quota(caller))
         except ApiError as refusal:
             error = refusal
         except StoreError as failure:
-            error = store_failure(failure, tool.name)
+            error = log_store_failure(failure, tool.name)
         except Exception as failure:
-            log.error("call_failed", tool=tool.name, **failure_facts(failure))
+            log.error("call_failed", tool=tool.name, **describe_failure(failure))
             error = internal_error()
-        return Outcome(Answer(self.refusal(error)), error, error.quota or _quota(caller))
-
-    def refusal(self, error: ApiError) -> bytes:
-        """Return the Error object of a refusal as minified JSON."""
-        access = how_to_get_access(self.context.base_url) if error.code in ACCESS_CODES else None
-        return error_text(error, self.context.docs, access)
-
-    def _read(self, tool: AnyTool, spelling: str | bytes, arguments: Arguments) -> Asked:
-        """Return what arguments ask for; callers repeat themselves, so some of it is kept."""
-        asked = self._asked.get((tool.name, spelling))
-        if asked is None:
-            query = validated(tool.query, arguments())
-            asked = Asked(query, f"{tool.name} {query!r}")
-            if len(spelling) <= LONGEST_SPELLING:
-                if len(self._asked) >= MOST_SPELLINGS:
-                    self._asked.pop(next(iter(self._asked)))
-                self._asked[tool.name, spelling] = asked
-        return asked
-
-    async def _answer(self, tool: AnyTool, asked: Asked, caller: Admitted | None) -> Answer:
-        """Return the answer to a query; what rests on the board is kept with it."""
-        if not tool.rests_on_board:
-            return await _rendered(tool, asked.query, self.context.called_by(caller))
-        return await kept_with_board(
-            self.context, asked.place, lambda: _rendered(tool, asked.query, self.context)
+        return CallResult(
+            ResponseBody(self.format_error(error)), error, error.quota or _get_quota(caller)
         )
 
-    def _kept(self, board: Board | None, asked: Asked) -> Answer | None:
+    def format_error(self, error: ApiError) -> bytes:
+        """Return the Error object of a refusal as minified JSON."""
+        access = describe_purchase(self.context.base_url) if error.code in ACCESS_CODES else None
+        return format_error_body(error, self.context.docs_url, access)
+
+    def _parse_query(
+        self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
+    ) -> ParsedQuery:
+        """Return what arguments ask for; callers repeat themselves, so some of it is kept."""
+        parsed = self._parsed_queries.get((tool.name, raw_key))
+        if parsed is None:
+            query = parse_arguments(tool.query, read_arguments())
+            parsed = ParsedQuery(query, f"{tool.name} {query!r}")
+            if len(raw_key) <= MAX_RAW_KEY_CHARS:
+                if len(self._parsed_queries) >= MAX_RAW_KEYS:
+                    self._parsed_queries.pop(next(iter(self._parsed_queries)))
+                self._parsed_queries[tool.name, raw_key] = parsed
+        return parsed
+
+    async def _get_response(
+        self, tool: AnyTool, parsed: ParsedQuery, caller: Caller | None
+    ) -> ResponseBody:
+        """Return the answer to a query; what rests on the board is kept with it."""
+        if not tool.depends_on_snapshot:
+            return await _render_response(tool, parsed.query, self.context.with_caller(caller))
+        return await get_or_render(
+            self.context, parsed.key, lambda: _render_response(tool, parsed.query, self.context)
+        )
+
+    def _peek_response(self, snapshot: Snapshot | None, parsed: ParsedQuery) -> ResponseBody | None:
         """Return the answer that is kept with a board, where it is true by now."""
-        return None if board is None else board.answers.at(asked.place, self.context.clock())
+        return (
+            None if snapshot is None else snapshot.responses.get(parsed.key, self.context.clock())
+        )
 
 
-async def kept_with_board(
-    context: Context, place: str, render: Callable[[], Awaitable[Answer]]
-) -> Answer:
+async def get_or_render(
+    context: Context, key: str, render: Callable[[], Awaitable[ResponseBody]]
+) -> ResponseBody:
     """Return what rests on the board alone, rendered where none that is kept is true by now."""
-    board, now = await context.boards.board(), context.clock()
-    answer = None if board is None else board.answers.at(place, now)
-    if answer is None:
-        answer = await render()
-        if board is not None:
-            board.answers.keep(place, Rendered(answer, now, changes_at(board, now)))
-    return answer
+    snapshot, now = await context.snapshots.snapshot(), context.clock()
+    response = None if snapshot is None else snapshot.responses.get(key, now)
+    if response is None:
+        response = await render()
+        if snapshot is not None:
+            snapshot.responses.put(key, CacheEntry(response, now, find_expiry(snapshot, now)))
+    return response
 
 
-async def _rendered(tool: AnyTool, query: BaseModel, context: Context) -> Answer:
+async def _render_response(tool: AnyTool, query: BaseModel, context: Context) -> ResponseBody:
     result = await tool.handler(query, context)
-    if isinstance(result, Answer):
+    if isinstance(result, ResponseBody):
         return result
-    return Answer(result.model_dump_json(by_alias=True).encode())
+    return ResponseBody(result.model_dump_json(by_alias=True).encode())
 
 
-def _text(fields: Fields, name: bytes) -> str | None:
-    value = fields.get(name)
+def _decode_header(headers: HeaderMap, name: bytes) -> str | None:
+    value = headers.get(name)
     return None if value is None else value.decode("latin-1")
 
 
-def _quota(caller: Admitted | None) -> Allowance | None:
+def _get_quota(caller: Caller | None) -> QuotaUsage | None:
     return None if caller is None else caller.quota
 
 
@@ -170,17 +188,17 @@ def internal_error() -> ApiError:
     )
 
 
-def store_failure(error: StoreError, where: str) -> ApiError:
+def log_store_failure(error: StoreError, location: str) -> ApiError:
     """Log that the store failed at a tool or route, and return what the caller should read."""
-    log.error("store_failed", at=where, **failure_facts(error))
-    return unavailable(
+    log.error("store_failed", at=location, **describe_failure(error))
+    return unavailable_error(
         "The store cannot be used at the moment; the operator's log says more. "
         f"Retry after {STORE_RETRY_S} seconds.",
         STORE_RETRY_S,
     )
 
 
-def error_text(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
+def format_error_body(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
     """Return the one error body of SPEC.md as minified JSON."""
     body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True).encode()

@@ -13,19 +13,19 @@ from store.access_rows import (
     CallGroup,
     ClaimRow,
     CountedGroup,
-    HeldKey,
-    HeldMembership,
-    Horizons,
+    KeyLimits,
     KeyRow,
+    MemberKey,
     MembershipRow,
-    MostKeys,
     Notice,
+    RetentionCutoffs,
     SandboxSession,
     SandboxStatus,
     SignInRow,
+    StoredMembership,
 )
 
-MOST_GROUPS = 64
+MAX_CALL_GROUPS = 64
 
 
 class AccessStore(Protocol):
@@ -43,7 +43,7 @@ class AccessStore(Protocol):
     async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
         """Revoke a key for good; False where no such key exists."""
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Decide and count groups of calls, each of another key or day; at most MOST_GROUPS.
@@ -58,8 +58,8 @@ class AccessStore(Protocol):
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         """Return the checkout of a token."""
 
-    async def redeem(
-        self, claim: ClaimRow, member: MembershipRow, key_hash: bytes, redeemed_at: int
+    async def redeem_claim(
+        self, claim: ClaimRow, membership: MembershipRow, key_hash: bytes, redeemed_at: int
     ) -> bool:
         """Make the one key of a claim, and its membership.
 
@@ -67,26 +67,30 @@ class AccessStore(Protocol):
         then counts as redeemed.
         """
 
-    async def claims_of(self, email: str, provider: str, mode: Mode, most: int) -> list[ClaimRow]:
+    async def list_unredeemed_claims(
+        self, email: str, provider: str, mode: Mode, limit: int
+    ) -> list[ClaimRow]:
         """Return the newest checkouts of a mailbox with a provider that were not redeemed."""
 
-    async def memberships(self, provider: str, customer: str | None = None) -> list[MembershipRow]:
+    async def list_active_memberships(
+        self, provider: str, customer: str | None = None
+    ) -> list[MembershipRow]:
         """Return a provider's memberships that have not ended, of one customer where one is given.
 
         Oldest first.
         """
 
-    async def end_membership(self, member: MembershipRow, ended_at: int, why: str) -> int:
+    async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
         """Revoke every live key of a membership for good; return how many."""
 
-    async def memberships_of(self, email: str) -> list[HeldMembership]:
+    async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
         """Return every membership of a mailbox, in whatever case its address is; oldest first."""
 
-    async def keys_of(self, membership_id: int, day: int) -> list[HeldKey]:
+    async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
         """Return the keys of a membership, oldest first."""
 
     async def create_member_key(
-        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: MostKeys
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, limits: KeyLimits
     ) -> bool:
         """Store a key of a membership; False where that has ended, or has as many as it may."""
 
@@ -110,10 +114,10 @@ class AccessStore(Protocol):
     async def end_sessions(self, token_hash: bytes) -> None:
         """End every session of the mailbox that a session is of; idempotent."""
 
-    async def is_handled(self, event_id: str) -> bool:
+    async def is_event_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""
 
-    async def mark_handled(self, event_id: str, handled_at: int) -> None:
+    async def mark_event_handled(self, event_id: str, handled_at: int) -> None:
         """Remember that an event was handled; idempotent."""
 
     async def create_sandbox_session(self, session: SandboxSession) -> None:
@@ -125,7 +129,7 @@ class AccessStore(Protocol):
     async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
         """Pay or cancel a checkout that is open; one that is settled stays as it is."""
 
-    async def attempt(
+    async def record_attempt(
         self, kind: str, address: str, at: int, limit: int, window_ms: int
     ) -> int | None:
         """Take one of an address's attempts; the time when one is free again if none is left."""
@@ -136,11 +140,11 @@ class AccessStore(Protocol):
     async def list_access_requests(self) -> list[AccessRequestRow]:
         """Return every request, oldest first."""
 
-    async def notice(self, notice: Notice) -> None:
+    async def put_notice(self, notice: Notice) -> None:
         """Keep what a serving process saw, in place of the last of this name."""
 
-    async def notices(self) -> list[Notice]:
+    async def list_notices(self) -> list[Notice]:
         """Return what serving processes saw, by name."""
 
-    async def prune(self, before: Horizons) -> int:
+    async def prune(self, cutoffs: RetentionCutoffs) -> int:
         """Delete what is no longer needed; return how many rows. Each key keeps its last day."""

@@ -22,7 +22,7 @@ class KeyRow:
     last_used_at: int | None = None
 
 
-def mailbox(address: str) -> str:
+def normalize_email(address: str) -> str:
     """Return what counts as one mailbox: letters of ASCII are the same in either case, others not.
 
     Unicode would make one of letters that mail servers tell apart, such as K and the Kelvin sign.
@@ -39,12 +39,12 @@ class CallGroup(NamedTuple):
     last_at: int
 
 
-class MostKeys(NamedTuple):
+class KeyLimits(NamedTuple):
     """How many keys a membership may have: `live` ones, and `made` ones since a time, epoch ms."""
 
-    live: int
-    made: int
-    since: int
+    max_live: int
+    max_created: int
+    created_since: int
 
 
 class CountedGroup(NamedTuple):
@@ -91,17 +91,17 @@ class MembershipRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMembership:
+class StoredMembership:
     """A membership as it is kept; `ended_why` is why its keys were revoked, None while it lasts."""
 
     id: int
-    member: MembershipRow
+    row: MembershipRow
     ended_at: int | None
-    ended_why: str | None
+    ended_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKey:
+class MemberKey:
     """A key of a member's, and how many calls it has made on the UTC day that was asked about."""
 
     key: KeyRow
@@ -153,11 +153,11 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Horizons:
+class RetentionCutoffs:
     """Before which times (epoch ms) rows of the access store are no longer needed."""
 
     usage: int
-    unredeemed: int
+    unredeemed_claims: int
     events: int
     attempts: int
     sign_ins: int

@@ -4,7 +4,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 
-def name_of(url: str) -> str:
+def redact_database_url(url: str) -> str:
     """Return a PostgreSQL database's address without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]

@@ -11,66 +11,66 @@ from schemas.vocabulary import TIMEFRAMES
 from store.errors import DamagedError, StoreError
 from store.market_rows import BarBlock
 
-_STORED = np.dtype([("open_time", "<i8"), ("values", "<f8", (5,))])
+_STORED_BAR_DTYPE = np.dtype([("open_time", "<i8"), ("values", "<f8", (5,))])
 
 
-def packed(block: BarBlock) -> tuple[int, int, int, bytes]:
+def pack_block(block: BarBlock) -> tuple[int, int, int, bytes]:
     """Return first_open, last_open, count and data; StoreError where a bar is out of place."""
-    bars = np.empty(len(block), dtype=_STORED)
+    bars = np.empty(len(block), dtype=_STORED_BAR_DTYPE)
     bars["open_time"] = block.open_time
     bars["values"] = block.values
-    if not _is_sound(bars):
+    if not _is_valid(bars):
         message = "empty, not in the order of time, or not of finite numbers"
         raise StoreError(f"bars of {block.ticker} {block.timeframe} are {message}")
     return int(block.open_time[0]), int(block.open_time[-1]), len(block), bars.tobytes()
 
 
-def blocks(rows: Iterable[Sequence[Any]], after: int | None = None) -> list[BarBlock]:
+def build_blocks(rows: Iterable[Sequence[Any]], after: int | None = None) -> list[BarBlock]:
     """Join rows into blocks; bars that open up to `after` are left out.
 
     A row is ticker, generation, timeframe, pass, first_open, last_open, count, data. They come in
     the order of the first three and of time.
     """
     found = [
-        _block(ticker, generation, code, list(own), after)
-        for (ticker, generation, code), own in groupby(rows, key=lambda row: row[:3])
+        _build_block(ticker, generation, code, list(block_rows), after)
+        for (ticker, generation, code), block_rows in groupby(rows, key=lambda row: row[:3])
     ]
     return sorted(found, key=lambda block: (block.ticker, block.timeframe))
 
 
-def _block(
-    ticker: str, generation: int, code: int, rows: list[Sequence[Any]], after: int | None
+def _build_block(
+    ticker: str, revision: int, code: int, rows: list[Sequence[Any]], after: int | None
 ) -> BarBlock:
     if code not in range(len(TIMEFRAMES)):
         raise DamagedError(f"pass {rows[0][3]} holds bars of {ticker} of an unknown timeframe")
-    bars = np.concatenate([_unpacked(ticker, row) for row in rows])
-    if not _is_sound(bars):
+    bars = np.concatenate([_unpack_row(ticker, row) for row in rows])
+    if not _is_valid(bars):
         raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1][3]} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]
-    opens, values = bars["open_time"], bars["values"]
+    open_times, values = bars["open_time"], bars["values"]
     return BarBlock(
         ticker,
         TIMEFRAMES[code],
-        np.ascontiguousarray(opens, dtype=np.int64),
+        np.ascontiguousarray(open_times, dtype=np.int64),
         np.ascontiguousarray(values, dtype=np.float64),
-        generation,
+        revision,
     )
 
 
-def _unpacked(ticker: str, row: Sequence[Any]) -> NDArray[np.void]:
+def _unpack_row(ticker: str, row: Sequence[Any]) -> NDArray[np.void]:
     """Read the bytes of one row; DamagedError where they are not what its columns say."""
     number, first_open, last_open, count, data = row[3:]
-    if count >= 1 and len(data) == count * _STORED.itemsize:
-        bars = np.frombuffer(data, dtype=_STORED)
+    if count >= 1 and len(data) == count * _STORED_BAR_DTYPE.itemsize:
+        bars = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)
         ends = (int(bars["open_time"][0]), int(bars["open_time"][-1]))
-        if ends == (first_open, last_open) and _is_sound(bars):
+        if ends == (first_open, last_open) and _is_valid(bars):
             return bars
     raise DamagedError(f"pass {number} holds damaged bars of {ticker}")
 
 
-def _is_sound(bars: NDArray[np.void]) -> bool:
+def _is_valid(bars: NDArray[np.void]) -> bool:
     """Say whether there are bars, each later than the one before, of finite numbers."""
-    opens = bars["open_time"]
-    is_ordered = bool((opens[1:] > opens[:-1]).all())
+    open_times = bars["open_time"]
+    is_ordered = bool((open_times[1:] > open_times[:-1]).all())
     return len(bars) > 0 and is_ordered and bool(np.isfinite(bars["values"]).all())

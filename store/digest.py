@@ -16,15 +16,15 @@ from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow, Waterma
 
 GENESIS = bytes(32)
 
-_ALERT = struct.Struct(">qqd").pack
-_FUNDING = struct.Struct(">qd").pack
-_WATERMARK = struct.Struct(">q?").pack
-_CHANGE = struct.Struct(">qqbbd?").pack
-_CREATED_AT = struct.Struct(">cq").pack
+_pack_alert = struct.Struct(">qqd").pack
+_pack_funding = struct.Struct(">qd").pack
+_pack_watermark = struct.Struct(">q?").pack
+_pack_change = struct.Struct(">qqbbd?").pack
+_pack_created_at = struct.Struct(">cq").pack
 _NO_READING = 127
 
 
-def bars_digest(
+def digest_bars(
     bars: Iterable[BarBlock],
     funding: Iterable[FundingRow],
     watermarks: Iterable[WatermarkRow] = (),
@@ -36,27 +36,27 @@ def bars_digest(
     """
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
-        digest.update(_block_bytes(block))
-    digest.update(b"".join(map(_funding_bytes, sorted(funding))))
+        digest.update(_encode_block(block))
+    digest.update(b"".join(map(_encode_funding, sorted(funding))))
     lagging = sorted(watermarks, key=lambda row: row.ticker)
-    digest.update(b"".join(map(_watermark_bytes, lagging)))
+    digest.update(b"".join(map(_encode_watermark, lagging)))
     return digest.digest()
 
 
-def changes_digest(changes: Iterable[ChangeRow]) -> bytes:
+def digest_changes(changes: Iterable[ChangeRow]) -> bytes:
     """Return the SHA-256 of a pass's changes, ordered by `created_at`."""
     ordered = sorted(changes, key=attrgetter("created_at"))
-    return sha256(b"".join(map(_change_bytes, ordered))).digest()
+    return sha256(b"".join(map(_encode_change, ordered))).digest()
 
 
-def alerts_digest(alerts: Iterable[AlertRow]) -> bytes | None:
+def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:
     """Return the SHA-256 of a pass's alerts, ordered by `created_at`; None where there are none."""
     ordered = sorted(alerts, key=attrgetter("created_at"))
-    return sha256(b"".join(map(_alert_bytes, ordered))).digest() if ordered else None
+    return sha256(b"".join(map(_encode_alert, ordered))).digest() if ordered else None
 
 
-def chain_digest(
-    previous: bytes,
+def digest_commit(
+    previous_digest: bytes,
     market_time: int,
     bars_digest: bytes,
     changes_digest: bytes,
@@ -66,13 +66,13 @@ def chain_digest(
 
     A pass without alerts has the digest that it had before there was an alerts tier.
     """
-    link = market_time.to_bytes(8, "big", signed=True)
-    parts = previous + link + bars_digest + changes_digest
+    time_bytes = market_time.to_bytes(8, "big", signed=True)
+    parts = previous_digest + time_bytes + bars_digest + changes_digest
     return sha256(parts + (alerts_digest or b"")).digest()
 
 
-def _block_bytes(block: BarBlock) -> bytes:
-    kind = f"g{block.generation}\0" if block.generation else "b"
+def _encode_block(block: BarBlock) -> bytes:
+    kind = f"g{block.revision}\0" if block.revision else "b"
     head = np.frombuffer(f"{kind}{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
     layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
     rows = np.empty(len(block), dtype=layout)
@@ -82,28 +82,28 @@ def _block_bytes(block: BarBlock) -> bytes:
     return rows.tobytes()
 
 
-def _funding_bytes(row: FundingRow) -> bytes:
-    return f"f{row.ticker}\0".encode() + _FUNDING(row.settled_at, row.funding_rate + 0.0)
+def _encode_funding(row: FundingRow) -> bytes:
+    return f"f{row.ticker}\0".encode() + _pack_funding(row.settled_at, row.funding_rate + 0.0)
 
 
-def _watermark_bytes(row: WatermarkRow) -> bytes:
-    return f"w{row.ticker}\0".encode() + _WATERMARK(row.watermark, row.is_late)
+def _encode_watermark(row: WatermarkRow) -> bytes:
+    return f"w{row.ticker}\0".encode() + _pack_watermark(row.watermark, row.is_late)
 
 
-def _change_bytes(row: ChangeRow) -> bytes:
+def _encode_change(row: ChangeRow) -> bytes:
     created_at, ticker, indicator, timeframe, close_time, epoch, before, after, price, shown = row
     if before is None:
         before = _NO_READING
-    rest = _CHANGE(close_time, epoch, before, after, price + 0.0, shown)
-    return _CREATED_AT(b"c", created_at) + _cell_bytes(ticker, indicator, timeframe) + rest
+    rest = _pack_change(close_time, epoch, before, after, price + 0.0, shown)
+    return _pack_created_at(b"c", created_at) + _encode_cell(ticker, indicator, timeframe) + rest
 
 
-def _alert_bytes(row: AlertRow) -> bytes:
+def _encode_alert(row: AlertRow) -> bytes:
     created_at, ticker, indicator, timeframe, close_time, epoch, action, price = row
-    rest = action.encode() + b"\0" + _ALERT(close_time, epoch, price + 0.0)
-    return _CREATED_AT(b"a", created_at) + _cell_bytes(ticker, indicator, timeframe) + rest
+    rest = action.encode() + b"\0" + _pack_alert(close_time, epoch, price + 0.0)
+    return _pack_created_at(b"a", created_at) + _encode_cell(ticker, indicator, timeframe) + rest
 
 
 @cache
-def _cell_bytes(ticker: str, indicator: str, timeframe: str) -> bytes:
+def _encode_cell(ticker: str, indicator: str, timeframe: str) -> bytes:
     return f"{ticker}\0{indicator}\0{timeframe}\0".encode()

@@ -12,19 +12,19 @@ from schemas.vocabulary import Tier
 from store.market_rows import (
     AlertRow,
     BarBlock,
+    Batch,
     CarryRow,
     ChangeRow,
+    CommitContent,
+    CommitRow,
     EpochRow,
     FeedQuery,
     FeedRow,
     FundingRow,
-    Pass,
-    PassContent,
-    PassRow,
     Progress,
     ReadingRow,
-    Snapshot,
     Statistics,
+    StoredSnapshot,
     WatermarkRow,
 )
 
@@ -69,18 +69,18 @@ class MarketStore(Protocol):
     async def progress(self) -> Progress:
         """Return how far the store has come."""
 
-    async def commit(self, work: Pass) -> None:
+    async def commit(self, batch: Batch) -> None:
         """Write a pass in one transaction, with its link in the digest chain."""
 
     async def bars(
-        self, ticker: str | None = None, after: int = -1, generation: int | None = None
+        self, ticker: str | None = None, after: int = -1, revision: int | None = None
     ) -> list[BarBlock]:
         """Return stored bars that open after a time: a block per ticker and timeframe, sorted.
 
         They are of each asset's newest generation unless one is asked for.
         """
 
-    async def generations(self) -> dict[str, int]:
+    async def revisions(self) -> dict[str, int]:
         """Return the newest generation of bars of every ticker that has more than the first."""
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
@@ -101,13 +101,13 @@ class MarketStore(Protocol):
     async def publish_from(self) -> dict[str, int]:
         """Return per ticker the market time (ms) from which its changes are published."""
 
-    async def passes(self) -> list[PassRow]:
+    async def commits(self) -> list[CommitRow]:
         """Return the digest chain, oldest first."""
 
-    async def pass_content(self, number: int) -> PassContent:
+    async def commit_content(self, number: int) -> CommitContent:
         """Return what a pass wrote; StoreError for an unknown pass, DamagedError where it can't."""
 
-    async def orphans(self) -> int:
+    async def count_unreferenced(self) -> int:
         """Return how many bars, settlements and watermarks belong to no pass."""
 
     def changes(self) -> AsyncIterator[ChangeRow]:
@@ -128,17 +128,17 @@ class MarketStore(Protocol):
     def version(self) -> int:
         """Return a number that moves whenever anything committed; it waits for nothing."""
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(self) -> StoredSnapshot:
         """Return the latest state, read in one transaction."""
 
-    async def snapshot_at(self, at: int) -> Snapshot:
+    async def snapshot_at(self, at: int) -> StoredSnapshot:
         """Return the state that was latest at a time (epoch ms) from `past_from` on.
 
         It is that of the passes written by then, each a whole; of a pass that was written at
         nominal times, that of its hourly runs by then.
         """
 
-    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         """Return one page of published changes, in the query's order, read by index."""
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
@@ -147,7 +147,9 @@ class MarketStore(Protocol):
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
         """Return one page of both tiers, in one order; `after` bounds the changes alone."""
 
-    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
+    async def statistics(
+        self, tier: Tier, after: int, until: int, visible_after: int
+    ) -> Statistics:
         """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.
 
         `oldest` is that of (`kept_after`, `until`].

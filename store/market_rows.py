@@ -43,16 +43,16 @@ class BarBlock:
     timeframe: Timeframe
     open_time: "NDArray[np.int64]"
     values: "NDArray[np.float64]"
-    generation: int = 0
+    revision: int = 0
 
     def __len__(self) -> int:
         return len(self.open_time)
 
-    def rows(self) -> Iterator[BarRow]:
+    def iter_rows(self) -> Iterator[BarRow]:
         """Yield the bars one by one, for people and tests."""
-        places = repeat(self.ticker), repeat(self.timeframe)
+        labels = repeat(self.ticker), repeat(self.timeframe)
         columns = self.open_time.tolist(), *self.values.T.tolist()
-        return map(BarRow, *places, *columns)
+        return map(BarRow, *labels, *columns)
 
 
 class FundingRow(NamedTuple):
@@ -134,7 +134,7 @@ class EpochRow:
     indicator: str
     epoch: int
     version: int
-    generation: int
+    revision: int
     from_close_time: int
     reason: str
 
@@ -162,7 +162,7 @@ class WatermarkRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PassRow:
+class CommitRow:
     """One committed pass and its place in the digest chain; digests are 32 bytes.
 
     `market_time` is nominal; `written_at` is the market clock then, None where it was nominal too.
@@ -181,7 +181,7 @@ class PassRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Batch:
     """Everything one transaction writes: all of it or nothing.
 
     `bars` holds at most one block per asset and timeframe, later than all that is stored of them in
@@ -203,7 +203,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class PassContent:
+class CommitContent:
     """What a pass wrote, in the order of its digests, as far as it is still stored."""
 
     bars: list[BarBlock]
@@ -223,13 +223,13 @@ class Progress:
     source: str | None
     market_time: int | None
     last_created_at: int
-    passes: int
+    commit_count: int
     pruned_before: int
     alerts_pruned_before: int
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StoredSnapshot:
     """One version of everything latest, read in one transaction; never changed afterwards.
 
     `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1;
@@ -242,8 +242,8 @@ class Snapshot:
     market_time: int | None
     last_created_at: int
     readings: dict[str, dict[str, dict[Timeframe, int]]]
-    late: tuple[str, ...] = ()
-    past_from: int | None = None
+    late_tickers: tuple[str, ...] = ()
+    history_starts_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,6 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]
 
 
-def as_path(tool: str, arguments: dict[str, Any]) -> str:
-    """Write arguments as the REST face takes them."""
+def build_path(tool: str, arguments: dict[str, Any]) -> str:
+    """Write arguments as the REST transport takes them."""
     return f"{PATHS[tool]}?{urlencode(arguments)}"

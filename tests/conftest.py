@@ -15,12 +15,19 @@ import certifi
 import pytest
 import pytest_asyncio
 
-from tests.postgres.databases import empty_database
-from tests.postgres.installed import installations
+from tests.postgres.databases import make_empty_database
+from tests.postgres.installed import find_installations
 from tests.postgres.server import PostgresServer
-from tests.postgres.shared import SharedServer, shared_server
-from tests.serving import Face, Served, coverage, seed, serving, stores
-from tests.store.homes import Home, NewHome, postgres_home, sqlite_home
+from tests.postgres.shared import SharedServer, get_shared_server
+from tests.serving import (
+    RunningService,
+    Transport,
+    make_coverage,
+    open_stores,
+    run_service,
+    seed_market,
+)
+from tests.store.homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
 
 # Asked while it is there: a worker that has lost it would be told another.
 PARENT = os.getppid()
@@ -28,7 +35,7 @@ MEMORY = Path("/dev/shm")
 ROOMY_BYTES = 4 << 30
 MAJORS = [
     pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
-    for place, major in enumerate(installations())
+    for place, major in enumerate(find_installations())
 ]
 
 # The HTTP client looks for it at every request, and what is not found is looked for everywhere.
@@ -37,14 +44,14 @@ if find_spec("sniffio") is None:
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def face(request: pytest.FixtureRequest) -> Face:
-    """Each face in turn: a body that uses it runs over both."""
-    chosen: Face = request.param
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """Each transport in turn: a body that uses it runs over both."""
+    chosen: Transport = request.param
     return chosen
 
 
 @pytest.fixture(scope="session")
-def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def single_ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with the first of the certificates that clients trust."""
     end = "-----END CERTIFICATE-----\n"
     path = tmp_path_factory.mktemp("trusted") / "one.pem"
@@ -53,9 +60,9 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def few_authorities(one_authority: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_single_ca(single_ca_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare clients, all of which ask without TLS here, reading every certificate there is."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(one_authority))
+    monkeypatch.setenv("SSL_CERT_FILE", str(single_ca_file))
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +70,8 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of a seeded simulated store, for tests to copy."""
 
     async def seed_once(folder: Path) -> None:
-        async with stores(folder) as (market, _):
-            await seed(market, coverage())
+        async with open_stores(folder) as (market, _):
+            await seed_market(market, make_coverage())
 
     folder = tmp_path_factory.mktemp("seeded")
     asyncio.run(seed_once(folder))
@@ -72,82 +79,84 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[Served]:
+async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningService]:
     """The service on a seeded simulated store that this test alone uses."""
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
-    async with serving(tmp_path) as running:
+    async with run_service(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def served(served_alone: Served) -> Served:
+def served(served_alone: RunningService) -> RunningService:
     """The service on a seeded simulated store; see tests/sharing.py for those who only read."""
     return served_alone
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def served_to_all(
+async def served_shared(
     tmp_path_factory: pytest.TempPathFactory, seeded: Path
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[RunningService]:
     """One such service for all who only read."""
     folder = tmp_path_factory.mktemp("shared")
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
-    async with serving(folder) as running:
+    async with run_service(folder) as running:
         yield running
 
 
 @pytest.fixture
-async def served_empty(tmp_path: Path) -> AsyncIterator[Served]:
+async def served_empty(tmp_path: Path) -> AsyncIterator[RunningService]:
     """The service on a store in which nothing has been computed."""
-    async with serving(tmp_path) as running:
+    async with run_service(tmp_path) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def server_of(
+def get_postgres_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], SharedServer]:
     """The run's PostgreSQL server of a major, started for the first test that asks for it."""
     folder, run = tmp_path_factory.getbasetemp(), os.getpid()
     if hasattr(request.config, "workerinput"):
         folder, run = folder.parent, PARENT
-    return lambda major: shared_server(major, folder, run)
+    return lambda major: get_shared_server(major, folder, run)
 
 
 @pytest.fixture(scope="session", params=MAJORS)
 def postgres(
-    request: pytest.FixtureRequest, server_of: Callable[[str], SharedServer]
+    request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
 ) -> SharedServer:
     """The run's PostgreSQL server of each major."""
-    return server_of(request.param)
+    return get_postgres_server(request.param)
 
 
 @pytest.fixture
 async def database(postgres: SharedServer) -> AsyncIterator[str]:
     """The URL of an empty PostgreSQL database."""
-    async with empty_database(postgres.url) as url:
+    async with make_empty_database(postgres.url) as url:
         yield url
 
 
 @pytest.fixture
-def own_postgres(postgres: SharedServer) -> Iterator[PostgresServer]:
+def private_postgres(postgres: SharedServer) -> Iterator[PostgresServer]:
     """A PostgreSQL server that only one test knows, to stop, freeze and start again."""
-    with PostgresServer.running(postgres.origin) as server:
+    with PostgresServer.start_new(postgres.template) as server:
         yield server
 
 
 @pytest.fixture(params=["sqlite", *MAJORS])
 def new_home(
-    request: pytest.FixtureRequest, tmp_path: Path, server_of: Callable[[str], SharedServer]
-) -> NewHome:
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    get_postgres_server: Callable[[str], SharedServer],
+) -> HomeFactory:
     """Make homes of stores for each engine in turn: a body that uses it runs over all."""
     if request.param == "sqlite":
-        return lambda: sqlite_home(tmp_path)
-    return lambda: postgres_home(server_of(request.param).url)
+        return lambda: make_sqlite_home(tmp_path)
+    return lambda: make_postgres_home(get_postgres_server(request.param).url)
 
 
 @pytest.fixture
-async def home(new_home: NewHome) -> AsyncIterator[Home]:
+async def home(new_home: HomeFactory) -> AsyncIterator[StoreHome]:
     """A home of stores for each engine in turn."""
     async with new_home() as home:
         yield home
@@ -164,7 +173,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run who shares a service in the event loop that it runs in."""
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
-        if is_async and "served_to_all" in getattr(item, "fixturenames", ()):
+        if is_async and "served_shared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

@@ -8,24 +8,24 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 
-from compute.coverage import coverage as as_served
-from compute.indicators.registry import INDICATORS, UNIVERSE_LOGGED
-from compute.sources.simulated import SimulatedSource, first_origin
+from compute.coverage import build_coverage as as_served
+from compute.indicators.registry import INDICATORS, LOGGED_INDICATOR_IDS
+from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Asset, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import (
     DAY_MS,
     INDICATOR_IDS,
-    PERIOD_S,
     STORED_KEYS,
+    TIMEFRAME_DURATIONS_S,
     TIMEFRAMES,
     AssetClass,
     Timeframe,
-    midnight_s,
+    compute_midnight_s,
 )
 from store.errors import MarketStore
 from store.market_rows import ChangeRow
-from tests.serving import HOUR_MS, NOON, Served, change, coverage, work
+from tests.serving import HOUR_MS, NOON, RunningService, make_batch, make_change, make_coverage
 
 SEED = 1
 FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
@@ -41,38 +41,44 @@ PRICES: dict[AssetClass, tuple[float, float]] = {
 }
 
 
-def full_coverage() -> Coverage:
+def make_full_coverage() -> Coverage:
     """Return the packaged universe as an hourly source serves it."""
     universe = load_universe()
-    source = SimulatedSource(universe, first_origin(NOON // 1000), lambda: NOON)
+    source = SimulatedSource(universe, compute_origin(NOON // 1000), lambda: NOON)
     return as_served(universe, source, INDICATORS, NOON, None)
 
 
-async def fill(market: MarketStore) -> None:
+async def fill_full_universe(market: MarketStore) -> None:
     """Commit first readings of the whole universe, then a month of changes that NOON ends."""
-    await market.publish_coverage(full_coverage())
-    rows = list(_rows(random.Random(SEED)))
-    await market.commit(work(FIRST, _in_order(row for row in rows if row.before is None)))
-    await market.commit(work(NOON, _in_order(row for row in rows if row.before is not None)))
+    await market.publish_coverage(make_full_coverage())
+    rows = list(_generate_rows(random.Random(SEED)))
+    await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
+    await market.commit(
+        make_batch(NOON, _order_rows(row for row in rows if row.before is not None))
+    )
 
 
-async def turn_everything(market: MarketStore) -> None:
+async def turn_all_daily_readings(market: MarketStore) -> None:
     """Commit one more run, at which every daily reading of the feed turns, to bullish if it can."""
     later = NOON + HOUR_MS
-    tracked = {asset.ticker for asset in load_universe().tracked}
+    tracked = {asset.ticker for asset in load_universe().tracked_assets}
     await market.commit(
-        work(
+        make_batch(
             later,
-            _in_order(
-                change(later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading)
+            _order_rows(
+                make_change(
+                    later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading
+                )
                 for r in await market.readings()
-                if r.timeframe == "1d" and r.indicator in UNIVERSE_LOGGED and r.ticker in tracked
+                if r.timeframe == "1d"
+                and r.indicator in LOGGED_INDICATOR_IDS
+                and r.ticker in tracked
             ),
         )
     )
 
 
-def _rows(draw: random.Random) -> Iterator[ChangeRow]:
+def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
     """Yield the first reading and the changes of every cell, each created at its run."""
     universe = load_universe()
     for asset in universe.assets:
@@ -82,18 +88,18 @@ def _rows(draw: random.Random) -> Iterator[ChangeRow]:
         for timeframe in TIMEFRAMES:
             lean = 1 if draw.random() < 0.5 else -1
             for key in STORED_KEYS if is_old else INDICATOR_IDS:
-                reading = _next(draw, 0, lean) if draw.random() < 0.5 else 0
-                yield change(FIRST, asset.ticker, key, timeframe, reading)
-                for run in _runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
-                    before, reading = reading, _next(draw, reading, lean)
-                    row = change(run, asset.ticker, key, timeframe, reading, before)
-                    yield row._replace(price=_near(draw, price))
+                reading = _draw_next_reading(draw, 0, lean) if draw.random() < 0.5 else 0
+                yield make_change(FIRST, asset.ticker, key, timeframe, reading)
+                for run in _draw_runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
+                    before, reading = reading, _draw_next_reading(draw, reading, lean)
+                    row = make_change(run, asset.ticker, key, timeframe, reading, before)
+                    yield row._replace(price=_draw_price(draw, price))
 
 
-def _runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
+def _draw_runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
     """Yield the runs at which a reading changes, each with the same chance."""
-    period = PERIOD_S[timeframe] * 1000
-    end = NOON if asset.removed_on is None else midnight_s(asset.removed_on) * 1000
+    period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    end = NOON if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
     run = START // period * period + OFFSET_MS
     while True:
         waited = math.log(1 - draw.random()) / math.log(1 - CHANCES[timeframe])
@@ -103,17 +109,17 @@ def _runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[i
         yield run
 
 
-def _next(draw: random.Random, reading: int, lean: int) -> int:
+def _draw_next_reading(draw: random.Random, reading: int, lean: int) -> int:
     if reading:
         return -reading if draw.random() < STRAIGHT else 0
     return lean if draw.random() < ALIKE else -lean
 
 
-def _near(draw: random.Random, price: float) -> float:
+def _draw_price(draw: random.Random, price: float) -> float:
     return float(f"{price * (0.95 + 0.1 * draw.random()):.6g}")
 
 
-def _in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+def _order_rows(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
     """Return rows in the order of a feed, a millisecond apart where they belong to one run."""
     ordered = sorted(
         rows,
@@ -131,18 +137,18 @@ def _in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
     return spaced
 
 
-async def cover(served: Served, *assets: CoveredAsset) -> None:
+async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
     """Publish a coverage of these assets alone."""
-    await served.market.publish_coverage(coverage().model_copy(update={"assets": assets}))
+    await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))
 
 
-def size_in(description: str) -> int:
+def parse_size(description: str) -> int:
     """Return the number of characters that a description promises."""
     (number,) = re.findall(r"about ([\d,]+) characters", description)
     return int(number.replace(",", ""))
 
 
-def largest_in(description: str) -> int:
+def parse_largest_size(description: str) -> int:
     """Return the size of the largest answer that a description names."""
     (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
     return int(number.replace(",", ""))

@@ -16,5 +16,5 @@ class Mailbox:
     async def check(self) -> str:
         return "kept for the test"
 
-    async def arrived(self) -> EmailMessage:
+    async def wait_for_mail(self) -> EmailMessage:
         return await asyncio.wait_for(self.mails.get(), 10)

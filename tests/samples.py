@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def one_in(step: int, cases: Iterable[tuple[str, Any]]) -> list[Any]:
+def sample_cases(step: int, cases: Iterable[tuple[str, Any]]) -> list[Any]:
     """Return named cases as parameters, of which each so-manieth is not for a proof alone."""
     return [
         pytest.param(

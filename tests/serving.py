@@ -18,28 +18,28 @@ import uvicorn
 
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
-from access.keys import Keys
+from access.keys import OperatorKeys
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
 from service.http.app import create_app
 from service.http.metrics import Metrics
-from service.http.server import BoundedProtocol, server_config
-from serving.json_schema import output_schema
+from service.http.server import BoundedProtocol, build_server_config
+from serving.json_schema import build_output_schema
 from store.access_protocol import AccessStore
 from store.errors import MarketStore
-from store.market_rows import ChangeRow, Pass, WatermarkRow
+from store.market_rows import Batch, ChangeRow, WatermarkRow
 from store.postgres.access_store import PostgresAccessStore
 from store.postgres.market_store import PostgresMarketStore
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
-from tests.bad_inputs import as_path
+from tests.bad_inputs import build_path
 from tests.mailbox import Mailbox
-from tests.signing_in import session_cookie
+from tests.signing_in import create_session_cookie
 
-Face = Literal["mcp", "rest"]
-Place = Path | str
+Transport = Literal["mcp", "rest"]
+StoreAddress = Path | str
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
 NAMES = {
@@ -68,7 +68,7 @@ ASSETS = (
 )
 
 
-def coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
+def make_coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
     return Coverage(
         published_at=NOON,
         source=source,
@@ -82,7 +82,7 @@ def coverage(source: SourceKind = "simulated", recorded_until: int | None = None
     )
 
 
-def change(
+def make_change(
     created_at: int,
     ticker: str,
     indicator: str,
@@ -104,7 +104,7 @@ def change(
     )
 
 
-def first_readings(start: int) -> Iterator[ChangeRow]:
+def make_first_readings(start: int) -> Iterator[ChangeRow]:
     """Yield 1 for crypto, -1 for the rest, 0 for every ceres; dexter on BTC and MATIC."""
     created_at = start
     for asset in ASSETS:
@@ -113,50 +113,50 @@ def first_readings(start: int) -> Iterator[ChangeRow]:
             for timeframe in asset.timeframes:
                 usual = 1 if asset.asset_class == "crypto" else -1
                 after = 0 if indicator == "ceres" else usual
-                yield change(created_at, asset.ticker, indicator, timeframe, after)
+                yield make_change(created_at, asset.ticker, indicator, timeframe, after)
                 created_at += 1
 
 
-def flips(start: int, count: int) -> list[ChangeRow]:
+def make_flips(start: int, count: int) -> list[ChangeRow]:
     """Return alternating flips of two cells, a millisecond and a bar apart."""
     cells = (("BTC", "trend_oracle"), ("ETH", "enzo"))
     rows = []
     for number in range(count):
         ticker, indicator = cells[number % 2]
         before = 1 if number % 4 < 2 else -1
-        row = change(start + number, ticker, indicator, "1h", -before, before)
+        row = make_change(start + number, ticker, indicator, "1h", -before, before)
         rows.append(row._replace(close_time=row.close_time - (count - number) * 3600))
     return rows
 
 
-def work(market_time: int, changes: list[ChangeRow]) -> Pass:
-    return Pass(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
+def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
+    return Batch(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
 
 
-async def seed(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
+async def seed_market(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
     """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
     await market.publish_coverage(published)
     before = NOON - 400 * 24 * HOUR_MS
-    await market.commit(work(before, list(first_readings(before))))
+    await market.commit(make_batch(before, list(make_first_readings(before))))
     hour_ago = NOON - HOUR_MS
     await market.commit(
-        work(
+        make_batch(
             hour_ago,
             [
-                change(hour_ago, "BTC", "ceres", "4h", 1, 0),
-                change(hour_ago + 1, "NVDA", "llnr", "1d", 0, -1),
-                change(hour_ago + 2, "BTC", "perpkit", "1h", -1, 1),
+                make_change(hour_ago, "BTC", "ceres", "4h", 1, 0),
+                make_change(hour_ago + 1, "NVDA", "llnr", "1d", 0, -1),
+                make_change(hour_ago + 2, "BTC", "perpkit", "1h", -1, 1),
             ],
         )
     )
     late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, is_late=True)]
-    await market.commit(replace(work(NOON, flips(NOON, flip_count)), watermarks=late))
+    await market.commit(replace(make_batch(NOON, make_flips(NOON, flip_count)), watermarks=late))
 
 
 @cache
-def answers_of(tool: str) -> jsonschema.Draft202012Validator:
+def result_validator(tool: str) -> jsonschema.Draft202012Validator:
     """Return what holds an answer against the schema of a tool; the schema itself is checked."""
-    schema = output_schema(TOOLS_BY_NAME[tool].result)
+    schema = build_output_schema(TOOLS_BY_NAME[tool].result)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -172,7 +172,7 @@ class ManualClock:
 
 
 @dataclass
-class Served:
+class RunningService:
     """The running service with a live key and its parts, for tests that need to move them."""
 
     base_url: str
@@ -180,7 +180,7 @@ class Served:
     client: httpx.AsyncClient
     market: MarketStore
     access: AccessStore
-    keys: Keys
+    keys: OperatorKeys
     clock: ManualClock
     mailbox: Mailbox
     app: Any = field(repr=False)
@@ -190,23 +190,25 @@ class Served:
     def key_headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.api_key}"}
 
-    async def rest(self, path: str, **headers: str) -> httpx.Response:
+    async def get_api(self, path: str, **headers: str) -> httpx.Response:
         """GET a path below /api/v1 with the key, or with the given headers alone."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
 
-    async def page(self, path: str, *, is_member: bool = False, **headers: str) -> httpx.Response:
+    async def get_page(
+        self, path: str, *, is_member: bool = False, **headers: str
+    ) -> httpx.Response:
         """GET a page as the browser of a member or of a visitor does."""
-        cookies = {"cookie": await self.session_cookie()} if is_member else {}
+        cookies = {"cookie": await self.get_session_cookie()} if is_member else {}
         return await self.client.get(path, headers=cookies | headers)
 
-    async def session_cookie(self) -> str:
+    async def get_session_cookie(self) -> str:
         """Return the cookie of a member, the same one every time."""
         if self._session is None:
-            self._session = await session_cookie(self.access, self.clock)
+            self._session = await create_session_cookie(self.access, self.clock)
         return self._session
 
-    async def post(self, body: Any, **headers: str) -> httpx.Response:
+    async def post_mcp(self, body: Any, **headers: str) -> httpx.Response:
         """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"content-type": "application/json"}
@@ -216,7 +218,7 @@ class Served:
     async def rpc(self, method: str, params: Any = None, **headers: str) -> dict[str, Any]:
         """Return the response object of one request."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method}
-        response = await self.post(
+        response = await self.post_mcp(
             body if params is None else {**body, "params": params}, **headers
         )
         assert response.status_code == 200
@@ -232,10 +234,12 @@ class Served:
         result: dict[str, Any] = (await self.rpc("tools/call", params, **sent))["result"]
         return result
 
-    async def answer(self, face: Face, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Return the whole answer of a tool over one face, once it has held its schema."""
-        if face == "rest":
-            response = await self.rest(as_path(tool, arguments))
+    async def fetch_answer(
+        self, transport: Transport, tool: str, **arguments: Any
+    ) -> dict[str, Any]:
+        """Return the whole answer of a tool over one transport, once it has held its schema."""
+        if transport == "rest":
+            response = await self.get_api(build_path(tool, arguments))
             assert response.status_code == 200, response.text
             answer: dict[str, Any] = response.json()
         else:
@@ -243,13 +247,15 @@ class Served:
             assert result["isError"] is False, result
             answer = result["structuredContent"]
             assert json.loads(result["content"][0]["text"]) == answer
-        answers_of(tool).validate(answer)
+        result_validator(tool).validate(answer)
         return answer
 
-    async def refusal(self, face: Face, tool: str, **arguments: Any) -> tuple[int, dict[str, Any]]:
-        """Return status and Error object of a refused call over one face."""
-        if face == "rest":
-            response = await self.rest(as_path(tool, arguments))
+    async def fetch_refusal(
+        self, transport: Transport, tool: str, **arguments: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """Return status and Error object of a refused call over one transport."""
+        if transport == "rest":
+            response = await self.get_api(build_path(tool, arguments))
             return response.status_code, response.json()
         result = await self.call(tool, arguments)
         assert result["isError"] is True, result
@@ -258,14 +264,14 @@ class Served:
 
 
 @contextmanager
-def loopback_socket() -> Iterator[socket.socket]:
+def open_loopback_socket() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound
 
 
 @asynccontextmanager
-async def running(
+async def run_app(
     app: Any, bound: socket.socket, protocol: type[BoundedProtocol] = BoundedProtocol
 ) -> AsyncIterator[None]:
     """Run uvicorn until the block ends.
@@ -273,7 +279,7 @@ async def running(
     Its own main loop and shutdown sleep 0.2 s on the wall clock, so its parts are driven here:
     startup, which returns once it listens, and then closing what it opened.
     """
-    config = server_config(app, protocol)
+    config = build_server_config(app, protocol)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -282,10 +288,10 @@ async def running(
     try:
         yield
     finally:
-        await asyncio.wait_for(_stopped(server), 10)
+        await asyncio.wait_for(_stop_server(server), 10)
 
 
-async def _stopped(server: uvicorn.Server) -> None:
+async def _stop_server(server: uvicorn.Server) -> None:
     for listener in server.servers:
         listener.close()
     state = server.server_state
@@ -296,28 +302,28 @@ async def _stopped(server: uvicorn.Server) -> None:
 
 
 @asynccontextmanager
-async def stores(
-    place: Place, kind: type[SqliteMarketStore] = SqliteMarketStore
+async def open_stores(
+    address: StoreAddress, store_class: type[SqliteMarketStore] = SqliteMarketStore
 ) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
     """Open both in a folder, market.db one of `kind`, or in a PostgreSQL database."""
     async with AsyncExitStack() as opened:
         market: MarketStore
         access: AccessStore
-        if isinstance(place, Path):
-            market = await kind.open(place / "market.db")
+        if isinstance(address, Path):
+            market = await store_class.open(address / "market.db")
         else:
-            market = await PostgresMarketStore.open(place)
+            market = await PostgresMarketStore.open(address)
         opened.push_async_callback(market.close)
-        if isinstance(place, Path):
-            access = await SqliteAccessStore.open(place / "market.db-access")
+        if isinstance(address, Path):
+            access = await SqliteAccessStore.open(address / "market.db-access")
         else:
-            access = await PostgresAccessStore.open(place)
+            access = await PostgresAccessStore.open(address)
         opened.push_async_callback(access.close)
         yield market, access
 
 
 @contextmanager
-def counting_broken(access: Any) -> Iterator[None]:
+def break_usage_counting(access: Any) -> Iterator[None]:
     """Take away the table that calls are counted in, as an operator's slip might, for a while."""
     with closing(sqlite3.connect(access._engine.path, isolation_level=None)) as db:
         db.execute("ALTER TABLE usage RENAME TO mislaid")
@@ -326,25 +332,25 @@ def counting_broken(access: Any) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def serving(
-    place: Place,
+async def run_service(
+    address: StoreAddress,
     published: Coverage | None = None,
     *,
     provider: Provider | None = None,
     clock: ManualClock | None = None,
     daily_limit: int = DAILY_LIMIT,
-    submissions: Limit = DEFAULT_LIMIT,
-    kind: type[SqliteMarketStore] = SqliteMarketStore,
+    attempt_limit: Limit = DEFAULT_LIMIT,
+    store_class: type[SqliteMarketStore] = SqliteMarketStore,
     metrics: Metrics | None = None,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
     clock, mailbox = clock or ManualClock(), Mailbox()
     metrics = metrics or Metrics(TOOLS_BY_NAME)
-    async with stores(place, kind) as (market, access):
+    async with open_stores(address, store_class) as (market, access):
         if published is not None:
-            await seed(market, published)
-        keys = Keys(access, clock)
-        with loopback_socket() as bound:
+            await seed_market(market, published)
+        keys = OperatorKeys(access, clock)
+        with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
                 market,
@@ -353,16 +359,18 @@ async def serving(
                 mailbox,
                 base_url=base_url,
                 clock=clock,
-                observed=metrics.called,
-                sold=metrics.sold,
+                on_call=metrics.on_call,
+                on_sale=metrics.on_sale,
                 daily_limit=daily_limit,
-                checkout_limit=submissions,
-                access_request_limit=submissions,
-                sign_in_limit=submissions,
+                checkout_limit=attempt_limit,
+                access_request_limit=attempt_limit,
+                sign_in_limit=attempt_limit,
             )
             async with (
-                running(app, bound),
+                run_app(app, bound),
                 httpx.AsyncClient(base_url=base_url, verify=False, timeout=60) as client,
             ):
                 api_key = await keys.create("tests")
-                yield Served(base_url, api_key, client, market, access, keys, clock, mailbox, app)
+                yield RunningService(
+                    base_url, api_key, client, market, access, keys, clock, mailbox, app
+                )

@@ -6,13 +6,13 @@ from dataclasses import replace
 import httpx
 import pytest_asyncio
 
-from tests.serving import Served
+from tests.serving import RunningService
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def served(served_to_all: Served) -> AsyncIterator[Served]:
+async def served(served_shared: RunningService) -> AsyncIterator[RunningService]:
     """The service that others ask too, with a client and a key of this test's own."""
-    address = served_to_all.base_url
+    address = served_shared.base_url
     async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
-        api_key = await served_to_all.keys.create("tests")
-        yield replace(served_to_all, api_key=api_key, client=client)
+        api_key = await served_shared.keys.create("tests")
+        yield replace(served_shared, api_key=api_key, client=client)

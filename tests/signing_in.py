@@ -11,7 +11,9 @@ from store.access_rows import ClaimRow, MembershipRow, SignInRow
 EMAIL = "viewer@example.com"
 
 
-async def session_cookie(access: AccessStore, clock: Clock, *, is_member: bool = True) -> str:
+async def create_session_cookie(
+    access: AccessStore, clock: Clock, *, is_member: bool = True
+) -> str:
     """Return the cookie of somebody who holds the sandbox's plan, or does no longer."""
     token, now = secrets.token_urlsafe(32), clock()
     email = f"{token[:8]}-{EMAIL}"
@@ -29,7 +31,7 @@ async def session_cookie(access: AccessStore, clock: Clock, *, is_member: bool =
         expires_at=now,
     )
     await access.create_claim(claim)
-    await access.redeem(claim, member, hash_key(token), now)
+    await access.redeem_claim(claim, member, hash_key(token), now)
     if not is_member:
         await access.end_membership(member, now, "the test ended it")
     link = SignInRow(hash_token(f"link {token}"), email, now + 1)

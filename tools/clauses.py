@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 
 ROOT = Path(__file__).parents[1]
-CLAUSES = ROOT / "docs" / "clauses"
+CLAUSES_FOLDER = ROOT / "docs" / "clauses"
 
 
 class Change(BaseModel):
@@ -27,12 +27,12 @@ class Change(BaseModel):
     new: str
 
     @model_validator(mode="after")
-    def _one_line(self) -> "Change":
+    def _check_one_line(self) -> "Change":
         if "\n" in self.old + self.new or self.old == self.new:
             raise ValueError(f"{self.file}: a change is within one line and changes it")
         return self
 
-    def applied(self, root: Path) -> str:
+    def render_changed_file(self, root: Path) -> str:
         """Return the changed text of the file.
 
         ValueError where `old` is not in it exactly once, or where it is no Python any more.
@@ -62,9 +62,9 @@ class Clause(BaseModel):
     untested: str | None = None
 
     @model_validator(mode="after")
-    def _spoken_for_once(self) -> "Clause":
-        given = [self.change, self.same_as, self.decision, self.untested]
-        if sum(map(bool, given)) != 1:
+    def _check_exactly_one_evidence(self) -> "Clause":
+        evidence = [self.change, self.same_as, self.decision, self.untested]
+        if sum(map(bool, evidence)) != 1:
             raise ValueError(f"{self.id} needs one of: change, same_as, decision, untested")
         return self
 
@@ -98,7 +98,7 @@ class Specification:
 
 
 @dataclass
-class Holders:
+class ClauseTests:
     """The tests that name one clause: by themselves, or as all of a module."""
 
     tests: list[str] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Holders:
         yield from (*self.tests, *self.modules)
 
 
-def read(folder: Path = CLAUSES) -> Specification:
+def read_specification(folder: Path = CLAUSES_FOLDER) -> Specification:
     """Return what the folder's files say; ValueError names an entry that is not well formed."""
     clauses: list[Clause] = []
     promises: list[Promise] = []
@@ -118,60 +118,66 @@ def read(folder: Path = CLAUSES) -> Specification:
         titles |= data.get("titles", {})
         clauses += map(Clause.model_validate, data.get("clause", ()))
         promises += map(Promise.model_validate, data.get("promise", ()))
-    clauses.sort(key=lambda clause: _numbers(clause.id))
+    clauses.sort(key=lambda clause: _split_id(clause.id))
     return Specification(tuple(clauses), titles, tuple(promises))
 
 
-def named_by_tests(root: Path = ROOT) -> tuple[dict[str, Holders], list[str]]:
+def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[str]]:
     """Return who names each id, and whatever names wrongly, from the sources of the tests.
 
     Wrong are tests that name nothing, and functions that name something and are no tests.
     """
-    named: dict[str, Holders] = {}
-    wrong: list[str] = []
+    tests_by_clause: dict[str, ClauseTests] = {}
+    misnamed_tests: list[str] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
         name = path.relative_to(root).as_posix()
         module = ast.parse(path.read_text())
-        of_module = set(_named_in(_module_marks(module)))
-        for id_ in of_module:
-            named.setdefault(id_, Holders()).modules.append(name)
-        for function in _functions(module):
-            own = set(_named_in(function.decorator_list))
-            for id_ in own:
-                named.setdefault(id_, Holders()).tests.append(f"{name}::{function.name}")
+        module_ids = set(_extract_ids(_iterate_module_marks(module)))
+        for id_ in module_ids:
+            tests_by_clause.setdefault(id_, ClauseTests()).modules.append(name)
+        for function in _iterate_functions(module):
+            function_ids = set(_extract_ids(function.decorator_list))
+            for id_ in function_ids:
+                tests_by_clause.setdefault(id_, ClauseTests()).tests.append(
+                    f"{name}::{function.name}"
+                )
             is_test = function.name.startswith("test_")
-            if (is_test and not own | of_module) or (own and not is_test):
-                wrong.append(f"{name}::{function.name}")
-    return named, wrong
+            if (is_test and not function_ids | module_ids) or (function_ids and not is_test):
+                misnamed_tests.append(f"{name}::{function.name}")
+    return tests_by_clause, misnamed_tests
 
 
-def coverage(specification: Specification, named: dict[str, Holders]) -> str:
+def render_coverage(specification: Specification, tests_by_clause: dict[str, ClauseTests]) -> str:
     """Return the tables of docs/coverage.md, one a section of SPEC.md."""
     sections: dict[str, list[Clause]] = {}
     for clause in specification.clauses:
         sections.setdefault(clause.section, []).append(clause)
     titles = {id_: specification.titles[id_] for id_ in sections}
     parts = [
-        f"## {id_} {titles[id_]}\n\n{_table(_row(clause, named) for clause in clauses)}"
+        f"## {id_} {titles[id_]}\n\n{_render_table(_format_row(clause, tests_by_clause) for clause in clauses)}"
         for id_, clauses in sections.items()
     ]
-    beyond = _table(
-        (promise.id, promise.says, _places(named.get(promise.id, Holders())))
+    promise_table = _render_table(
+        (promise.id, promise.says, _format_tests(tests_by_clause.get(promise.id, ClauseTests())))
         for promise in specification.promises
     )
-    return "\n".join([*parts, f"## Beyond SPEC.md\n\n{beyond}"])
+    return "\n".join([*parts, f"## Beyond SPEC.md\n\n{promise_table}"])
 
 
-def _row(clause: Clause, named: dict[str, Holders]) -> tuple[str, str, str]:
-    said = clause.says.replace(" | ", " · ").replace("|", "\\|")
-    holders = _places(named.get(clause.id, Holders()))
-    return clause.id, said, f"{holders}{'<br>' if holders else ''}{_spoken_for(clause)}"
+def _format_row(clause: Clause, tests_by_clause: dict[str, ClauseTests]) -> tuple[str, str, str]:
+    text = clause.says.replace(" | ", " · ").replace("|", "\\|")
+    formatted_tests = _format_tests(tests_by_clause.get(clause.id, ClauseTests()))
+    return (
+        clause.id,
+        text,
+        f"{formatted_tests}{'<br>' if formatted_tests else ''}{_describe_evidence(clause)}",
+    )
 
 
-def _spoken_for(clause: Clause) -> str:
+def _describe_evidence(clause: Clause) -> str:
     if clause.change:
         change = clause.change
-        return f"Fails when in {change.file} {_code(change.old)} becomes {_code(change.new)}"
+        return f"Fails when in {change.file} {_format_code(change.old)} becomes {_format_code(change.new)}"
     if clause.same_as:
         return f"As {', '.join(clause.same_as)}"
     if clause.decision:
@@ -179,46 +185,46 @@ def _spoken_for(clause: Clause) -> str:
     return f"No test: {clause.untested}"
 
 
-def _places(holders: Holders) -> str:
+def _format_tests(clause_tests: ClauseTests) -> str:
     """Write the holders, those of one module together, without the folder they all lie in."""
-    tests: dict[str, list[str]] = {module: [] for module in holders.modules}
-    for test in holders.tests:
+    names_by_module: dict[str, list[str]] = {module: [] for module in clause_tests.modules}
+    for test in clause_tests.tests:
         module, _, name = test.partition("::")
-        tests.setdefault(module, []).append(name)
+        names_by_module.setdefault(module, []).append(name)
     return "<br>".join(
         f"{module.removeprefix('tests/')}{': ' if names else ''}{', '.join(names)}"
-        for module, names in tests.items()
+        for module, names in names_by_module.items()
     )
 
 
-def _code(text: str) -> str:
+def _format_code(text: str) -> str:
     text = text.strip().replace("|", "\\|")
     fence = "``" if "`" in text else "`"
     return f"{fence}{text}{fence}" if text else "nothing"
 
 
-def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+def _render_table(rows: Iterable[tuple[str, str, str]]) -> str:
     lines = [("", "what is said", "held by"), ("---",) * 3, *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def _iterate_functions(module: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
-def _module_marks(module: ast.Module) -> Iterator[ast.expr]:
+def _iterate_module_marks(module: ast.Module) -> Iterator[ast.expr]:
     for node in module.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             yield from node.value.elts if isinstance(node.value, ast.List) else [node.value]
 
 
-def _named_in(marks: Iterable[ast.expr]) -> Iterator[str]:
+def _extract_ids(marks: Iterable[ast.expr]) -> Iterator[str]:
     for mark in marks:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.clause":
             yield from (ast.literal_eval(argument) for argument in mark.args)
 
 
-def _numbers(id_: str) -> tuple[int, ...]:
+def _split_id(id_: str) -> tuple[int, ...]:
     return tuple(map(int, id_.split(".")))

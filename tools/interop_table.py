@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from tools.generate_docs import BLOCK, ROOT
+from tools.generate_docs import BLOCK_PATTERN, ROOT
 
 PAGE = ROOT / "docs" / "interop.md"
-HEAD = ("client or suite", "version", "what ran", "outcome")
+HEADER = ("client or suite", "version", "what ran", "outcome")
 
 
-class Ran(NamedTuple):
+class InteropRun(NamedTuple):
     """What one test ran, and how it ended."""
 
     client: str
@@ -34,49 +34,57 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
     parser.add_argument("results", type=Path, help="a junit XML file that pytest wrote")
     results = parser.parse_args(arguments).results
     suites = ElementTree.parse(results).getroot()
-    every = list(runs(suites))
-    if not every:
+    all_runs = list(read_runs(suites))
+    if not all_runs:
         print(f"{results} has no tests of tests/interop", file=sys.stderr)
         return 1
-    made = f"Run on {suites.find('testsuite').get('timestamp')[:10]}.\n\n{table(every)}"
-    page.write_text(BLOCK.sub(lambda match: match[1] + made + match[3], page.read_text()))
+    content = (
+        f"Run on {suites.find('testsuite').get('timestamp')[:10]}.\n\n{render_table(all_runs)}"
+    )
+    page.write_text(
+        BLOCK_PATTERN.sub(lambda match: match[1] + content + match[3], page.read_text())
+    )
     return 0
 
 
-def runs(suites: ElementTree.Element) -> Iterator[Ran]:
+def read_runs(suites: ElementTree.Element) -> Iterator[InteropRun]:
     """Return what each test of tests/interop ran."""
     for case in suites.iter("testcase"):
         if case.get("classname", "").startswith("tests.interop."):
-            said = case.find("properties/property[@name='interop']")
-            ran = json.loads(said.get("value")) if said is not None else _by_name(case)
-            yield Ran(*ran, _outcome(case))
+            interop_property = case.find("properties/property[@name='interop']")
+            run_fields = (
+                json.loads(interop_property.get("value"))
+                if interop_property is not None
+                else _parse_test_name(case)
+            )
+            yield InteropRun(*run_fields, _parse_outcome(case))
 
 
-def table(every: Sequence[Ran]) -> str:
+def render_table(all_runs: Sequence[InteropRun]) -> str:
     """Return a row for each client, version and outcome, in the order in which they first ran."""
     rows: dict[tuple[str, str, str], list[str]] = {}
-    for ran in every:
-        rows.setdefault((ran.client, ran.version, ran.outcome), []).append(ran.what)
-    lines = [HEAD, ("---",) * len(HEAD)]
-    for (client, version, outcome), whats in rows.items():
-        lines.append((client, version, "; ".join(whats), outcome))
-    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    for run in all_runs:
+        rows.setdefault((run.client, run.version, run.outcome), []).append(run.what)
+    lines = [HEADER, ("---",) * len(HEADER)]
+    for (client, version, outcome), descriptions in rows.items():
+        lines.append((client, version, "; ".join(descriptions), outcome))
+    return "".join(f"| {' | '.join(map(_escape_cell, line))} |\n" for line in lines)
 
 
-def _by_name(case: ElementTree.Element) -> tuple[str, str, str]:
+def _parse_test_name(case: ElementTree.Element) -> tuple[str, str, str]:
     name, _, client = case.get("name", "").removesuffix("]").partition("[")
     client = client or case.get("classname", "").rpartition(".test_")[2]
     return client, "-", name.removeprefix("test_").replace("_", " ")
 
 
-def _outcome(case: ElementTree.Element) -> str:
+def _parse_outcome(case: ElementTree.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
     skipped = case.find("skipped")
     return "passed" if skipped is None else f"skipped: {skipped.get('message')}"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 

@@ -22,14 +22,14 @@ from typing import Literal
 
 import pytest
 
-from tools.clauses import ROOT, Clause, Holders, named_by_tests, read
+from tools.clauses import ROOT, Clause, ClauseTests, find_clause_tests, read_specification
 
 TIMEOUT_S = 300
-COPIES = 2
-MANY_TESTS = 100
+COPY_COUNT = 2
+MAX_SERIAL_TESTS = 100
 
 # Importing what the code rests on takes most of a test's time, so that is done once.
-PRELOADED = [
+PRELOADED_MODULES = [
     "httpx",
     "hypothesis",
     "jsonschema",
@@ -48,143 +48,149 @@ Verdict = Literal["caught", "survived", "broken", "hung"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MutationResult:
     """What became of one change, and the test that failed, or why none could."""
 
     clause: Clause
     verdict: Verdict
-    word: str
+    detail: str
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Try the changes of the named clauses, or of all; 1 where one was not caught."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="clauses or sections, such as 4.9")
-    wanted = parser.parse_args(arguments).ids
-    specification = read(root / "docs" / "clauses")
-    chosen = [c for c in specification.clauses if c.change and _is_wanted(c.id, wanted)]
-    if not chosen:
-        print(f"no clause with a change is named {', '.join(wanted)}", file=sys.stderr)
+    selected_ids = parser.parse_args(arguments).ids
+    specification = read_specification(root / "docs" / "clauses")
+    clauses = [c for c in specification.clauses if c.change and _is_selected(c.id, selected_ids)]
+    if not clauses:
+        print(f"no clause with a change is named {', '.join(selected_ids)}", file=sys.stderr)
         return 2
-    named, _ = named_by_tests(root)
-    if failed := _unchanged(root, chosen, named):
-        print(f"without any change: {failed}", file=sys.stderr)
+    tests_by_clause, _ = find_clause_tests(root)
+    if failure := _find_failure_without_change(root, clauses, tests_by_clause):
+        print(f"without any change: {failure}", file=sys.stderr)
         return 2
-    outcomes = []
-    for number, outcome in zip(count(1), tried(root, chosen, named), strict=False):
-        outcomes.append(outcome)
+    results = []
+    for number, result in zip(count(1), try_changes(root, clauses, tests_by_clause), strict=False):
+        results.append(result)
         print(
-            f"[{number}/{len(chosen)}] {outcome.clause.id} {outcome.verdict}: {outcome.word}",
+            f"[{number}/{len(clauses)}] {result.clause.id} {result.verdict}: {result.detail}",
             flush=True,
         )
-    counts = Counter(outcome.verdict for outcome in outcomes)
+    counts = Counter(result.verdict for result in results)
     print(", ".join(f"{verdict} {number}" for verdict, number in sorted(counts.items())))
-    return 0 if counts["caught"] == len(chosen) else 1
+    return 0 if counts["caught"] == len(clauses) else 1
 
 
-def tried(root: Path, chosen: Iterable[Clause], named: dict[str, Holders]) -> Iterator[Outcome]:
+def try_changes(
+    root: Path, clauses: Iterable[Clause], tests_by_clause: dict[str, ClauseTests]
+) -> Iterator[MutationResult]:
     """Yield what became of each change, in the order of the clauses, two at a time."""
-    with _copies(root) as copies, ThreadPoolExecutor(COPIES) as pool:
+    with _make_copies(root) as copies, ThreadPoolExecutor(COPY_COUNT) as pool:
 
-        def try_one(clause: Clause) -> Outcome:
+        def try_one(clause: Clause) -> MutationResult:
             copy = copies.get()
             try:
-                return _try(copy, clause, named.get(clause.id, Holders()))
+                return _try_change(copy, clause, tests_by_clause.get(clause.id, ClauseTests()))
             finally:
                 copies.put(copy)
 
-        yield from pool.map(try_one, chosen)
+        yield from pool.map(try_one, clauses)
 
 
-def _try(copy: Path, clause: Clause, holders: Holders) -> Outcome:
+def _try_change(copy: Path, clause: Clause, clause_tests: ClauseTests) -> MutationResult:
     assert clause.change
     try:
-        after = clause.change.applied(copy)
+        changed_text = clause.change.render_changed_file(copy)
     except (OSError, ValueError) as error:
-        return Outcome(clause, "broken", str(error))
-    if not [*holders]:
-        return Outcome(clause, "survived", "no test names it")
-    changed = copy / clause.change.file
-    before = changed.read_text()
-    changed.write_text(after)
+        return MutationResult(clause, "broken", str(error))
+    if not [*clause_tests]:
+        return MutationResult(clause, "survived", "no test names it")
+    changed_path = copy / clause.change.file
+    original_text = changed_path.read_text()
+    changed_path.write_text(changed_text)
     try:
-        status, word = _pytest(copy, holders)
+        status, detail = _run_tests(copy, clause_tests)
     except TimeoutError:
-        return Outcome(clause, "hung", f"no end after {TIMEOUT_S} s")
+        return MutationResult(clause, "hung", f"no end after {TIMEOUT_S} s")
     finally:
-        changed.write_text(before)
-    return Outcome(clause, _verdict(status, word), word)
+        changed_path.write_text(original_text)
+    return MutationResult(clause, _classify_result(status, detail), detail)
 
 
-def _verdict(status: int, word: str) -> Verdict:
+def _classify_result(status: int, detail: str) -> Verdict:
     """Tell by pytest's exit status and the test that failed; broken where none could run."""
     if status == 0:
         return "survived"
     # A module that could not be imported may end in the status of a failed test, but names none.
-    names_a_test = "::" in word.partition(" - ")[0]
+    names_a_test = "::" in detail.partition(" - ")[0]
     return "caught" if status == 1 and names_a_test else "broken"
 
 
-def _unchanged(root: Path, chosen: Iterable[Clause], named: dict[str, Holders]) -> str | None:
+def _find_failure_without_change(
+    root: Path, clauses: Iterable[Clause], tests_by_clause: dict[str, ClauseTests]
+) -> str | None:
     """Say which test fails without any change, so that a failure means the change; None if none."""
-    everything = Holders(
-        sorted({test for clause in chosen for test in named.get(clause.id, Holders())})
+    all_tests = ClauseTests(
+        sorted(
+            {test for clause in clauses for test in tests_by_clause.get(clause.id, ClauseTests())}
+        )
     )
-    if not everything.tests:
+    if not all_tests.tests:
         return None
-    side_by_side = ["-n", str(COPIES)] if len(everything.tests) > MANY_TESTS else []
-    with _copies(root, 1) as copies:
-        status, word = _pytest(copies.get(), everything, *side_by_side, timeout_s=None)
-    return word if status else None
+    parallel_options = ["-n", str(COPY_COUNT)] if len(all_tests.tests) > MAX_SERIAL_TESTS else []
+    with _make_copies(root, 1) as copies:
+        status, detail = _run_tests(copies.get(), all_tests, *parallel_options, timeout_s=None)
+    return detail if status else None
 
 
-def _pytest(
+def _run_tests(
     copy: Path, tests: Iterable[str], *options: str, timeout_s: int | None = TIMEOUT_S
 ) -> tuple[int, str]:
     """Run tests until one fails; return pytest's status and what it said first of a failure.
 
     TimeoutError where they do not end.
     """
-    said = copy.parent / "said"
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(PRELOADED)
-    process = forks.Process(target=_run_pytest, args=(copy, said, [*options, *tests]))
+    output = copy.parent / "said"
+    fork_context = multiprocessing.get_context("forkserver")
+    fork_context.set_forkserver_preload(PRELOADED_MODULES)
+    process = fork_context.Process(target=_run_pytest, args=(copy, output, [*options, *tests]))
     process.start()
     process.join(timeout_s)
     if process.exitcode is None:
         process.kill()
         process.join()
         raise TimeoutError
-    lines = [line for line in said.read_text().splitlines() if line.strip()]
+    lines = [line for line in output.read_text().splitlines() if line.strip()]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return process.exitcode, (failed[:1] or lines or ["pytest said nothing"])[-1]
 
 
-def _run_pytest(copy: Path, said: Path, arguments: list[str]) -> None:
+def _run_pytest(copy: Path, output: Path, arguments: list[str]) -> None:
     """Run pytest in this process, which was forked with everything foreign imported."""
-    with said.open("w") as file:
+    with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
     # What is imported before pytest begins has its asserts as they were written: none are ours.
-    rewriting = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    options = ["-x", "--tb=no", "-p", "no:cacheprovider", "-m", "not prove", *rewriting]
+    warning_options = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    options = ["-x", "--tb=no", "-p", "no:cacheprovider", "-m", "not prove", *warning_options]
     raise SystemExit(pytest.main([*options, *arguments]))
 
 
 @contextmanager
-def _copies(root: Path, number: int = COPIES) -> Iterator[SimpleQueue[Path]]:
+def _make_copies(root: Path, number: int = COPY_COUNT) -> Iterator[SimpleQueue[Path]]:
     """Give copies of what git knows or would add, each beside the shared folder of the original."""
-    listed = subprocess.run(
+    git_listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
         capture_output=True,
         text=True,
         check=True,
     )
-    names = [name for name in listed.stdout.split("\0") if (root / name).is_file()]
+    names = [name for name in git_listing.stdout.split("\0") if (root / name).is_file()]
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         for index in range(number):
@@ -197,8 +203,10 @@ def _copies(root: Path, number: int = COPIES) -> Iterator[SimpleQueue[Path]]:
         yield copies
 
 
-def _is_wanted(id_: str, wanted: Sequence[str]) -> bool:
-    return not wanted or any(f"{id_}.".startswith(f"{one}.") for one in wanted)
+def _is_selected(id_: str, selected_ids: Sequence[str]) -> bool:
+    return not selected_ids or any(
+        f"{id_}.".startswith(f"{selected_id}.") for selected_id in selected_ids
+    )
 
 
 if __name__ == "__main__":

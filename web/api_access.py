@@ -11,112 +11,122 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.billing.provider import Standing
-from access.keys import MAX_LABEL
+from access.billing.provider import SubscriptionStatus
+from access.keys import MAX_LABEL_CHARS
 from access.member_billing import MemberBilling
-from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
+from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from schemas.errors import ApiError
-from serving.tool_runner import Calls
-from web.pages import page, page_route, see_other
-from web.sessions import HOME, Sessions, Viewer
+from serving.tool_runner import ToolRunner
+from web.pages import build_page_route, redirect_to, render_page
+from web.sessions import HOME_PATH, Sessions, Viewer
 
-KEYS = f"/{HOME}/{{membership}}/keys"
-KEY = f"{KEYS}/{{key}}"
-BILLING = f"/{HOME}/{{membership}}/billing"
-PAYMENT = f"/{HOME}/payments/{{payment}}"
-ID = re.compile(r"[0-9]{1,18}")
+KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
+KEY_PATH = f"{KEYS_PATH}/{{key}}"
+BILLING_PATH = f"/{HOME_PATH}/{{membership}}/billing"
+PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
+ID_PATTERN = re.compile(r"[0-9]{1,18}")
 Form = dict[str, str]
 
 
-def api_access_routes(
-    members: MemberKeys, billing: MemberBilling, sessions: Sessions, calls: Calls
+def build_api_access_routes(
+    members: MemberKeys, billing: MemberBilling, sessions: Sessions, runner: ToolRunner
 ) -> list[Route]:
     """Return the routes of the page and of each of its forms."""
-    pages, viewed, sent = _ApiAccess(members, billing, calls), sessions.signed_in, sessions.sent
+    pages, require_viewer, require_form = (
+        _ApiAccessPages(members, billing, runner),
+        sessions.require_viewer,
+        sessions.require_form,
+    )
     return [
-        page_route("/settings", calls, viewed(pages.lead_home)),
-        page_route(f"/{HOME}", calls, viewed(pages.show)),
-        page_route(KEYS, calls, sent(pages.create), "GET", "POST"),
-        page_route(f"{KEY}/label", calls, sent(pages.relabel), "GET", "POST"),
-        page_route(f"{KEY}/revoke", calls, viewed(pages.ask_before_revoking)),
-        page_route(f"{KEY}/revoke", calls, sent(pages.revoke), "POST"),
-        page_route(BILLING, calls, sent(pages.lead_away), "GET", "POST"),
-        page_route(PAYMENT, calls, sent(pages.claim), "GET", "POST"),
+        build_page_route("/settings", runner, require_viewer(pages.redirect_home)),
+        build_page_route(f"/{HOME_PATH}", runner, require_viewer(pages.show_plans)),
+        build_page_route(KEYS_PATH, runner, require_form(pages.create_key), "GET", "POST"),
+        build_page_route(
+            f"{KEY_PATH}/label", runner, require_form(pages.relabel_key), "GET", "POST"
+        ),
+        build_page_route(f"{KEY_PATH}/revoke", runner, require_viewer(pages.confirm_revoke)),
+        build_page_route(f"{KEY_PATH}/revoke", runner, require_form(pages.revoke_key), "POST"),
+        build_page_route(
+            BILLING_PATH, runner, require_form(pages.redirect_to_portal), "GET", "POST"
+        ),
+        build_page_route(PAYMENT_PATH, runner, require_form(pages.claim_key), "GET", "POST"),
     ]
 
 
-class _ApiAccess:
-    def __init__(self, members: MemberKeys, billing: MemberBilling, calls: Calls) -> None:
+class _ApiAccessPages:
+    def __init__(self, members: MemberKeys, billing: MemberBilling, runner: ToolRunner) -> None:
         self._members = members
         self._billing = billing
-        self._base_url = calls.context.base_url
-        self._daily_limit = calls.context.daily_limit
+        self._base_url = runner.context.base_url
+        self._daily_limit = runner.context.daily_limit
 
-    async def lead_home(self, request: Request, viewer: Viewer) -> Response:
+    async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
         """Lead to the one page of the settings."""
-        return see_other(request, HOME)
+        return redirect_to(request, HOME_PATH)
 
-    async def show(self, request: Request, viewer: Viewer) -> Response:
+    async def show_plans(self, request: Request, viewer: Viewer) -> Response:
         """Show what a viewer has bought, how billing sees it, and its keys."""
-        plans = await self._members.plans(viewer.email)
-        standings, unclaimed = await asyncio.gather(
-            self._billing.standings(plans), self._billing.unclaimed(viewer.email)
+        plans = await self._members.list_plans(viewer.email)
+        statuses, unclaimed = await asyncio.gather(
+            self._billing.fetch_statuses(plans), self._billing.list_unclaimed(viewer.email)
         )
-        return _page(
+        return _render_page(
             request,
             "api_access.html",
             "API access",
             viewer,
-            plans=list(zip(plans, standings, strict=True)),
+            plans=list(zip(plans, statuses, strict=True)),
             unclaimed=unclaimed or [],
-            is_all_known=unclaimed is not None and _all_known(plans, standings),
-            manages=self._billing.manages,
+            is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
+            manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
-            most_keys=MOST_LIVE_KEYS,
-            most_new_keys=MOST_NEW_KEYS,
-            longest_label=MAX_LABEL,
+            most_keys=MAX_LIVE_KEYS,
+            most_new_keys=MAX_NEW_KEYS_PER_DAY,
+            longest_label=MAX_LABEL_CHARS,
         )
 
-    async def create(self, request: Request, viewer: Viewer, form: Form) -> Response:
+    async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Make a key and show it in this answer alone: no address leads to it."""
-        membership = _id(request, "membership")
+        membership = _parse_id(request, "membership")
         api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
-        return self._shown_once(request, viewer, api_key)
+        return self._show_key_once(request, viewer, api_key)
 
-    async def claim(self, request: Request, viewer: Viewer, form: Form) -> Response:
+    async def claim_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Make the key of a payment that no agent has claimed, and show it."""
         api_key = await self._members.claim(viewer.email, request.path_params["payment"])
-        return self._shown_once(request, viewer, api_key)
+        return self._show_key_once(request, viewer, api_key)
 
-    async def relabel(self, request: Request, viewer: Viewer, form: Form) -> Response:
+    async def relabel_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Name a key anew."""
-        await self._members.relabel(viewer.email, *_key(request), form.get("label", ""))
-        return see_other(request, HOME)
+        await self._members.relabel(viewer.email, *_parse_key_ids(request), form.get("label", ""))
+        return redirect_to(request, HOME_PATH)
 
-    async def ask_before_revoking(self, request: Request, viewer: Viewer) -> Response:
+    async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
         """Say what revoking a key does, with the button that does it."""
-        held = await self._members.live_key(viewer.email, *_key(request))
-        return _page(request, "revoke_key.html", "Revoke this key?", viewer, held=held)
+        live_key = await self._members.get_live_key(viewer.email, *_parse_key_ids(request))
+        return _render_page(request, "revoke_key.html", "Revoke this key?", viewer, held=live_key)
 
-    async def revoke(self, request: Request, viewer: Viewer, form: Form) -> Response:
+    async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Revoke a key."""
-        await self._members.revoke(viewer.email, *_key(request))
-        return see_other(request, HOME)
+        await self._members.revoke(viewer.email, *_parse_key_ids(request))
+        return redirect_to(request, HOME_PATH)
 
-    async def lead_away(self, request: Request, viewer: Viewer, form: Form) -> Response:
+    async def redirect_to_portal(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Lead to the processor's own pages on a plan.
 
         By a page and not at once, as no form of ours may lead to another host.
         """
-        home = f"{self._base_url}/{HOME}"
-        portal = await self._billing.portal(viewer.email, _id(request, "membership"), home)
-        response = _page(request, "billing.html", "Your billing", viewer, portal=portal)
+        home = f"{self._base_url}/{HOME_PATH}"
+        portal = await self._billing.create_portal_url(
+            viewer.email, _parse_id(request, "membership"), home
+        )
+        response = _render_page(request, "billing.html", "Your billing", viewer, portal=portal)
         response.headers["Refresh"] = f"0; url={portal}"
         return response
 
-    def _shown_once(self, request: Request, viewer: Viewer, api_key: str) -> Response:
-        return _page(
+    def _show_key_once(self, request: Request, viewer: Viewer, api_key: str) -> Response:
+        return _render_page(
             request,
             "new_key.html",
             "Your new key",
@@ -124,28 +134,32 @@ class _ApiAccess:
             status=201,
             api_key=api_key,
             variable=KEY_VARIABLE,
-            clients=[(client, client.lines(self._base_url)) for client in CLIENTS],
+            clients=[(client, client.render_lines(self._base_url)) for client in CLIENTS],
         )
 
 
-def _page(request: Request, template: str, title: str, viewer: Viewer, **values: Any) -> Response:
-    return page(request, template, title=title, here=HOME, is_wide=True, viewer=viewer, **values)
+def _render_page(
+    request: Request, template: str, title: str, viewer: Viewer, **values: Any
+) -> Response:
+    return render_page(
+        request, template, title=title, here=HOME_PATH, is_wide=True, viewer=viewer, **values
+    )
 
 
-def _all_known(plans: list[Plan], standings: list[Standing | None]) -> bool:
+def _is_billing_known(plans: list[MemberPlan], statuses: list[SubscriptionStatus | None]) -> bool:
     """Tell whether billing had a word on all that may change."""
-    pairs = zip(plans, standings, strict=True)
-    return all(standing is not None for plan, standing in pairs if plan.is_live)
+    pairs = zip(plans, statuses, strict=True)
+    return all(status is not None for plan, status in pairs if plan.is_live)
 
 
-def _key(request: Request) -> tuple[int, int]:
+def _parse_key_ids(request: Request) -> tuple[int, int]:
     """Return the ids of a membership and of a key of it."""
-    return _id(request, "membership"), _id(request, "key")
+    return _parse_id(request, "membership"), _parse_id(request, "key")
 
 
-def _id(request: Request, name: str) -> int:
+def _parse_id(request: Request, name: str) -> int:
     """Return an id of a request's path; ApiError 404 for what cannot be one."""
     text: str = request.path_params[name]
-    if not ID.fullmatch(text):
+    if not ID_PATTERN.fullmatch(text):
         raise ApiError("invalid_parameter", f"No {name} has this address.", 404)
     return int(text)

@@ -19,20 +19,20 @@ from schemas.vocabulary import (
     Reading,
     StoredKey,
     Timeframe,
-    instant,
-    midnight_s,
+    compute_midnight_s,
+    format_instant,
 )
-from serving.argument_values import instant_ms
+from serving.argument_values import parse_instant_ms
 from serving.context import Context
-from web.timeline import Lane, lanes
+from web.timeline import Lane, build_lanes
 
 # In so many days an asset has some 90 changes, of which one page of the feed holds 200.
-DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
-MOST_ROWS = 200
+TIMELINE_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
+MAX_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class AssetViews:
+class AssetModel:
     """What is and was read of one asset; `feed` holds the changes since `begins`, to `ends`.
 
     `unlogged` are the names of the indicators whose changes the feed does not hold.
@@ -52,53 +52,63 @@ class AssetViews:
         return self.state.assets[0].signals if self.state.assets else {}
 
 
-async def asset_views(asset: CoveredAsset, timeframe: Timeframe, context: Context) -> AssetViews:
+async def load_asset_model(
+    asset: CoveredAsset, timeframe: Timeframe, context: Context
+) -> AssetModel:
     """Return what is so now; ApiError `unavailable` before the first compute."""
     state = await get_state(StateQuery(ticker=asset.ticker), context)
     catalog = await get_catalog(CatalogQuery(ticker=asset.ticker), context)
     stats = await get_stats(NoArguments(), context)
-    as_of = _ms(state.as_of)
-    feed = await get_signals(_since(as_of - DAYS[timeframe] * DAY_MS, asset, timeframe), context)
-    begins, ends = _begins(as_of, timeframe, feed, stats), _ends(as_of, asset)
+    as_of = _to_ms(state.as_of)
+    feed = await get_signals(
+        _build_feed_query(as_of - TIMELINE_DAYS[timeframe] * DAY_MS, asset, timeframe), context
+    )
+    begins, ends = _find_start(as_of, timeframe, feed, stats), _find_end(as_of, asset)
     signals = state.assets[0].signals if state.assets else {}
     now = {key: cells[timeframe] for key, cells in signals.items() if timeframe in cells}
     logged = catalog.tiers.universe.indicators
-    return AssetViews(
+    return AssetModel(
         state=state,
         feed=feed,
-        names=_names(catalog),
+        names=_build_names(catalog),
         unlogged=[i.name for i in catalog.indicators if i.id not in logged],
-        begins=instant(begins),
-        ends=instant(ends),
-        lanes=lanes(feed.signals, now, logged, begins, ends) if now and begins < ends else [],
+        begins=format_instant(begins),
+        ends=format_instant(ends),
+        lanes=build_lanes(feed.signals, now, logged, begins, ends) if now and begins < ends else [],
     )
 
 
-def _since(since: int, asset: CoveredAsset, timeframe: Timeframe) -> SignalsQuery:
+def _build_feed_query(since: int, asset: CoveredAsset, timeframe: Timeframe) -> SignalsQuery:
     return SignalsQuery(
         tier="all",
         ticker=asset.ticker,
         timeframe=timeframe,
-        since=instant(since),
-        limit=MOST_ROWS,
+        since=format_instant(since),
+        limit=MAX_ROWS,
     )
 
 
-def _begins(as_of: int, timeframe: Timeframe, feed: SignalsResponse, stats: StatsResponse) -> int:
+def _find_start(
+    as_of: int, timeframe: Timeframe, feed: SignalsResponse, stats: StatsResponse
+) -> int:
     """Return from when on (epoch ms) the feed tells all: its own start, or its oldest row here."""
     started_at = stats.universe_tier.history_starts_at
-    begins = as_of if started_at is None else _ms(started_at)
+    start = as_of if started_at is None else _to_ms(started_at)
     if feed.pagination.has_more:
-        begins = max(begins, _ms(feed.signals[-1].created_at))
-    return max(begins, as_of - DAYS[timeframe] * DAY_MS)
+        start = max(start, _to_ms(feed.signals[-1].created_at))
+    return max(start, as_of - TIMELINE_DAYS[timeframe] * DAY_MS)
 
 
-def _ends(as_of: int, asset: CoveredAsset) -> int:
+def _find_end(as_of: int, asset: CoveredAsset) -> int:
     """Return until when (epoch ms) the asset had readings."""
-    return as_of if asset.removed_on is None else min(as_of, midnight_s(asset.removed_on) * 1000)
+    return (
+        as_of
+        if asset.removed_on is None
+        else min(as_of, compute_midnight_s(asset.removed_on) * 1000)
+    )
 
 
-def _names(catalog: CatalogResponse) -> dict[StoredKey, str]:
+def _build_names(catalog: CatalogResponse) -> dict[StoredKey, str]:
     """Return the names of all keys; the outdated ones point to what is used instead."""
     names: dict[StoredKey, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
     outdated: dict[StoredKey, str] = {
@@ -109,5 +119,5 @@ def _names(catalog: CatalogResponse) -> dict[StoredKey, str]:
     return {**names, **outdated}
 
 
-def _ms(at: Instant) -> int:
-    return instant_ms("at", at)
+def _to_ms(at: Instant) -> int:
+    return parse_instant_ms("at", at)

@@ -9,68 +9,70 @@ from starlette.routing import Route
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.errors import ApiError
 from schemas.vocabulary import LEGACY_KEYS, TIMEFRAMES, Timeframe
-from serving.argument_values import one_ticker
+from serving.argument_values import find_asset
 from serving.context import Context
-from serving.freshness import removed_note
-from serving.tool_runner import Calls
-from web.asset_model import DAYS, AssetViews, asset_views
+from serving.freshness import format_removed_note
+from serving.tool_runner import ToolRunner
+from web.asset_model import TIMELINE_DAYS, AssetModel, load_asset_model
 from web.board import BADGES
-from web.board_model import of_one_version
-from web.board_query import AssetPageQuery, asked
+from web.board_model import read_one_version
+from web.board_query import AssetPageQuery, parse_page_query
 from web.heat_map import CLASS_NAMES
-from web.pages import page, page_route
-from web.sessions import ViewerOf
+from web.pages import build_page_route, render_page
+from web.sessions import FindViewer
 from web.timeline import WIDTH
 
-PATH = "/assets/{ticker}"
+ASSET_PATH = "/assets/{ticker}"
 
 
-def asset_page_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:
+def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
     """Return the route of the pages of all assets."""
-    context = calls.context
+    context = runner.context
 
     async def respond(request: Request) -> Response:
-        timeframe = asked(request, AssetPageQuery).timeframe
-        asset = _asset(request.path_params["ticker"], await _coverage(context))
-        viewer = await viewer_of(request)
+        timeframe = parse_page_query(request, AssetPageQuery).timeframe
+        asset = _find_asset(request.path_params["ticker"], await _get_coverage(context))
+        viewer = await find_viewer(request)
         is_member = viewer is not None and viewer.is_member
-        views = await live(asset, timeframe) if is_member else None
-        values = _values(asset, timeframe, views)
-        return page(request, "asset.html", viewer=viewer, **values)
+        model = await load_model(asset, timeframe) if is_member else None
+        values = _build_values(asset, timeframe, model)
+        return render_page(request, "asset.html", viewer=viewer, **values)
 
-    async def live(asset: CoveredAsset, timeframe: Timeframe) -> AssetViews:
-        return await of_one_version(context, lambda: asset_views(asset, timeframe, context))
+    async def load_model(asset: CoveredAsset, timeframe: Timeframe) -> AssetModel:
+        return await read_one_version(context, lambda: load_asset_model(asset, timeframe, context))
 
-    return [page_route(PATH, calls, respond)]
+    return [build_page_route(ASSET_PATH, runner, respond)]
 
 
-async def _coverage(context: Context) -> Coverage:
+async def _get_coverage(context: Context) -> Coverage:
     """Return what is covered; ApiError `unavailable` before anything is."""
-    return await context.boards.coverage() or (await context.board()).coverage
+    return await context.snapshots.coverage() or (await context.snapshot()).coverage
 
 
-def _asset(ticker: str, coverage: Coverage) -> CoveredAsset:
+def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
     """Return the asset of a ticker in any case; ApiError 404 naming the nearest."""
     try:
-        return one_ticker(ticker, {asset.ticker: asset for asset in coverage.assets})
+        return find_asset(ticker, {asset.ticker: asset for asset in coverage.assets})
     except ApiError as unknown:
         raise ApiError(unknown.code, unknown.message, 404) from None
 
 
-def _values(asset: CoveredAsset, timeframe: Timeframe, views: AssetViews | None) -> dict[str, Any]:
+def _build_values(
+    asset: CoveredAsset, timeframe: Timeframe, model: AssetModel | None
+) -> dict[str, Any]:
     return {
         "title": f"{asset.name} ({asset.ticker})",
-        "badge": BADGES[views.state.meta.source] if views else "",
+        "badge": BADGES[model.state.meta.source] if model else "",
         "is_wide": True,
-        "is_public": views is None,
+        "is_public": model is None,
         "covered": asset,
         "kind": CLASS_NAMES[asset.asset_class],
-        "removed": removed_note(asset) if asset.removed_on else None,
+        "removed": format_removed_note(asset) if asset.removed_on else None,
         "timeframe": timeframe,
         "timeframes": TIMEFRAMES,
         "addresses": [(timeframe, f"timeframe={timeframe}") for timeframe in TIMEFRAMES],
         "legacy": LEGACY_KEYS,
-        "days": DAYS[timeframe],
+        "days": TIMELINE_DAYS[timeframe],
         "width": WIDTH,
-        "views": views,
+        "views": model,
     }

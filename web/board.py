@@ -21,14 +21,14 @@ from schemas.query import NoArguments
 from schemas.stats import StatsResponse
 from schemas.vocabulary import TIMEFRAMES, Reading
 from serving.context import Context
-from serving.response_cache import Answer
-from serving.tool_runner import Calls, kept_with_board
-from web.board_model import LEAST_AGREEING, live_views, of_one_version
-from web.board_query import BoardQuery, asked
-from web.heat_map import CLASS_NAMES, heat_map
-from web.pages import compressed, page, page_route, rendered
-from web.sample_board import sample_views
-from web.sessions import ViewerOf
+from serving.response_cache import ResponseBody
+from serving.tool_runner import ToolRunner, get_or_render
+from web.board_model import MIN_AGREEING, load_board_model, read_one_version
+from web.board_query import BoardQuery, parse_page_query
+from web.heat_map import CLASS_NAMES, build_heat_map
+from web.pages import build_page_route, compress_page, render_page, render_template
+from web.sample_board import build_sample_model
+from web.sessions import FindViewer
 
 BADGES = {
     "simulated": "Simulated market",
@@ -39,11 +39,11 @@ BADGES = {
 # What links of the page at `/` begin with, whoever asks for it.
 ROOT = "./"
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class PublicFacts:
     """What needs no key; None before there is any."""
 
     catalog: CatalogResponse | None
@@ -53,77 +53,79 @@ class Open:
 class BoardPage:
     """Draws the board on one context for whoever looks at it."""
 
-    def __init__(self, context: Context, viewer_of: ViewerOf) -> None:
+    def __init__(self, context: Context, find_viewer: FindViewer) -> None:
         self._context = context
-        self._viewer_of = viewer_of
+        self._find_viewer = find_viewer
         self._lock = asyncio.Lock()
 
     async def respond(self, request: Request) -> Response:
         """Answer one request; ApiError where a filter is not accepted or nothing is there yet."""
-        query = asked(request, BoardQuery)
-        viewer = await self._viewer_of(request)
+        query = parse_page_query(request, BoardQuery)
+        viewer = await self._find_viewer(request)
         is_member = viewer is not None and viewer.is_member
-        kept = await self._kept(query, is_member) if query.is_unfiltered else None
-        text = await self._drawn(query, is_member) if kept is None else kept.text.decode()
-        response = page(
+        cached = await self._get_cached(query, is_member) if query.is_unfiltered else None
+        text = await self._draw_main(query, is_member) if cached is None else cached.text.decode()
+        response = render_page(
             request,
             "board.html",
             title="Board of readings",
             here="",
-            badge=BADGES[(await self._context.board()).coverage.source if is_member else "sample"],
+            badge=BADGES[
+                (await self._context.snapshot()).coverage.source if is_member else "sample"
+            ],
             is_wide=True,
             is_public=not is_member,
             viewer=viewer,
             board=Markup(text),
         )
-        return response if kept is None else compressed(request, response)
+        return response if cached is None else compress_page(request, response)
 
-    async def _kept(self, query: BoardQuery, is_member: bool) -> Answer:
+    async def _get_cached(self, query: BoardQuery, is_member: bool) -> ResponseBody:
         """Return the board of a version; one drawing serves all who wait for it."""
 
-        async def draw() -> Answer:
-            return Answer((await self._drawn(query, is_member)).encode())
+        async def draw() -> ResponseBody:
+            return ResponseBody((await self._draw_main(query, is_member)).encode())
 
-        place = f"board page {query.timeframe} {is_member}"
+        key = f"board page {query.timeframe} {is_member}"
         async with self._lock:
-            return await kept_with_board(self._context, place, draw)
+            return await get_or_render(self._context, key, draw)
 
-    async def _drawn(self, query: BoardQuery, is_member: bool) -> str:
+    async def _draw_main(self, query: BoardQuery, is_member: bool) -> str:
         """Return what a page shows below its header; nothing tells one member from another."""
         context, timeframe = self._context, query.timeframe
         if is_member:
-            views = await of_one_version(context, lambda: live_views(timeframe, context))
-            opened = None
+            model = await read_one_version(context, lambda: load_board_model(timeframe, context))
+            public_facts = None
         else:
-            views, opened = sample_views(timeframe), await self._open()
-        return rendered(
+            model, public_facts = build_sample_model(timeframe), await self._load_public_facts()
+        return render_template(
             "board_main.html",
             ROOT,
             base_url=context.base_url,
-            opened=opened,
-            views=views,
-            meta=views.state.meta,
+            opened=public_facts,
+            views=model,
+            meta=model.state.meta,
             query=query,
-            heat=heat_map(views.tracked, views.state.assets, query),
-            addresses=[(each, query.address(each)) for each in TIMEFRAMES],
+            heat=build_heat_map(model.tracked, model.state.assets, query),
+            addresses=[(each, query.to_query_string(each)) for each in TIMEFRAMES],
             classes=CLASS_NAMES,
             directions=get_args(Reading),
-            least_agreeing=LEAST_AGREEING,
+            least_agreeing=MIN_AGREEING,
         )
 
-    async def _open(self) -> Open:
-        catalog = await _or_none(get_catalog(CatalogQuery(), self._context))
-        return Open(catalog, await _or_none(get_stats(NoArguments(), self._context)))
+    async def _load_public_facts(self) -> PublicFacts:
+        catalog = await _get_or_none(get_catalog(CatalogQuery(), self._context))
+        return PublicFacts(catalog, await _get_or_none(get_stats(NoArguments(), self._context)))
 
 
-async def _or_none(answer: Awaitable[AnswerT]) -> AnswerT | None:
+async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
     """Wait for an answer that is not there before the first compute."""
     try:
-        return await answer
+        return await result
     except ApiError:
         return None
 
 
-def board_routes(calls: Calls, viewer_of: ViewerOf) -> list[Route]:
+def build_board_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
     """Return the route of the board."""
-    return [page_route("/", calls, BoardPage(calls.context, viewer_of).respond)]
+    return [build_page_route("/", runner, BoardPage(runner.context, find_viewer).respond)]

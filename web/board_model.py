@@ -17,15 +17,15 @@ from schemas.state import StateQuery, StateResponse
 from schemas.vocabulary import IndicatorId, Instant, Side, Timeframe
 from serving.context import Context
 
-MOST_CHANGES = 20
-MOST_GROUPS = 8
-LEAST_AGREEING = 4
+MAX_CHANGES = 20
+MAX_GROUPS = 8
+MIN_AGREEING = 4
 
-ViewsT = TypeVar("ViewsT")
+ModelT = TypeVar("ModelT")
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
+class BoardModel:
     """One timeframe of everything latest; `names` are those of indicators.
 
     `flips` are of the `hours` up to `flips_until`.
@@ -41,41 +41,41 @@ class Views:
     agreeing: Mapping[Side, Sequence[ConfluenceResult]]
 
 
-async def of_one_version(context: Context, read: Callable[[], Awaitable[ViewsT]]) -> ViewsT:
+async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT]]) -> ModelT:
     """Return several answers of one version: read anew where a run was committed meanwhile.
 
     ApiError `unavailable` before the first compute.
     """
     while True:
-        board = await context.board()
-        views = await read()
-        if await context.board() is board:
-            return views
+        snapshot = await context.snapshot()
+        model = await read()
+        if await context.snapshot() is snapshot:
+            return model
 
 
-async def live_views(timeframe: Timeframe, context: Context) -> Views:
+async def load_board_model(timeframe: Timeframe, context: Context) -> BoardModel:
     """Return what is so now; ApiError `unavailable` before the first compute."""
     state = await get_state(StateQuery(timeframe=timeframe), context)
     catalog = await get_catalog(CatalogQuery(), context)
-    feed = SignalsQuery(tier="all", timeframe=timeframe, limit=MOST_CHANGES)
+    feed_query = SignalsQuery(tier="all", timeframe=timeframe, limit=MAX_CHANGES)
     flips = await get_flips(FlipsQuery(timeframe=timeframe), context)
-    return Views(
+    return BoardModel(
         tracked=catalog.assets.list,
         names={indicator.id: indicator.name for indicator in catalog.indicators},
         state=state,
-        changes=(await get_signals(feed, context)).signals,
-        flips=flips.groups[:MOST_GROUPS],
+        changes=(await get_signals(feed_query, context)).signals,
+        flips=flips.groups[:MAX_GROUPS],
         flips_until=flips.as_of,
         hours=flips.query.hours,
         agreeing={
-            "bullish": await _agreeing(timeframe, "bullish", context),
-            "bearish": await _agreeing(timeframe, "bearish", context),
+            "bullish": await _load_agreeing(timeframe, "bullish", context),
+            "bearish": await _load_agreeing(timeframe, "bearish", context),
         },
     )
 
 
-async def _agreeing(
+async def _load_agreeing(
     timeframe: Timeframe, side: Side, context: Context
 ) -> Sequence[ConfluenceResult]:
-    query = ConfluenceQuery(timeframe=timeframe, direction=side, min_agree=LEAST_AGREEING)
-    return (await get_confluence(query, context)).results[:MOST_GROUPS]
+    query = ConfluenceQuery(timeframe=timeframe, direction=side, min_agree=MIN_AGREEING)
+    return (await get_confluence(query, context)).results[:MAX_GROUPS]

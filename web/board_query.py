@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.requests import Request
 
-from rest_shim.query_string import raw_arguments
+from rest_shim.query_string import parse_query_string
 from schemas.query import Query
 from schemas.vocabulary import AssetClass, IndicatorId, Reading, Timeframe
-from serving.arguments import validated
+from serving.arguments import parse_arguments
 
 
 class AssetPageQuery(Query):
@@ -35,20 +35,20 @@ class BoardQuery(AssetPageQuery):
         """Whether the whole heat map is asked for."""
         return self == BoardQuery(timeframe=self.timeframe)
 
-    def address(self, timeframe: Timeframe) -> str:
+    def to_query_string(self, timeframe: Timeframe) -> str:
         """Return the query string of the same view of a timeframe."""
-        given = self.model_dump(exclude_none=True) | {"timeframe": timeframe}
-        return urlencode(given)
+        fields = self.model_dump(exclude_none=True) | {"timeframe": timeframe}
+        return urlencode(fields)
 
 
 QueryT = TypeVar("QueryT", bound=Query)
 
 
-def asked(request: Request, query: type[QueryT]) -> QueryT:
+def parse_page_query(request: Request, query: type[QueryT]) -> QueryT:
     """Return what a page's address asks for; ApiError `invalid_parameter` for a bad value.
 
     A form sends its empty fields too. Fields that nobody knows are not ours: links come with them.
     """
-    raw = raw_arguments(request.scope["query_string"], query, only_known=True)
-    given = {name: value.strip() for name, value in raw.items() if value.strip()}
-    return validated(query, given)
+    raw = parse_query_string(request.scope["query_string"], query, ignore_unknown=True)
+    values = {name: value.strip() for name, value in raw.items() if value.strip()}
+    return parse_arguments(query, values)

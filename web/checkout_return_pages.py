@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from web.pages import page
+from web.pages import render_page
 
 PAGES = {
     "/checkout/paid": (
@@ -20,11 +20,11 @@ PAGES = {
 }
 
 
-def return_page_routes() -> list[Route]:
+def build_return_page_routes() -> list[Route]:
     """Return the routes of both pages."""
-    return [Route(path, _shown, methods=["GET"]) for path in PAGES]
+    return [Route(path, _render_return_page, methods=["GET"]) for path in PAGES]
 
 
-async def _shown(request: Request) -> Response:
+async def _render_return_page(request: Request) -> Response:
     title, text = PAGES[request.url.path]
-    return page(request, "message.html", title=title, text=text)
+    return render_page(request, "message.html", title=title, text=text)

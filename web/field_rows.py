@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from serving.json_schema import Schema, output_schema
+from serving.json_schema import Schema, build_output_schema
 
 
 class FieldRow(NamedTuple):
@@ -26,73 +26,87 @@ class Shape(NamedTuple):
     rows: list[FieldRow]
 
 
-def shapes(result: type[BaseModel]) -> list[Shape]:
+def list_shapes(result: type[BaseModel]) -> list[Shape]:
     """Return the forms of an answer, with every field of each."""
-    schema = output_schema(result)
-    return [Shape(_text(form), list(field_rows(form))) for form in _branches(schema)]
+    schema = build_output_schema(result)
+    return [
+        Shape(_find_description(form), list(walk_field_rows(form)))
+        for form in _list_branches(schema)
+    ]
 
 
-def field_rows(schema: Schema, above: str = "") -> Iterator[FieldRow]:
+def walk_field_rows(schema: Schema, prefix: str = "") -> Iterator[FieldRow]:
     """Yield a row for every field of an object, however deep."""
     for name, part in schema.get("properties", {}).items():
-        path = above + name
+        path = prefix + name
         is_required = name in schema.get("required", ())
         default = "" if part.get("default") is None else str(part["default"])
-        yield FieldRow(path, _type(part), _accepted(part), default, is_required, _text(part))
-        yield from _below(part, path)
+        yield FieldRow(
+            path,
+            _format_type(part),
+            _format_accepted(part),
+            default,
+            is_required,
+            _find_description(part),
+        )
+        yield from _walk_nested_rows(part, path)
 
 
-def _below(part: Schema, path: str) -> Iterator[FieldRow]:
-    for branch in _branches(part):
-        yield from field_rows(branch, f"{path}.")
+def _walk_nested_rows(part: Schema, path: str) -> Iterator[FieldRow]:
+    for branch in _list_branches(part):
+        yield from walk_field_rows(branch, f"{path}.")
         for key, step in (("items", "[]"), ("additionalProperties", ".*")):
             if isinstance(branch.get(key), dict):
-                yield from _below(branch[key], path + step)
+                yield from _walk_nested_rows(branch[key], path + step)
 
 
-def _branches(part: Schema) -> list[Schema]:
+def _list_branches(part: Schema) -> list[Schema]:
     """Return what a value may be: the part itself where there is no choice."""
-    chosen: list[Schema] = part.get("anyOf") or part.get("oneOf") or [part]
-    return chosen
+    branches: list[Schema] = part.get("anyOf") or part.get("oneOf") or [part]
+    return branches
 
 
-def _text(part: Schema) -> str:
+def _find_description(part: Schema) -> str:
     """Return what is said of a part, else of the object that it, or each item of it, is."""
-    objects = [each for branch in _branches(part) for each in (branch, branch.get("items", {}))]
-    said = [one["description"] for one in (part, *objects) if "description" in one]
-    return " ".join(said[0].split()) if said else ""
+    objects = [
+        each for branch in _list_branches(part) for each in (branch, branch.get("items", {}))
+    ]
+    descriptions = [one["description"] for one in (part, *objects) if "description" in one]
+    return " ".join(descriptions[0].split()) if descriptions else ""
 
 
-def _type(part: Schema) -> str:
-    return " or ".join(dict.fromkeys(_type_of(branch) for branch in _branches(part)))
+def _format_type(part: Schema) -> str:
+    return " or ".join(
+        dict.fromkeys(_format_branch_type(branch) for branch in _list_branches(part))
+    )
 
 
-def _type_of(branch: Schema) -> str:
+def _format_branch_type(branch: Schema) -> str:
     if branch.get("type") == "array":
-        return f"list of {_type(branch['items'])}s"
+        return f"list of {_format_type(branch['items'])}s"
     return str(branch.get("type", "any value"))
 
 
-def _accepted(part: Schema) -> str:
+def _format_accepted(part: Schema) -> str:
     """Return the values that are accepted, or occur, where the type leaves too many."""
-    told = (_bounds(branch) for branch in _branches(part))
-    return "; ".join(dict.fromkeys(filter(None, told)))
+    bounds = (_format_bounds(branch) for branch in _list_branches(part))
+    return "; ".join(dict.fromkeys(filter(None, bounds)))
 
 
-def _bounds(branch: Schema) -> str:
+def _format_bounds(branch: Schema) -> str:
     if isinstance(branch.get("items"), dict):
-        return _accepted(branch["items"])
+        return _format_accepted(branch["items"])
     if isinstance(branch.get("additionalProperties"), dict):
         sides = (branch.get("propertyNames", {}), branch["additionalProperties"])
-        return " to ".join(filter(None, map(_accepted, sides)))
+        return " to ".join(filter(None, map(_format_accepted, sides)))
     if "enum" in branch or "const" in branch:
         return ", ".join(map(str, branch.get("enum") or [branch["const"]]))
     if "format" in branch:
         return str(branch["format"])
-    return _span(branch)
+    return _format_range(branch)
 
 
-def _span(branch: Schema) -> str:
+def _format_range(branch: Schema) -> str:
     if "maxLength" in branch:
         return f"at most {branch['maxLength']} characters"
     low, high = branch.get("minimum"), branch.get("maximum")

@@ -30,7 +30,7 @@ class HeatMap(NamedTuple):
     total: int
 
 
-def heat_map(
+def build_heat_map(
     tracked: Sequence[CatalogAsset], states: Sequence[AssetState], query: BoardQuery
 ) -> HeatMap:
     """Return the heat map of a query: every tracked asset, and the removed that have readings."""
@@ -39,14 +39,14 @@ def heat_map(
     columns = INDICATOR_IDS if query.indicator is None else (query.indicator,)
     groups: dict[AssetClass, list[Row]] = {kind: [] for kind in CLASS_NAMES}
     for ticker, asset in sorted(assets.items()):
-        row = _row(asset, by_ticker.get(ticker), columns, query.timeframe)
-        if _is_asked(asset, row, query):
+        row = _build_row(asset, by_ticker.get(ticker), columns, query.timeframe)
+        if _is_match(asset, row, query):
             groups[asset.asset_class].append(row)
-    held = {kind: rows for kind, rows in groups.items() if rows}
-    return HeatMap(columns, held, sum(map(len, held.values())), len(assets))
+    shown_groups = {kind: rows for kind, rows in groups.items() if rows}
+    return HeatMap(columns, shown_groups, sum(map(len, shown_groups.values())), len(assets))
 
 
-def _row(
+def _build_row(
     asset: Asset, state: AssetState | None, columns: Iterable[IndicatorId], timeframe: Timeframe
 ) -> Row:
     signals = {} if state is None else state.signals
@@ -54,7 +54,7 @@ def _row(
     return Row(asset.ticker, asset.name, readings)
 
 
-def _is_asked(asset: Asset, row: Row, query: BoardQuery) -> bool:
+def _is_match(asset: Asset, row: Row, query: BoardQuery) -> bool:
     return (
         query.asset_class in (None, asset.asset_class)
         and (query.direction is None or query.direction in row.readings)

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 # The marks around generated parts, which would be shown where no HTML is taken.
-MARKS = re.compile(r"^<!--.*-->\n", re.MULTILINE)
+MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,63 +36,66 @@ class Article:
     html: Markup
 
 
-def article(text: str, pages: Collection[str]) -> Article:
+def parse_article(text: str, pages: Collection[str]) -> Article:
     """Return a text that begins with its title, linking to the pages named."""
-    tokens = _parser().parse(MARKS.sub("", text))
-    title, *headings = _anchored(tokens)
-    _link(tokens, pages)
-    _align(tokens)
-    about = next(_plain(tokens[at + 1]) for at in _opened(tokens, "paragraph_open"))
+    tokens = _create_parser().parse(MARKS_PATTERN.sub("", text))
+    title, *headings = _add_anchors(tokens)
+    _resolve_links(tokens, pages)
+    _align_cells(tokens)
+    about = next(_extract_text(tokens[at + 1]) for at in _find_tokens(tokens, "paragraph_open"))
     return Article(
-        title.text, about.split(". ")[0].rstrip(".:") + ".", tuple(headings), _rendered(tokens[3:])
+        title.text,
+        about.split(". ")[0].rstrip(".:") + ".",
+        tuple(headings),
+        _render_tokens(tokens[3:]),
     )
 
 
-def inline(text: str) -> Markup:
+def render_inline(text: str) -> Markup:
     """Return a line of Markdown without a paragraph around it."""
-    return Markup(_parser().renderInline(text))
+    return Markup(_create_parser().renderInline(text))
 
 
-def fences(text: str) -> list[str]:
+def list_code_blocks(text: str) -> list[str]:
     """Return the contents of the code blocks."""
-    return [token.content for token in _parser().parse(text) if token.type == "fence"]
+    return [token.content for token in _create_parser().parse(text) if token.type == "fence"]
 
 
-def slug(text: str) -> str:
+def build_anchor(text: str) -> str:
     """Return the anchor of a heading, as code hosts make it."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
-def _anchored(tokens: Sequence[Token]) -> Iterator[Heading]:
+def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
     """Give every heading an anchor of its own."""
     seen: dict[str, int] = {}
-    for at in _opened(tokens, "heading_open"):
-        text = _plain(tokens[at + 1])
-        anchor = slug(text)
+    for at in _find_tokens(tokens, "heading_open"):
+        text = _extract_text(tokens[at + 1])
+        anchor = build_anchor(text)
         seen[anchor] = seen.get(anchor, -1) + 1
         id_ = f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
         tokens[at].attrSet("id", id_)
         yield Heading(int(tokens[at].tag[1:]), id_, text)
 
 
-def _link(tokens: Sequence[Token], pages: Collection[str]) -> None:
+def _resolve_links(tokens: Sequence[Token], pages: Collection[str]) -> None:
     """Point links between files to pages; leave no link to what is no page."""
     for token in tokens:
-        token.children = list(_linked(token.children or (), pages)) or None
+        token.children = list(_resolve_child_links(token.children or (), pages)) or None
 
 
-def _linked(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
+def _resolve_child_links(children: Sequence[Token], pages: Collection[str]) -> Iterator[Token]:
     is_kept = True
     for child in children:
         if child.type == "link_open":
-            target = _target(str(child.attrGet("href")), pages)
+            target = _resolve_target(str(child.attrGet("href")), pages)
             is_kept = target is not None
             child.attrSet("href", target or "")
         if is_kept or child.type not in ("link_open", "link_close"):
             yield child
 
 
-def _align(tokens: Sequence[Token]) -> None:
+def _align_cells(tokens: Sequence[Token]) -> None:
     """Say by a class how a cell is aligned: no page may carry styles of its own."""
     for token in tokens:
         style = str(token.attrs.pop("style", ""))
@@ -100,7 +103,7 @@ def _align(tokens: Sequence[Token]) -> None:
             token.attrSet("class", style.removeprefix("text-align:"))
 
 
-def _target(href: str, pages: Collection[str]) -> str | None:
+def _resolve_target(href: str, pages: Collection[str]) -> str | None:
     """Return where a link of a file leads from its page, None for what is not served."""
     if href.startswith(("https://", "#")):
         return href
@@ -108,38 +111,38 @@ def _target(href: str, pages: Collection[str]) -> str | None:
     return name + rest if dot and name in pages else None
 
 
-def _opened(tokens: Sequence[Token], kind: str) -> Iterator[int]:
+def _find_tokens(tokens: Sequence[Token], kind: str) -> Iterator[int]:
     return (at for at, token in enumerate(tokens) if token.type == kind)
 
 
-def _plain(token: Token) -> str:
+def _extract_text(token: Token) -> str:
     """Return the text of an inline token without its markup."""
     kinds = {"softbreak": " "}
     return "".join(kinds.get(child.type, child.content) for child in token.children or ())
 
 
-def _rendered(tokens: Sequence[Token]) -> Markup:
-    parser = _parser()
+def _render_tokens(tokens: Sequence[Token]) -> Markup:
+    parser = _create_parser()
     return Markup(parser.renderer.render(tokens, parser.options, {}))
 
 
-def _table_open(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+def _render_table_open(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
     """A wide table scrolls by itself, also by the keyboard."""
     return '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
 
 
-def _table_close(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+def _render_table_close(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
     return "</table></div>\n"
 
 
-def _fence(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
+def _render_fence(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
     return f'<pre tabindex="0" data-copy><code>{escape(tokens[at].content)}</code></pre>\n'
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.add_render_rule("table_open", _table_open)
-    parser.add_render_rule("table_close", _table_close)
-    parser.add_render_rule("fence", _fence)
+    parser.add_render_rule("table_open", _render_table_open)
+    parser.add_render_rule("table_close", _render_table_close)
+    parser.add_render_rule("fence", _render_fence)
     return parser

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from web.markdown import Article, article, fences
+from web.markdown import Article, list_code_blocks, parse_article
 
 
 class Example(NamedTuple):
@@ -20,24 +20,27 @@ class Example(NamedTuple):
 
 
 @cache
-def articles(others: tuple[str, ...]) -> dict[str, Article]:
+def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
     """Return every text as an article, by name; they may link to each other and to `others`."""
-    names = [name.removesuffix(".md") for name in _file_names() if name.endswith(".md")]
-    return {name: article(_text(name), [*others, *names]) for name in names}
+    names = [name.removesuffix(".md") for name in _list_file_names() if name.endswith(".md")]
+    return {name: parse_article(_read_text(name), [*other_pages, *names]) for name in names}
 
 
 @cache
-def examples() -> dict[str, Example]:
+def load_examples() -> dict[str, Example]:
     """Return the example of each tool; docs/examples.md holds calls and answers by turns."""
-    blocks = fences(_text("examples"))
+    blocks = list_code_blocks(_read_text("examples"))
     calls = map(json.loads, blocks[::2])
-    told = zip(calls, blocks[::2], blocks[1::2], strict=True)
-    return {call["name"]: Example(call["arguments"], asked, got) for call, asked, got in told}
+    pairs = zip(calls, blocks[::2], blocks[1::2], strict=True)
+    return {
+        call["name"]: Example(call["arguments"], call_text, answer_text)
+        for call, call_text, answer_text in pairs
+    }
 
 
-def _file_names() -> list[str]:
+def _list_file_names() -> list[str]:
     return [file.name for file in files("web").joinpath("texts").iterdir()]
 
 
-def _text(name: str) -> str:
+def _read_text(name: str) -> str:
     return files("web").joinpath("texts", f"{name}.md").read_text(encoding="utf-8")

@@ -7,20 +7,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.sandbox import SandboxBilling, SessionStatus
-from rest_shim.routes import guarded
-from schemas.errors import ApiError, invalid_parameter
+from rest_shim.routes import guard_route
+from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import Billing
-from serving.tool_runner import Calls
+from serving.tool_runner import ToolRunner
 from store.access_rows import SandboxSession
-from web.forms import form_fields
-from web.pages import page
+from web.forms import read_form
+from web.pages import render_page
 
-PATH = "/sandbox/checkout/{session_id}"
-MODE = "Sandbox"
-ANEW = "To buy a key after all, your agent begins anew with POST /api/v1/access/checkout."
+PAY_PATH = "/sandbox/checkout/{session_id}"
+SANDBOX_BADGE = "Sandbox"
+START_OVER = "To buy a key after all, your agent begins anew with POST /api/v1/access/checkout."
 ACTIONS: dict[str, Literal["paid", "cancelled"]] = {"pay": "paid", "cancel": "cancelled"}
 PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
-SHOWN: dict[SessionStatus, tuple[str, str]] = {
+STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
     "open": (
         "Pay for the premium plan",
         "This is a sandbox: no money moves and no card is asked for. Paying here gives your agent "
@@ -31,48 +31,48 @@ SHOWN: dict[SessionStatus, tuple[str, str]] = {
         "No money moved. Your agent can claim its key now, with POST /api/v1/access/claim and its "
         "claim_token. You can close this page.",
     ),
-    "cancelled": ("This checkout was cancelled", f"Nothing was paid. {ANEW}"),
-    "expired": ("This checkout has expired", f"Nothing was paid. {ANEW}"),
+    "cancelled": ("This checkout was cancelled", f"Nothing was paid. {START_OVER}"),
+    "expired": ("This checkout has expired", f"Nothing was paid. {START_OVER}"),
 }
 
 
-def pay_page_routes(billing: SandboxBilling, calls: Calls) -> list[Route]:
+def build_pay_page_routes(billing: SandboxBilling, runner: ToolRunner) -> list[Route]:
     """Return the routes of the page at every checkout_url of the sandbox."""
 
     async def respond(request: Request) -> Response:
-        session = await billing.session(request.path_params["session_id"])
+        session = await billing.find_session(request.path_params["session_id"])
         if session is None:
-            raise ApiError("invalid_parameter", f"No such checkout is known. {ANEW}", 404)
+            raise ApiError("invalid_parameter", f"No such checkout is known. {START_OVER}", 404)
         if request.method != "POST":
-            return _shown(request, session, billing.status(session))
-        wanted = _wanted(await form_fields(request))
-        status = await billing.settle(session, wanted)
-        return _shown(request, session, status, 200 if status == wanted else 409)
+            return _render_checkout(request, session, billing.get_status(session))
+        requested = _parse_action(await read_form(request))
+        status = await billing.settle(session, requested)
+        return _render_checkout(request, session, status, 200 if status == requested else 409)
 
-    return [Route(PATH, guarded(PATH, calls, respond), methods=["GET", "POST"])]
+    return [Route(PAY_PATH, guard_route(PAY_PATH, runner, respond), methods=["GET", "POST"])]
 
 
-def _wanted(form: dict[str, str]) -> Literal["paid", "cancelled"]:
+def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
     """Return what a form asks for; ApiError 400 where that is not one of the two actions."""
     if form.get("action") not in ACTIONS:
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
             "form-encoded: action=pay."
         )
     return ACTIONS[form["action"]]
 
 
-def _shown(
+def _render_checkout(
     request: Request, session: SandboxSession, status: SessionStatus, http_status: int = 200
 ) -> Response:
     """Return the page of a checkout as it is, or (409) as it stays whatever was asked."""
-    title, text = SHOWN[status]
-    return page(
+    title, text = STATUS_TEXTS[status]
+    return render_page(
         request,
         "checkout.html",
         status=http_status,
         title=title,
-        badge=MODE,
+        badge=SANDBOX_BADGE,
         text=text if http_status == 200 else f"It can no longer be changed. {text}",
         state=status,
         plan=f"Premium, billed {session.billing}",

@@ -7,49 +7,59 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rest_shim.endpoints import A_MINUTE, NOT_AT_ALL
-from serving.tool_runner import Calls
-from web.pages import page_of, page_route, rendered, root_of
-from web.reference_pages import Facts, page_links, page_values
+from rest_shim.endpoints import CACHE_NO_STORE, CACHE_ONE_MINUTE
+from serving.tool_runner import ToolRunner
+from web.pages import build_page_route, get_relative_root, make_page_response, render_template
+from web.reference_pages import ReferenceFacts, build_page_values, list_page_links
 
-INDEX = "Documentation"
-ABOUT = "How to connect an agent, buy a key, and use the tools; how readings come about."
+INDEX_TITLE = "Documentation"
+INDEX_SUMMARY = "How to connect an agent, buy a key, and use the tools; how readings come about."
 
 
-def reference_routes(calls: Calls) -> list[Route]:
+def build_reference_routes(runner: ToolRunner) -> list[Route]:
     """Return the routes of the index and of every page."""
 
-    async def index(request: Request) -> Response:
-        return _index(request, INDEX, ABOUT)
+    async def show_index(request: Request) -> Response:
+        return _render_index(request, INDEX_TITLE, INDEX_SUMMARY)
 
-    async def one(request: Request) -> Response:
+    async def show_page(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in (link.name for link in page_links()):
-            return _index(request, "Not found", "There is no such page. These there are:", 404)
-        return page_of(_made(name, root_of(request), await _facts(calls)), cache=A_MINUTE)
+        if name not in (link.name for link in list_page_links()):
+            return _render_index(
+                request, "Not found", "There is no such page. These there are:", 404
+            )
+        return make_page_response(
+            _render_reference_page(name, get_relative_root(request), await _collect_facts(runner)),
+            cache_control=CACHE_ONE_MINUTE,
+        )
 
-    return [page_route("/docs", calls, index), page_route("/docs/{name:path}", calls, one)]
+    return [
+        build_page_route("/docs", runner, show_index),
+        build_page_route("/docs/{name:path}", runner, show_page),
+    ]
 
 
-def _index(request: Request, title: str, about: str, status: int = 200) -> Response:
+def _render_index(request: Request, title: str, about: str, status: int = 200) -> Response:
     is_found = status == 200
-    values = {"title": title, "about": about, "is_public": is_found, **_frame()}
-    text = rendered("docs_index.html", root_of(request), **values)
-    return page_of(text, status, A_MINUTE if is_found else NOT_AT_ALL)
+    values = {"title": title, "about": about, "is_public": is_found, **_build_frame_values()}
+    text = render_template("docs_index.html", get_relative_root(request), **values)
+    return make_page_response(text, status, CACHE_ONE_MINUTE if is_found else CACHE_NO_STORE)
 
 
 @lru_cache(maxsize=64)
-def _made(name: str, root: str, facts: Facts) -> str:
+def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
     """Return a page's text, the same until another coverage is published."""
-    template, values = page_values(name, facts)
-    return rendered(template, root, name=name, is_public=True, **_frame(), **values)
+    template, values = build_page_values(name, facts)
+    return render_template(
+        template, root, name=name, is_public=True, **_build_frame_values(), **values
+    )
 
 
-def _frame() -> dict[str, Any]:
-    return {"here": "docs", "is_wide": True, "links": page_links()}
+def _build_frame_values() -> dict[str, Any]:
+    return {"here": "docs", "is_wide": True, "links": list_page_links()}
 
 
-async def _facts(calls: Calls) -> Facts:
-    context = calls.context
-    coverage = await context.boards.coverage()
-    return Facts(context.base_url, coverage, context.mode, context.daily_limit)
+async def _collect_facts(runner: ToolRunner) -> ReferenceFacts:
+    context = runner.context
+    coverage = await context.snapshots.coverage()
+    return ReferenceFacts(context.base_url, coverage, context.mode, context.daily_limit)

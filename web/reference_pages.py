@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from access.plan import PRICE_USD
+from access.plan import PRICES_USD
 from mcp_server.client_registration import CLIENTS, KEY_VARIABLE
 from mcp_server.tools.registry import TOOLS
-from rest_shim.endpoints import CHECKOUT, CLAIM, ENDPOINTS, Endpoint
-from rest_shim.manifest import PURCHASES
-from rest_shim.openapi import openapi
+from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT, ENDPOINTS, Endpoint
+from rest_shim.manifest import PURCHASE_NOTES
+from rest_shim.openapi import build_openapi
 from schemas.coverage import Coverage
 from schemas.errors import ErrorBody
-from schemas.purchase import CLAIM_EVERY_S, CLAIM_FOR_S
+from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S
 from schemas.vocabulary import Mode
-from serving.json_schema import input_schema
+from serving.json_schema import build_input_schema
 from serving.tool_runner import AnyTool
-from web.field_rows import FieldRow, Shape, field_rows, shapes
-from web.markdown import Article, Heading, inline
-from web.markdown_files import Example, articles, examples
+from web.field_rows import FieldRow, Shape, list_shapes, walk_field_rows
+from web.markdown import Article, Heading, render_inline
+from web.markdown_files import Example, load_articles, load_examples
 
-EMAIL = "agent@example.com"
+EXAMPLE_EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.
-ORDER = (
+PAGE_ORDER = (
     *("connect", "buy", "tools", "rest", "agents", "examples"),
     *("indicators", "universe", "decisions", "legal"),
 )
@@ -33,7 +33,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReferenceFacts:
     """What the pages tell of this deployment."""
 
     base_url: str
@@ -42,12 +42,12 @@ class Facts:
     daily_limit: int
 
 
-class Made(NamedTuple):
+class GeneratedPage(NamedTuple):
     """A page that is made; its template has its name."""
 
     title: str
     about: str
-    values: Callable[[Facts], Values]
+    build_values: Callable[[ReferenceFacts], Values]
 
 
 class PageLink(NamedTuple):
@@ -58,7 +58,7 @@ class PageLink(NamedTuple):
     about: str
 
 
-class ToolPart(NamedTuple):
+class ToolSection(NamedTuple):
     """What a page tells of a tool."""
 
     tool: AnyTool
@@ -69,7 +69,7 @@ class ToolPart(NamedTuple):
     example: Example
 
 
-class EndpointPart(NamedTuple):
+class EndpointSection(NamedTuple):
     """What a page tells of an endpoint; the answer of a tool is told with the tool."""
 
     endpoint: Endpoint
@@ -79,76 +79,89 @@ class EndpointPart(NamedTuple):
     call: str
 
 
-def page_links() -> list[PageLink]:
+def list_page_links() -> list[PageLink]:
     """Return every page, those first that are needed first."""
-    pages: dict[str, Made | Article] = {**articles(tuple(MADE)), **MADE}
-    names = [*ORDER, *sorted(pages.keys() - set(ORDER))]
+    pages: dict[str, GeneratedPage | Article] = {
+        **load_articles(tuple(GENERATED_PAGES)),
+        **GENERATED_PAGES,
+    }
+    names = [*PAGE_ORDER, *sorted(pages.keys() - set(PAGE_ORDER))]
     return [PageLink(name, pages[name].title, pages[name].about) for name in names]
 
 
-def page_values(name: str, facts: Facts) -> tuple[str, Values]:
+def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
     """Return template and values of a page; KeyError where there is none of that name."""
-    if name in MADE:
-        made = MADE[name]
-        values = {"title": made.title, "about": made.about, **made.values(facts)}
+    if name in GENERATED_PAGES:
+        generated = GENERATED_PAGES[name]
+        values = {
+            "title": generated.title,
+            "about": generated.about,
+            **generated.build_values(facts),
+        }
         return f"docs_{name}.html", values
-    article = articles(tuple(MADE))[name]
+    article = load_articles(tuple(GENERATED_PAGES))[name]
     template = "docs_indicators.html" if name == "indicators" else "docs_text.html"
-    return template, {**_told(article), "coverage": facts.coverage}
+    return template, {**_build_article_values(article), "coverage": facts.coverage}
 
 
-def _told(article: Article) -> Values:
+def _build_article_values(article: Article) -> Values:
     about, headings, html = article.about, article.headings, article.html
     return {"title": article.title, "about": about, "headings": headings, "html": html}
 
 
-def _tools(facts: Facts) -> Values:
+def _build_tools_values(facts: ReferenceFacts) -> Values:
     endpoints = {endpoint.operation_id: endpoint for endpoint in ENDPOINTS}
-    parts = [_tool_part(tool, endpoints[tool.name], facts.coverage) for tool in TOOLS]
-    return {"parts": parts, "headings": [_heading(tool.name, tool.name) for tool in TOOLS]}
+    parts = [_build_tool_section(tool, endpoints[tool.name], facts.coverage) for tool in TOOLS]
+    return {"parts": parts, "headings": [_make_heading(tool.name, tool.name) for tool in TOOLS]}
 
 
-def _tool_part(tool: AnyTool, endpoint: Endpoint, coverage: Coverage | None) -> ToolPart:
+def _build_tool_section(
+    tool: AnyTool, endpoint: Endpoint, coverage: Coverage | None
+) -> ToolSection:
     hints = tool.annotations.model_dump(by_alias=True, exclude_none=True)
-    return ToolPart(
+    return ToolSection(
         tool,
         endpoint,
         {**hints, **tool.meta},
-        list(field_rows(input_schema(tool.query, coverage))),
-        shapes(tool.result),
-        examples()[tool.name],
+        list(walk_field_rows(build_input_schema(tool.query, coverage))),
+        list_shapes(tool.result),
+        load_examples()[tool.name],
     )
 
 
-def _rest(facts: Facts) -> Values:
-    paths = openapi(facts.base_url, facts.coverage)["paths"]
+def _build_rest_values(facts: ReferenceFacts) -> Values:
+    paths = build_openapi(facts.base_url, facts.coverage)["paths"]
     return {
-        "parts": [_endpoint_part(one, paths[one.path], facts.base_url) for one in ENDPOINTS],
-        "error": shapes(ErrorBody)[0],
+        "parts": [
+            _build_endpoint_section(one, paths[one.path], facts.base_url) for one in ENDPOINTS
+        ],
+        "error": list_shapes(ErrorBody)[0],
         "daily_limit": facts.daily_limit,
         "headings": [
-            *(_heading(one.operation_id, f"{one.method} {one.path}") for one in ENDPOINTS),
-            _heading("errors", "Errors"),
+            *(_make_heading(one.operation_id, f"{one.method} {one.path}") for one in ENDPOINTS),
+            _make_heading("errors", "Errors"),
         ],
     }
 
 
-def _endpoint_part(endpoint: Endpoint, item: dict[str, Any], base_url: str) -> EndpointPart:
-    given = item[endpoint.method.lower()].get("parameters", [])
-    schema = {"properties": {one["name"]: {**one, **one["schema"]} for one in given}}
+def _build_endpoint_section(
+    endpoint: Endpoint, item: dict[str, Any], base_url: str
+) -> EndpointSection:
+    parameters = item[endpoint.method.lower()].get("parameters", [])
+    schema = {"properties": {one["name"]: {**one, **one["schema"]} for one in parameters}}
     models = [one.model for one in endpoint.successes if one.model and not endpoint.tool]
-    return EndpointPart(
+    return EndpointSection(
         endpoint,
-        list(field_rows(schema)),
-        list(field_rows(endpoint.body.model_json_schema())) if endpoint.body else [],
-        [shape for model in dict.fromkeys(models) for shape in shapes(model)],
-        _curl(endpoint, base_url) if endpoint.method == "GET" else "",
+        list(walk_field_rows(schema)),
+        list(walk_field_rows(endpoint.body.model_json_schema())) if endpoint.body else [],
+        [shape for model in dict.fromkeys(models) for shape in list_shapes(model)],
+        _format_curl(endpoint, base_url) if endpoint.method == "GET" else "",
     )
 
 
-def _curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
+def _format_curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
     """Return the command line that calls an endpoint, a tool's as its example does."""
-    arguments = examples()[endpoint.tool.name].arguments if endpoint.tool else {}
+    arguments = load_examples()[endpoint.tool.name].arguments if endpoint.tool else {}
     query = f"?{urlencode(arguments)}" if arguments else ""
     parts = [f"curl {shlex.quote(f'{base_url}{endpoint.path}{query}')}"]
     if endpoint.auth == "api_key":
@@ -158,54 +171,60 @@ def _curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
     return " \\\n  ".join(parts)
 
 
-def _connect(facts: Facts) -> Values:
-    headings = [_heading(one.name, one.title.replace("`", "")) for one in CLIENTS]
-    told = [(inline(one.told), one.lines(facts.base_url)) for one in CLIENTS]
+def _build_connect_values(facts: ReferenceFacts) -> Values:
+    headings = [_make_heading(one.name, one.title.replace("`", "")) for one in CLIENTS]
+    instructions = [
+        (render_inline(one.instructions), one.render_lines(facts.base_url)) for one in CLIENTS
+    ]
     return {
-        "parts": [(heading, *each) for heading, each in zip(headings, told, strict=True)],
+        "parts": [(heading, *each) for heading, each in zip(headings, instructions, strict=True)],
         "key_variable": KEY_VARIABLE,
         "base_url": facts.base_url,
         "headings": headings,
     }
 
 
-def _buy(facts: Facts) -> Values:
-    billing = next(iter(PRICE_USD))
-    checkout = json.dumps({"contact_email": EMAIL, "billing": billing})
+def _build_buy_values(facts: ReferenceFacts) -> Values:
+    billing = next(iter(PRICES_USD))
+    checkout = json.dumps({"contact_email": EXAMPLE_EMAIL, "billing": billing})
     return {
-        "prices": PRICE_USD,
+        "prices": PRICES_USD,
         "daily_limit": facts.daily_limit,
         "mode": facts.mode,
-        "note": inline(PURCHASES[facts.mode]),
-        "every_s": CLAIM_EVERY_S,
-        "for_s": CLAIM_FOR_S,
-        "checkout": _curl(CHECKOUT, facts.base_url, checkout),
-        "claim": _curl(CLAIM, facts.base_url, '{"claim_token": "ct_..."}'),
-        "headings": [_heading("steps", "Three steps"), _heading("members", "For members")]
+        "note": render_inline(PURCHASE_NOTES[facts.mode]),
+        "every_s": CLAIM_POLL_INTERVAL_S,
+        "for_s": CLAIM_POLL_DURATION_S,
+        "checkout": _format_curl(CREATE_CHECKOUT, facts.base_url, checkout),
+        "claim": _format_curl(CLAIM_KEY, facts.base_url, '{"claim_token": "ct_..."}'),
+        "headings": [_make_heading("steps", "Three steps"), _make_heading("members", "For members")]
         if facts.mode
         else [],
     }
 
 
-def _heading(id_: str, text: str) -> Heading:
+def _make_heading(id_: str, text: str) -> Heading:
     return Heading(2, id_, text)
 
 
-MADE = {
-    "connect": Made(
+GENERATED_PAGES = {
+    "connect": GeneratedPage(
         "Connect an agent",
         "What registers this service with each client and framework, ready to copy.",
-        _connect,
+        _build_connect_values,
     ),
-    "buy": Made("Buy access", "What a key costs, and the calls by which an agent buys it.", _buy),
-    "tools": Made(
+    "buy": GeneratedPage(
+        "Buy access",
+        "What a key costs, and the calls by which an agent buys it.",
+        _build_buy_values,
+    ),
+    "tools": GeneratedPage(
         "MCP tools",
         "Every tool: when to use it, its arguments, the fields of its answer, an example.",
-        _tools,
+        _build_tools_values,
     ),
-    "rest": Made(
+    "rest": GeneratedPage(
         "REST endpoints",
         "Every endpoint: parameters, bodies, answers, statuses, and whether it needs a key.",
-        _rest,
+        _build_rest_values,
     ),
 }

@@ -2,18 +2,18 @@
 
 from functools import cache
 
-from mcp_server.tools.get_flips import HOURS
+from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.state_matrix import LETTERS
-from rest_shim.sample import sample
+from rest_shim.sample import build_sample
 from schemas.catalog import CatalogAsset
 from schemas.confluence import ConfluenceResult
 from schemas.flips import Flip, FlipGroup
 from schemas.signals import Signal
 from schemas.state import AssetState, StateCounts, StateMeta, StateResponse
 from schemas.vocabulary import INDICATOR_IDS, AssetClass, Reading, Side, Timeframe
-from web.board_model import LEAST_AGREEING, Views
+from web.board_model import MIN_AGREEING, BoardModel
 
-NAMES = dict(
+INDICATOR_NAMES = dict(
     zip(
         INDICATOR_IDS,
         ("Trend Oracle", "Bayesian Trend", "Reversals", "Ceres", "Enzo", "LLNR", "PerpKit"),
@@ -36,17 +36,17 @@ _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
 
 
 @cache
-def sample_views(timeframe: Timeframe) -> Views:
+def build_sample_model(timeframe: Timeframe) -> BoardModel:
     """Return the sample, whose readings are the same on every timeframe."""
-    feed = sample()
+    feed = build_sample()
     meta = feed.meta.model_dump(include=set(StateMeta.model_fields), by_alias=True)
-    states = [_state(*row, timeframe) for row in _ROWS]
-    return Views(
+    states = [_build_state(*row, timeframe) for row in _ROWS]
+    return BoardModel(
         tracked=[
             CatalogAsset(ticker=state.ticker, name=state.name, asset_class=state.asset_class)
             for state in states
         ],
-        names=NAMES,
+        names=INDICATOR_NAMES,
         state=StateResponse(
             as_of=feed.meta.as_of,
             assets=states,
@@ -54,17 +54,17 @@ def sample_views(timeframe: Timeframe) -> Views:
             meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
         ),
         changes=feed.signals,
-        flips=[_flipped(row) for row in feed.signals if row.tier == "universe"],
+        flips=[_build_flip_group(row) for row in feed.signals if row.tier == "universe"],
         flips_until=feed.meta.as_of,
-        hours=HOURS[timeframe].default,
+        hours=WINDOW_HOURS[timeframe].default,
         agreeing={
-            "bullish": _agreeing(states, "bullish", timeframe),
-            "bearish": _agreeing(states, "bearish", timeframe),
+            "bullish": _rank_agreeing(states, "bullish", timeframe),
+            "bearish": _rank_agreeing(states, "bearish", timeframe),
         },
     )
 
 
-def _state(
+def _build_state(
     ticker: str, name: str, asset_class: AssetClass, letters: str, timeframe: Timeframe
 ) -> AssetState:
     return AssetState(
@@ -78,7 +78,7 @@ def _state(
     )
 
 
-def _flipped(row: Signal) -> FlipGroup:
+def _build_flip_group(row: Signal) -> FlipGroup:
     """Return one change of the sample as the only one of its asset."""
     assert row.transition is not None
     bullish, bearish = int(row.direction == "bullish"), int(row.direction == "bearish")
@@ -104,13 +104,15 @@ def _flipped(row: Signal) -> FlipGroup:
     )
 
 
-def _agreeing(states: list[AssetState], side: Side, timeframe: Timeframe) -> list[ConfluenceResult]:
-    polled = [_polled(state, side, timeframe) for state in states]
-    enough = [result for result in polled if result.agree >= LEAST_AGREEING]
+def _rank_agreeing(
+    states: list[AssetState], side: Side, timeframe: Timeframe
+) -> list[ConfluenceResult]:
+    polled = [_count_votes(state, side, timeframe) for state in states]
+    enough = [result for result in polled if result.agree >= MIN_AGREEING]
     return sorted(enough, key=lambda result: -result.agree)
 
 
-def _polled(state: AssetState, side: Side, timeframe: Timeframe) -> ConfluenceResult:
+def _count_votes(state: AssetState, side: Side, timeframe: Timeframe) -> ConfluenceResult:
     votes = {key: readings[timeframe] for key, readings in state.signals.items()}
     agree = list(votes.values()).count(side)
     return ConfluenceResult(

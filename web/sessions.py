@@ -15,8 +15,8 @@ from access.member_keys import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
 from rest_shim.routes import Responder
 from schemas.errors import ApiError
-from web.forms import form_fields
-from web.pages import see_other
+from web.forms import read_form
+from web.pages import redirect_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Viewer:
     is_member: bool
 
 
-ViewerOf = Callable[[Request], Awaitable[Viewer | None]]
+FindViewer = Callable[[Request], Awaitable[Viewer | None]]
 ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
 FormResponder = Callable[[Request, Viewer, dict[str, str]], Awaitable[Response]]
 # Where who has signed in is led to, from the service's root.
-HOME = "settings/api-access"
+HOME_PATH = "settings/api-access"
 
 
 class Sessions:
@@ -45,46 +45,46 @@ class Sessions:
         self._sign_in = sign_in
         self._members = members
         self._is_secure = base_url.startswith("https://")
-        self._name = "__Host-signals_session" if self._is_secure else "signals_session"
+        self._cookie_name = "__Host-signals_session" if self._is_secure else "signals_session"
 
-    async def viewer(self, request: Request) -> Viewer | None:
+    async def find_viewer(self, request: Request) -> Viewer | None:
         """Return who sent a request, None for whoever has not signed in."""
-        token = self._token(request)
-        email = await self._sign_in.signed_in(token) if token else None
+        token = self._read_token(request)
+        email = await self._sign_in.find_session_email(token) if token else None
         if email is None:
             return None
-        return Viewer(email, _form_token(token), await self._members.is_member(email))
+        return Viewer(email, _derive_form_token(token), await self._members.is_member(email))
 
-    def signed_in(self, respond: ViewerResponder) -> Responder:
+    def require_viewer(self, respond: ViewerResponder) -> Responder:
         """Return a responder that has whoever has not signed in do so."""
 
-        async def answer(request: Request) -> Response:
-            viewer = await self.viewer(request)
+        async def find_and_respond(request: Request) -> Response:
+            viewer = await self.find_viewer(request)
             if viewer is None:
-                return see_other(request, "sign-in")
+                return redirect_to(request, "sign-in")
             return await respond(request, viewer)
 
-        return answer
+        return find_and_respond
 
-    def sent(self, respond: FormResponder) -> Responder:
+    def require_form(self, respond: FormResponder) -> Responder:
         """Return a responder to forms of our pages; whoever comes without one is led home.
 
         ApiError 403 for a form that no page held which this viewer was shown.
         """
 
-        async def answer(request: Request, viewer: Viewer) -> Response:
+        async def check_and_respond(request: Request, viewer: Viewer) -> Response:
             if request.method != "POST":
-                return see_other(request, HOME)
-            form = await form_fields(request)
+                return redirect_to(request, HOME_PATH)
+            form = await read_form(request)
             _check_token(form, viewer)
             return await respond(request, viewer, form)
 
-        return self.signed_in(answer)
+        return self.require_viewer(check_and_respond)
 
-    def begin(self, response: Response, token: str) -> None:
+    def set_cookie(self, response: Response, token: str) -> None:
         """Give the browser the cookie of a session that has begun."""
         response.set_cookie(
-            self._name,
+            self._cookie_name,
             token,
             max_age=SESSION_MS // 1000,
             secure=self._is_secure,
@@ -92,13 +92,15 @@ class Sessions:
             samesite="lax",
         )
 
-    async def end(self, request: Request, response: Response) -> None:
+    async def end_session(self, request: Request, response: Response) -> None:
         """End the sessions of who sent a request, here and in their browser."""
-        await self._sign_in.end(self._token(request))
-        response.delete_cookie(self._name, secure=self._is_secure, httponly=True, samesite="lax")
+        await self._sign_in.sign_out(self._read_token(request))
+        response.delete_cookie(
+            self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
+        )
 
-    def _token(self, request: Request) -> str:
-        return request.cookies.get(self._name, "")
+    def _read_token(self, request: Request) -> str:
+        return request.cookies.get(self._cookie_name, "")
 
 
 def _check_token(form: dict[str, str], viewer: Viewer) -> None:
@@ -110,6 +112,6 @@ def _check_token(form: dict[str, str], viewer: Viewer) -> None:
         )
 
 
-def _form_token(session_token: str) -> str:
+def _derive_form_token(session_token: str) -> str:
     """Return what another site, which cannot read the cookie, cannot know."""
     return sha256(f"form {session_token}".encode()).hexdigest()

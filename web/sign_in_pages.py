@@ -10,22 +10,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from access.sign_in import LINK_MINUTES, PATH, SignIn
-from serving.tool_runner import Calls
-from web.forms import form_fields
-from web.pages import page, page_route, see_other
-from web.sessions import HOME, Sessions, Viewer
+from access.sign_in import LINK_MINUTES, SIGN_IN_PATH, SignIn
+from serving.tool_runner import ToolRunner
+from web.forms import read_form
+from web.pages import build_page_route, redirect_to, render_page
+from web.sessions import HOME_PATH, Sessions, Viewer
 
 
-def sign_in_routes(
-    sign_in: SignIn, sessions: Sessions, calls: Calls, outbox: Path | None
+def build_sign_in_routes(
+    sign_in: SignIn, sessions: Sessions, runner: ToolRunner, outbox: Path | None
 ) -> list[Route]:
     """Return the routes of signing in and out; `outbox` is where mail stays, told to its reader."""
     pages = _SignInPages(sign_in, sessions, outbox)
     return [
-        page_route("/sign-in", calls, pages.ask, "GET", "POST"),
-        page_route(f"{PATH}{{link_token}}", calls, pages.use_link, "GET", "POST"),
-        page_route("/sign-out", calls, sessions.sent(pages.leave), "GET", "POST"),
+        build_page_route("/sign-in", runner, pages.request_link, "GET", "POST"),
+        build_page_route(f"{SIGN_IN_PATH}{{link_token}}", runner, pages.use_link, "GET", "POST"),
+        build_page_route("/sign-out", runner, sessions.require_form(pages.sign_out), "GET", "POST"),
     ]
 
 
@@ -35,35 +35,37 @@ class _SignInPages:
         self._sessions = sessions
         self._outbox = outbox
 
-    async def ask(self, request: Request) -> Response:
+    async def request_link(self, request: Request) -> Response:
         """Show the form, or mail a link once the one answer to every address has been sent."""
         if request.method == "POST":
-            return await self._asked(request)
-        if await self._sessions.viewer(request) is not None:
-            return see_other(request, HOME)
-        return page(request, "sign_in.html", title="Sign in", here=HOME, minutes=LINK_MINUTES)
+            return await self._submit_request(request)
+        if await self._sessions.find_viewer(request) is not None:
+            return redirect_to(request, HOME_PATH)
+        return render_page(
+            request, "sign_in.html", title="Sign in", here=HOME_PATH, minutes=LINK_MINUTES
+        )
 
     async def use_link(self, request: Request) -> Response:
         """Show the button of a link, or use the link up."""
         if request.method != "POST":
-            return page(request, "sign_in_link.html", title="Sign in to signals")
-        await form_fields(request)  # which refuses other sites' forms; ours has no field
-        session_token = await self._sign_in.begin(request.path_params["link_token"])
-        response = see_other(request, HOME)
-        self._sessions.begin(response, session_token)
+            return render_page(request, "sign_in_link.html", title="Sign in to signals")
+        await read_form(request)  # which refuses other sites' forms; ours has no field
+        session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
+        response = redirect_to(request, HOME_PATH)
+        self._sessions.set_cookie(response, session_token)
         return response
 
-    async def leave(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
+    async def sign_out(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
         """End the session."""
-        response = see_other(request, "sign-in")
-        await self._sessions.end(request, response)
+        response = redirect_to(request, "sign-in")
+        await self._sessions.end_session(request, response)
         return response
 
-    async def _asked(self, request: Request) -> Response:
-        form = await form_fields(request)
+    async def _submit_request(self, request: Request) -> Response:
+        form = await read_form(request)
         address = request.client.host if request.client else "unknown"
-        mailbox = await self._sign_in.ask(form.get("contact_email", ""), address)
-        response = page(
+        mailbox = await self._sign_in.request_link(form.get("contact_email", ""), address)
+        response = render_page(
             request,
             "sign_in_asked.html",
             title="Look into your mailbox",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from schemas.signals import Signal
 from schemas.vocabulary import IndicatorId, Reading, StoredKey
-from serving.argument_values import instant_ms
+from serving.argument_values import parse_instant_ms
 
 WIDTH = 1000
 
@@ -27,7 +27,7 @@ class Lane(NamedTuple):
     changes: int
 
 
-def lanes(
+def build_lanes(
     rows: Sequence[Signal],
     now: Mapping[StoredKey, Reading],
     logged: Iterable[IndicatorId],
@@ -41,25 +41,27 @@ def lanes(
     """
     changes = [row for row in reversed(rows) if row.transition is not None]
     return [
-        _lane(id_, [row for row in changes if row.indicator == id_], now.get(id_), begins, ends)
+        _build_lane(
+            id_, [row for row in changes if row.indicator == id_], now.get(id_), begins, ends
+        )
         for id_ in logged
     ]
 
 
-def _lane(
+def _build_lane(
     indicator: IndicatorId, rows: Sequence[Signal], now: Reading | None, begins: int, ends: int
 ) -> Lane:
     scale = WIDTH / (ends - begins)
-    turns = [*_turns(rows, now, begins)]
-    places = [round((min(at, ends) - begins) * scale, 1) for at, _ in turns] + [WIDTH]
+    turns = [*_list_turns(rows, now, begins)]
+    positions = [round((min(at, ends) - begins) * scale, 1) for at, _ in turns] + [WIDTH]
     spans = [
         Span(reading, x, round(until - x, 1))
-        for (_, reading), (x, until) in zip(turns, pairwise(places), strict=True)
+        for (_, reading), (x, until) in zip(turns, pairwise(positions), strict=True)
     ]
     return Lane(indicator, spans, len(rows))
 
 
-def _turns(
+def _list_turns(
     rows: Sequence[Signal], now: Reading | None, begins: int
 ) -> Iterator[tuple[int, Reading]]:
     """Yield from when on what is read; at first it is what the first change left."""
@@ -68,4 +70,4 @@ def _turns(
         yield begins, first
     for row in rows:
         if row.transition is not None:
-            yield instant_ms("created_at", row.created_at), row.transition.to
+            yield parse_instant_ms("created_at", row.created_at), row.transition.to

@@ -7,7 +7,7 @@ from schemas.operator_error import OperatorError
 from schemas.vocabulary import Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
-RETRY_S = 30
+RETRY_AFTER_S = 30
 
 
 class BillingError(Exception):
@@ -41,7 +41,7 @@ class CheckoutSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class SettledPayment:
     """This very session is paid, for the plan, amount and mode ordered, and still in force."""
 
     subscription: str
@@ -50,22 +50,22 @@ class Paid:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingPayment:
     """The payment has not settled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class FailedPayment:
     """No payment will ever come of this session; `why` goes into a sentence, for the buyer."""
 
-    why: str
+    reason: str
 
 
-Payment = Paid | Pending | Ended
+Payment = SettledPayment | PendingPayment | FailedPayment
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SubscriptionStatus:
     """The processor's word on a membership now; times are epoch ms.
 
     While it is in force it is paid for anew at `renews_at`, or ends at `ends_at`; both are None
@@ -74,11 +74,11 @@ class Standing:
 
     renews_at: int | None = None
     ends_at: int | None = None
-    over: str | None = None
+    ended_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WebhookEvent:
     """A verified message of the processor's, and whose standing to ask for because of it."""
 
     id: str
@@ -91,32 +91,32 @@ class Provider(Protocol):
     name: str
     mode: Mode | None
     has_portal: bool
-    takes_special_use_email: bool
-    pending_holds_ms: int
+    accepts_special_use_email: bool
+    pending_ttl_ms: int
 
     async def open_session(self, order: Order) -> CheckoutSession:
         """Open a checkout; asked again with the same order, the processor opens no second one."""
 
-    async def payment(self, claim: ClaimRow) -> Payment:
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return the processor's word on a checkout."""
 
-    async def standing(self, member: MembershipRow) -> Standing:
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return the processor's word on a membership."""
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str:
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Return an address at the processor's where a member manages what was bought.
 
         It is the member's alone and short-lived: send the browser there at once. ApiError 404 where
         this provider has no portal.
         """
 
-    async def event(self, payload: bytes, signature: str | None) -> Event:
+    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Return what a message that claims to come from the processor tells.
 
         ApiError 400 where its signature is not the processor's, 404 where this provider sends none.
         """
 
-    async def check(self) -> None:
+    async def check_prices(self) -> None:
         """Hold the plan against the processor's prices; BillingSetupError names what differs."""
 
     async def check_portal(self) -> None:

@@ -5,15 +5,15 @@ from typing import Literal
 
 from access.billing.provider import (
     CheckoutSession,
-    Ended,
-    Event,
+    FailedPayment,
     Order,
-    Paid,
     Payment,
-    Pending,
-    Standing,
+    PendingPayment,
+    SettledPayment,
+    SubscriptionStatus,
+    WebhookEvent,
 )
-from access.plan import PRICE_USD
+from access.plan import PRICES_USD
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, Mode
@@ -22,8 +22,11 @@ from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxSt
 
 SessionStatus = SandboxStatus | Literal["expired"]
 
-LIFETIME_MS = DAY_MS
-WHY_ENDED: dict[SessionStatus, str] = {"cancelled": "was cancelled", "expired": "expired unpaid"}
+SESSION_LIFETIME_MS = DAY_MS
+FAILURE_REASONS: dict[SessionStatus, str] = {
+    "cancelled": "was cancelled",
+    "expired": "expired unpaid",
+}
 
 
 class SandboxBilling:
@@ -32,8 +35,8 @@ class SandboxBilling:
     name = "sandbox"
     mode: Mode | None = "test"
     has_portal = False
-    takes_special_use_email = True
-    pending_holds_ms = 0
+    accepts_special_use_email = True
+    pending_ttl_ms = 0
 
     def __init__(self, store: AccessStore, clock: Clock, base_url: str) -> None:
         self._store = store
@@ -47,34 +50,34 @@ class SandboxBilling:
             claim_id=order.claim_id,
             contact_email=order.contact_email,
             billing=order.billing,
-            amount_usd=PRICE_USD[order.billing],
+            amount_usd=PRICES_USD[order.billing],
             status="open",
-            expires_at=self._clock() + LIFETIME_MS,
+            expires_at=self._clock() + SESSION_LIFETIME_MS,
         )
         await self._store.create_sandbox_session(session)
         url = f"{self._base_url}/sandbox/checkout/{session.id}"
         return CheckoutSession(session.id, url, session.expires_at)
 
-    async def payment(self, claim: ClaimRow) -> Payment:
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return what the books say of a checkout."""
-        session = await self.session(claim.session)
+        session = await self.find_session(claim.session)
         if session is None:
-            return Ended("is not in the sandbox's books")
-        status = self.status(session)
+            return FailedPayment("is not in the sandbox's books")
+        status = self.get_status(session)
         if status == "open":
-            return Pending()
+            return PendingPayment()
         if status != "paid":
-            return Ended(WHY_ENDED[status])
-        ordered = (claim.id, claim.billing, PRICE_USD[claim.billing])
+            return FailedPayment(FAILURE_REASONS[status])
+        ordered = (claim.id, claim.billing, PRICES_USD[claim.billing])
         if ordered != (session.claim_id, session.billing, session.amount_usd):
-            return Ended("was paid for something else")
-        return Paid(session.id, session.id, session.contact_email)
+            return FailedPayment("was paid for something else")
+        return SettledPayment(session.id, session.id, session.contact_email)
 
-    async def standing(self, member: MembershipRow) -> Standing:
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return that it is in force: a sandbox subscription goes on for ever, unpaid."""
-        return Standing()
+        return SubscriptionStatus()
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str:
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Refuse to lead anywhere: there is nothing to manage."""
         raise ApiError(
             "invalid_parameter",
@@ -82,11 +85,11 @@ class SandboxBilling:
             404,
         )
 
-    async def event(self, payload: bytes, signature: str | None) -> Event:
+    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Refuse a message: the sandbox sends none."""
         raise ApiError("invalid_parameter", "No payment processor reports here.", 404)
 
-    async def check(self) -> None:
+    async def check_prices(self) -> None:
         """Check nothing: the books hold the plan's own prices."""
 
     async def check_portal(self) -> None:
@@ -95,18 +98,18 @@ class SandboxBilling:
     async def close(self) -> None:
         """Close nothing."""
 
-    async def session(self, session_id: str) -> SandboxSession | None:
+    async def find_session(self, session_id: str) -> SandboxSession | None:
         """Return a checkout of the books."""
         return await self._store.find_sandbox_session(session_id)
 
-    async def settle(self, session: SandboxSession, wanted: SandboxStatus) -> SessionStatus:
+    async def settle(self, session: SandboxSession, target: SandboxStatus) -> SessionStatus:
         """Pay or cancel a checkout that is open; return what it is now, wanted or not."""
-        if self.status(session) == "open":
-            await self._store.settle_sandbox_session(session.id, wanted)
-        settled = await self.session(session.id)
-        return self.status(settled or session)
+        if self.get_status(session) == "open":
+            await self._store.settle_sandbox_session(session.id, target)
+        settled = await self.find_session(session.id)
+        return self.get_status(settled or session)
 
-    def status(self, session: SandboxSession) -> SessionStatus:
+    def get_status(self, session: SandboxSession) -> SessionStatus:
         """Return what a checkout is at this time."""
-        is_late = session.status == "open" and self._clock() >= session.expires_at
-        return "expired" if is_late else session.status
+        is_expired = session.status == "open" and self._clock() >= session.expires_at
+        return "expired" if is_expired else session.status

@@ -14,37 +14,37 @@ from access.billing.provider import (
     BillingError,
     BillingSetupError,
     CheckoutSession,
-    Ended,
-    Event,
+    FailedPayment,
     Order,
-    Paid,
     Payment,
-    Pending,
-    Standing,
+    PendingPayment,
+    SettledPayment,
+    SubscriptionStatus,
+    WebhookEvent,
 )
-from access.billing.stripe_events import EVENTS, read_event
-from access.billing.stripe_refunds import money_back
+from access.billing.stripe_events import EVENT_TYPES, parse_event
+from access.billing.stripe_refunds import find_reversal
 from access.billing.stripe_responses import (
+    NotFoundError,
     RefusedError,
-    UnknownError,
-    asked,
-    differing,
-    id_of,
-    in_words,
-    renewal,
+    call_stripe,
+    diff_fields,
+    format_status,
+    get_id,
+    parse_renewal,
 )
-from access.plan import PRICE_USD
+from access.plan import PRICES_USD
 from schemas.clock import Clock
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 from schemas.vocabulary import Billing, Mode
 from store.access_rows import ClaimRow, MembershipRow
 
 TIMEOUT_S = 5.0
 RETRIES = 2
-INTERVAL: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
-IN_FORCE = frozenset({"active", "trialing"})
-OVER = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
-WHOLE: SessionRetrieveParams = {"expand": ["line_items", "subscription"]}
+INTERVALS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
+ACTIVE_STATUSES = frozenset({"active", "trialing"})
+ENDED_STATUSES = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
+EXPAND_PARAMS: SessionRetrieveParams = {"expand": ["line_items", "subscription"]}
 
 log = structlog.get_logger("billing")
 
@@ -57,8 +57,8 @@ class StripeBilling:
 
     name = "stripe"
     has_portal = True
-    takes_special_use_email = False
-    pending_holds_ms = 2000
+    accepts_special_use_email = False
+    pending_ttl_ms = 2000
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class StripeBilling:
         api_base: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self.mode: Mode | None = _mode(api_key)
+        self.mode: Mode | None = _parse_mode(api_key)
         stripe.enable_telemetry = False  # It would write a file into the home directory.
         self._http = stripe.HTTPXClient(timeout=timeout_s)
         self._api = stripe.StripeClient(
@@ -83,30 +83,30 @@ class StripeBilling:
         self._prices = prices
         self._clock = clock
         self._base_url = base_url.rstrip("/")
-        self._is_checked = False
+        self._has_checked_prices = False
 
     async def close(self) -> None:
         """Close what is open towards Stripe; idempotent."""
         await self._http.close_async()  # type: ignore[no-untyped-call]
 
-    async def check(self) -> None:
+    async def check_prices(self) -> None:
         """Hold the plan against Stripe's prices; BillingSetupError names each that differs."""
-        wrong = [
+        mismatches = [
             f"{price_id} ({billing}): {', '.join(reasons)}"
             for billing, price_id in self._prices.items()
-            if (reasons := await self._differing_price(billing, price_id))
+            if (reasons := await self._diff_price(billing, price_id))
         ]
-        if wrong:
-            raise BillingSetupError(f"Stripe's prices are not the plan's: {'; '.join(wrong)}")
-        self._is_checked = True
+        if mismatches:
+            raise BillingSetupError(f"Stripe's prices are not the plan's: {'; '.join(mismatches)}")
+        self._has_checked_prices = True
 
     async def check_portal(self) -> None:
         """See that the key may open the customer portal, and that it was set up once."""
-        asking = self._api.billing_portal.configurations.list_async(
+        request = self._api.billing_portal.configurations.list_async(
             {"active": True, "is_default": True}
         )
         try:
-            is_set_up = bool((await asked(asking)).data)
+            is_set_up = bool((await call_stripe(request)).data)
         except RefusedError as error:
             if error.status not in {401, 403}:
                 raise
@@ -125,20 +125,20 @@ class StripeBilling:
 
         None is opened before the prices have been checked once.
         """
-        if not self._is_checked:
+        if not self._has_checked_prices:
             try:
-                await self.check()
+                await self.check_prices()
             except BillingSetupError as error:
                 raise BillingError(str(error)) from None
-        creating = self._api.checkout.sessions.create_async(
-            self._session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
+        request = self._api.checkout.sessions.create_async(
+            self._build_session_params(order), {"idempotency_key": f"checkout-{order.claim_id}"}
         )
         try:
-            session = await asked(creating)
+            session = await call_stripe(request)
         except RefusedError as error:
             if error.param != "customer_email":
                 raise
-            raise invalid_parameter(
+            raise invalid_parameter_error(
                 "contact_email: the payment processor does not take this address; accepted: one "
                 "that receives mail, such as agent@example.com."
             ) from None
@@ -146,74 +146,80 @@ class StripeBilling:
             raise BillingError(f"Stripe gave session {session.id} no address")
         return CheckoutSession(session.id, session.url, session.expires_at * 1000)
 
-    async def payment(self, claim: ClaimRow) -> Payment:
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Return what Stripe says of a claim's session, its subscription and its charges."""
         try:
-            session = await asked(self._api.checkout.sessions.retrieve_async(claim.session, WHOLE))
-        except UnknownError:
+            session = await call_stripe(
+                self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
+            )
+        except NotFoundError:
             log.error("checkout_unknown", session=claim.session)
-            return Ended("is not known to the payment processor")
-        ordered = {
+            return FailedPayment("is not known to the payment processor")
+        expected = {
             "id": claim.session,
             "client_reference_id": claim.id,
             "mode": "subscription",
         }
-        if wrong := differing(session, ordered):
-            return _not_as_ordered(claim, wrong)
+        if mismatches := diff_fields(session, expected):
+            return _reject_mismatch(claim, mismatches)
         if session.status == "expired":
-            return Ended("expired unpaid")
+            return FailedPayment("expired unpaid")
         if session.status != "complete" or session.payment_status == "unpaid":
-            return Pending()
-        if wrong := self._not_the_plan(session, claim.billing):
-            return _not_as_ordered(claim, wrong)
-        return await self._paid(session, claim)
+            return PendingPayment()
+        if mismatches := self._diff_plan(session, claim.billing):
+            return _reject_mismatch(claim, mismatches)
+        return await self._verify_payment(session, claim)
 
-    async def standing(self, member: MembershipRow) -> Standing:
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         """Return Stripe's word on a subscription and on what was paid for it.
 
         In force too where Stripe does not know the subscription: the operator changed accounts,
         which is no reason to take away what was paid.
         """
         try:
-            subscription = await asked(self._api.subscriptions.retrieve_async(member.subscription))
-        except UnknownError:
+            subscription = await call_stripe(
+                self._api.subscriptions.retrieve_async(member.subscription)
+            )
+        except NotFoundError:
             log.error("subscription_unknown", subscription=member.subscription)
-            return Standing()
-        if subscription.status in OVER:
-            return Standing(over=f"the subscription is {in_words(subscription.status)}")
-        if undone := await money_back(self._api, member.customer):
-            return Standing(over=f"the payment was {undone}")
-        return renewal(subscription)
+            return SubscriptionStatus()
+        if subscription.status in ENDED_STATUSES:
+            return SubscriptionStatus(
+                ended_reason=f"the subscription is {format_status(subscription.status)}"
+            )
+        if reversal := await find_reversal(self._api, member.customer):
+            return SubscriptionStatus(ended_reason=f"the payment was {reversal}")
+        return parse_renewal(subscription)
 
-    async def portal(self, member: MembershipRow, return_url: str) -> str:
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
         """Return an address of Stripe's customer portal, which is for this one visit."""
-        visit = self._api.billing_portal.sessions.create_async(
+        request = self._api.billing_portal.sessions.create_async(
             {"customer": member.customer, "return_url": return_url}
         )
-        return (await asked(visit)).url
+        return (await call_stripe(request)).url
 
-    async def event(self, payload: bytes, signature: str | None) -> Event:
+    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Return the customer whom a signed webhook is about; ApiError 400 for any other message.
 
         The customer is None where the message can end nothing.
         """
         now_s = self._clock() // 1000
-        event = read_event(payload, signature, self._webhook_secret, now_s)
-        if event.type not in EVENTS or event.livemode != self._is_live:
-            return Event(event.id, None)
+        event = parse_event(payload, signature, self._webhook_secret, now_s)
+        if event.type not in EVENT_TYPES or event.livemode != self._is_live:
+            return WebhookEvent(event.id, None)
         if event.type.startswith("charge.dispute."):
-            charge = await asked(self._api.charges.retrieve_async(event.about["charge"]))
-            return Event(event.id, id_of(charge.customer))
-        return Event(event.id, event.about["customer"])
+            charge = await call_stripe(self._api.charges.retrieve_async(event.subject["charge"]))
+            return WebhookEvent(event.id, get_id(charge.customer))
+        return WebhookEvent(event.id, event.subject["customer"])
 
     @property
     def _is_live(self) -> bool:
         return self.mode == "live"
 
-    async def _differing_price(self, billing: Billing, price_id: str) -> list[str]:
+    async def _diff_price(self, billing: Billing, price_id: str) -> list[str]:
         try:
-            price = await asked(self._api.prices.retrieve_async(price_id))
-        except UnknownError:
+            price = await call_stripe(self._api.prices.retrieve_async(price_id))
+        except NotFoundError:
             return [f"is not known to Stripe in {self.mode} mode"]
         except RefusedError as error:
             if error.status not in {401, 403}:
@@ -222,21 +228,27 @@ class StripeBilling:
                 f"Stripe refuses SIGNALS_STRIPE_API_KEY (HTTP {error.status}): expected a secret "
                 "key of the account, or a restricted one that may read prices"
             ) from None
-        wrong = differing(price, self._plan(billing, "unit_amount") | {"active": True})
+        mismatches = diff_fields(
+            price, self._build_expected_fields(billing, "unit_amount") | {"active": True}
+        )
         if price.recurring is None:
-            return [*wrong, "it is not recurring"]
-        every = {"interval": INTERVAL[billing], "interval_count": 1, "usage_type": "licensed"}
-        return wrong + differing(price.recurring, every)
+            return [*mismatches, "it is not recurring"]
+        expected_recurrence = {
+            "interval": INTERVALS[billing],
+            "interval_count": 1,
+            "usage_type": "licensed",
+        }
+        return mismatches + diff_fields(price.recurring, expected_recurrence)
 
-    def _plan(self, billing: Billing, amount: str) -> dict[str, object]:
+    def _build_expected_fields(self, billing: Billing, amount_field: str) -> dict[str, object]:
         """Return what a price or a session must say; its amount, in cents, has another name."""
         return {
             "livemode": self._is_live,
             "currency": "usd",
-            amount: PRICE_USD[billing] * 100,
+            amount_field: PRICES_USD[billing] * 100,
         }
 
-    def _session_params(self, order: Order) -> SessionCreateParams:
+    def _build_session_params(self, order: Order) -> SessionCreateParams:
         metadata = {"claim_id": order.claim_id}
         if order.agent_name is not None:
             metadata["agent_name"] = order.agent_name
@@ -252,30 +264,35 @@ class StripeBilling:
             "cancel_url": f"{self._base_url}/checkout/cancelled",
         }
 
-    def _not_the_plan(self, session: stripe.checkout.Session, billing: Billing) -> list[str]:
+    def _diff_plan(self, session: stripe.checkout.Session, billing: Billing) -> list[str]:
         """Return how a session that asks for no more money differs from one of the plan."""
-        wrong = differing(session, self._plan(billing, "amount_total") | {"payment_status": "paid"})
+        mismatches = diff_fields(
+            session,
+            self._build_expected_fields(billing, "amount_total") | {"payment_status": "paid"},
+        )
         items = session.line_items.data if session.line_items else []
-        if [id_of(item.price) for item in items] != [self._prices[billing]]:
-            wrong.append("the price is not the plan's")
-        return wrong
+        if [get_id(item.price) for item in items] != [self._prices[billing]]:
+            mismatches.append("the price is not the plan's")
+        return mismatches
 
-    async def _paid(self, session: stripe.checkout.Session, claim: ClaimRow) -> Payment:
-        subscription, customer = session.subscription, id_of(session.customer)
+    async def _verify_payment(self, session: stripe.checkout.Session, claim: ClaimRow) -> Payment:
+        subscription, customer = session.subscription, get_id(session.customer)
         if not isinstance(subscription, stripe.Subscription) or customer is None:
             raise BillingError(f"Stripe gave session {session.id} no subscription or no customer")
         if subscription.status == "incomplete":
-            return Pending()
-        if subscription.status not in IN_FORCE:
-            return Ended(f"opened a subscription that is {in_words(subscription.status)}")
-        if undone := await money_back(self._api, customer):
-            return Ended(f"was {undone}")
+            return PendingPayment()
+        if subscription.status not in ACTIVE_STATUSES:
+            return FailedPayment(
+                f"opened a subscription that is {format_status(subscription.status)}"
+            )
+        if reversal := await find_reversal(self._api, customer):
+            return FailedPayment(f"was {reversal}")
         details = session.customer_details
         email = (details and details.email) or session.customer_email or claim.contact_email
-        return Paid(subscription.id, customer, email)
+        return SettledPayment(subscription.id, customer, email)
 
 
-def _mode(api_key: str) -> Mode:
+def _parse_mode(api_key: str) -> Mode:
     match = re.fullmatch(r"[rs]k_(test|live)_\w+", api_key, re.ASCII)
     if match is None:
         raise BillingSetupError(
@@ -285,6 +302,6 @@ def _mode(api_key: str) -> Mode:
     return "live" if match[1] == "live" else "test"
 
 
-def _not_as_ordered(claim: ClaimRow, wrong: Iterable[str]) -> Ended:
-    log.error("checkout_differs", session=claim.session, wrong=", ".join(wrong))
-    return Ended("is not what was ordered (the operator of this service can look into it)")
+def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
+    log.error("checkout_differs", session=claim.session, wrong=", ".join(mismatches))
+    return FailedPayment("is not what was ordered (the operator of this service can look into it)")

@@ -6,10 +6,10 @@ from typing import Any
 
 import stripe
 
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 
 TOLERANCE_S = 300
-EVENTS = (
+EVENT_TYPES = (
     "charge.dispute.created",
     "charge.dispute.funds_withdrawn",
     "charge.dispute.updated",
@@ -27,41 +27,41 @@ class StripeEvent:
     id: str
     type: str
     livemode: bool
-    about: dict[str, Any]
+    subject: dict[str, Any]
 
 
-def read_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
+def parse_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
     """Return what a signed webhook tells; ApiError 400 for any other message."""
-    _check(payload, signature, secret, now_s)
+    _verify_signature(payload, signature, secret, now_s)
     try:
         event = json.loads(payload)
         return StripeEvent(event["id"], event["type"], event["livemode"], event["data"]["object"])
     except (ValueError, KeyError, TypeError):
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             "The body is no event of Stripe's: register the endpoint for snapshot events, such as "
-            f"{EVENTS[0]}."
+            f"{EVENT_TYPES[0]}."
         ) from None
 
 
-def _check(payload: bytes, signature: str | None, secret: str, now_s: int) -> None:
+def _verify_signature(payload: bytes, signature: str | None, secret: str, now_s: int) -> None:
     """Refuse what Stripe did not sign within the tolerance; the library takes future stamps."""
     if not signature:
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             "The header Stripe-Signature is missing: only webhooks that Stripe signed are accepted."
         )
     try:
         stripe.WebhookSignature.verify_header(payload, signature, secret)
-        stamp = next(part[2:] for part in signature.split(",") if part.startswith("t="))
-        age_s = now_s - int(stamp)
+        signed_at_s = next(part[2:] for part in signature.split(",") if part.startswith("t="))
+        age_s = now_s - int(signed_at_s)
     # Bytes that are no text end in the library's ValueError or TypeError.
     except (stripe.SignatureVerificationError, ValueError, TypeError):
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             "Stripe-Signature does not sign this body: SIGNALS_STRIPE_WEBHOOK_SECRET must be the "
             "signing secret of this very endpoint."
         ) from None
     if abs(age_s) > TOLERANCE_S:
-        when = "ago" if age_s > 0 else "in the future"
-        raise invalid_parameter(
-            f"The message was signed {abs(age_s)} seconds {when}; at most {TOLERANCE_S} are "
+        direction = "ago" if age_s > 0 else "in the future"
+        raise invalid_parameter_error(
+            f"The message was signed {abs(age_s)} seconds {direction}; at most {TOLERANCE_S} are "
             "accepted: check the clock of this server, then send the event again."
         )

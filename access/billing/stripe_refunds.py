@@ -3,36 +3,36 @@
 import stripe
 from stripe import V1Services
 
-from access.billing.stripe_responses import asked
+from access.billing.stripe_responses import call_stripe
 
-PAGE = 100  # the most charges that Stripe lists at a time
+PAGE_SIZE = 100  # the most charges that Stripe lists at a time
 
 
-async def money_back(api: V1Services, customer: str) -> str | None:
+async def find_reversal(api: V1Services, customer: str) -> str | None:
     """Tell how money of a customer's went back, None where none did."""
-    for charge in await _charges(api, customer):
+    for charge in await _list_charges(api, customer):
         if charge.refunded:
             return "refunded in full"
-        if charge.disputed and await _is_lost(api, charge):
+        if charge.disputed and await _has_lost_dispute(api, charge):
             return "disputed"
     return None
 
 
-async def _charges(api: V1Services, customer: str) -> list[stripe.Charge]:
-    page = await asked(api.charges.list_async({"customer": customer, "limit": PAGE}))
+async def _list_charges(api: V1Services, customer: str) -> list[stripe.Charge]:
+    page = await call_stripe(api.charges.list_async({"customer": customer, "limit": PAGE_SIZE}))
     charges = page.data
     while page.has_more:
-        page = await asked(page.next_page_async())
+        page = await call_stripe(page.next_page_async())
         charges += page.data
     return charges
 
 
-async def _is_lost(api: V1Services, charge: stripe.Charge) -> bool:
-    disputes = await asked(api.disputes.list_async({"charge": charge.id}))
-    return any(_takes_money(dispute) for dispute in disputes.data)
+async def _has_lost_dispute(api: V1Services, charge: stripe.Charge) -> bool:
+    disputes = await call_stripe(api.disputes.list_async({"charge": charge.id}))
+    return any(_is_dispute_lost(dispute) for dispute in disputes.data)
 
 
-def _takes_money(dispute: stripe.Dispute) -> bool:
+def _is_dispute_lost(dispute: stripe.Dispute) -> bool:
     """Tell whether a dispute is more than a question, and was neither won nor blocked."""
     if dispute.status == "prevented":
         details = dispute.payment_method_details

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import stripe
 
-from access.billing.provider import BillingError, Standing
+from access.billing.provider import BillingError, SubscriptionStatus
 
-Answer = TypeVar("Answer")
+ResponseT = TypeVar("ResponseT")
 
 
 class RefusedError(BillingError):
@@ -19,22 +19,22 @@ class RefusedError(BillingError):
         self.param = param
 
 
-class UnknownError(RefusedError):
+class NotFoundError(RefusedError):
     """Stripe does not know the object that was asked for."""
 
 
-async def asked(asking: Awaitable[Answer]) -> Answer:
+async def call_stripe(request: Awaitable[ResponseT]) -> ResponseT:
     """Return Stripe's answer; BillingError, without Stripe's own words: they quote addresses."""
     try:
-        return await asking
+        return await request
     except stripe.StripeError as error:
-        raise _failure(error) from None
+        raise _to_billing_error(error) from None
     # The library stumbles over JSON that is not Stripe's, such as a proxy's.
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise BillingError(f"Stripe: no answer of its own, {type(error).__name__}") from None
 
 
-def _failure(error: stripe.StripeError) -> BillingError:
+def _to_billing_error(error: stripe.StripeError) -> BillingError:
     status = error.http_status
     cause = error.__cause__ and type(error.__cause__).__name__
     http = status and f"HTTP {status}"
@@ -42,20 +42,20 @@ def _failure(error: stripe.StripeError) -> BillingError:
     message = f"Stripe: {', '.join(str(fact) for fact in facts if fact)}"
     if status is None:
         return BillingError(message)
-    kind = UnknownError if error.code == "resource_missing" else RefusedError
+    kind = NotFoundError if error.code == "resource_missing" else RefusedError
     return kind(message, status, getattr(error, "param", None))
 
 
-def differing(found: stripe.StripeObject, expected: Mapping[str, object]) -> list[str]:
+def diff_fields(found: stripe.StripeObject, expected: Mapping[str, object]) -> list[str]:
     """Return each field of an object that is not as expected, in words."""
     return [
-        f"{name} is {given}, expected {value}"
+        f"{name} is {actual}, expected {value}"
         for name, value in expected.items()
-        if (given := getattr(found, name, None)) != value
+        if (actual := getattr(found, name, None)) != value
     ]
 
 
-def renewal(subscription: stripe.Subscription) -> Standing:
+def parse_renewal(subscription: stripe.Subscription) -> SubscriptionStatus:
     """Return when a subscription that is in force is paid for anew, or ends."""
     ends_s = subscription.cancel_at
     if ends_s is None:
@@ -63,14 +63,14 @@ def renewal(subscription: stripe.Subscription) -> Standing:
         ends_s = min(periods, default=None)
     at = None if ends_s is None else ends_s * 1000
     is_last = subscription.cancel_at is not None or subscription.cancel_at_period_end
-    return Standing(ends_at=at) if is_last else Standing(renews_at=at)
+    return SubscriptionStatus(ends_at=at) if is_last else SubscriptionStatus(renews_at=at)
 
 
-def id_of(named: Any) -> str | None:
+def get_id(reference: Any) -> str | None:
     """Return the id of what Stripe gives as an id or as the whole object."""
-    return named if isinstance(named, str) or named is None else str(named.id)
+    return reference if isinstance(reference, str) or reference is None else str(reference.id)
 
 
-def in_words(status: str) -> str:
+def format_status(status: str) -> str:
     """Return a status of Stripe's for a sentence."""
     return status.replace("_", " ")

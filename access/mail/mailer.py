@@ -22,28 +22,28 @@ class Mailer(Protocol):
         """Return where mails go, in words, having been there; MailError says what is wrong."""
 
 
-def mail_to(address: str, subject: str, text: str, at: int) -> EmailMessage:
+def build_mail(address: str, subject: str, text: str, sent_at: int) -> EmailMessage:
     """Return a mail of plain text, written at a time in epoch ms, that asks for no answer."""
     mail = EmailMessage()
-    mail["To"], mail["Subject"] = address_of(address), subject
-    mail["Date"] = format_datetime(datetime.fromtimestamp(at // 1000, UTC))
+    mail["To"], mail["Subject"] = parse_address(address), subject
+    mail["Date"] = format_datetime(datetime.fromtimestamp(sent_at // 1000, UTC))
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(text)
     return mail
 
 
-def complete(mail: EmailMessage, sender: str) -> None:
+def add_sender(mail: EmailMessage, sender: str) -> None:
     """Say who a mail is from, and name it: large mailbox providers take none without an id."""
-    mail["From"] = address_of(sender)
-    mail["Message-ID"] = f"<{secrets.token_hex(16)}@{domain_of(sender)}>"
+    mail["From"] = parse_address(sender)
+    mail["Message-ID"] = f"<{secrets.token_hex(16)}@{get_domain(sender)}>"
 
 
-def domain_of(sender: str) -> str:
+def get_domain(sender: str) -> str:
     """Return the domain of an address as servers name each other."""
     return sender.rpartition("@")[2].encode("idna").decode()
 
 
-def address_of(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """Return what a header takes for one mailbox, whatever stands in the text.
 
     ValueError where it would end the header.

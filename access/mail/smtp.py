@@ -8,12 +8,12 @@ from email.message import EmailMessage
 
 import aiosmtplib
 
-from access.mail.mailer import MailError, complete, domain_of
+from access.mail.mailer import MailError, add_sender, get_domain
 from access.mail.smtp_server import SmtpServer
 
 TIMEOUT_S = 15.0
 # Told in our own words: a server's may quote addresses, and a library's the login.
-REASONS: tuple[tuple[type[Exception], str], ...] = (
+FAILURE_REASONS: tuple[tuple[type[Exception], str], ...] = (
     (aiosmtplib.SMTPAuthenticationError, "refuses the user or password of SIGNALS_SMTP_URL"),
     (aiosmtplib.SMTPSenderRefused, "refuses the sender, SIGNALS_MAIL_FROM"),
     (aiosmtplib.SMTPRecipientsRefused, "refuses the recipient"),
@@ -26,7 +26,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 )
 
 
-class Smtp:
+class SmtpMailer:
     """A Mailer; a mail is sent within `timeout_s` or not at all, whatever the server is slow at."""
 
     def __init__(self, server: SmtpServer, sender: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -39,21 +39,21 @@ class Smtp:
 
     async def send(self, mail: EmailMessage) -> None:
         """Send a mail; MailError where it cannot leave."""
-        complete(mail, self._sender)
-        async with self._session() as session:
+        add_sender(mail, self._sender)
+        async with self._open_session() as session:
             await session.send_message(mail)
 
     async def check(self) -> str:
         """Connect and log in as for a mail, and send none; MailError says what is wrong."""
-        async with self._session():
+        async with self._open_session():
             return f"sent by {self._server.name}, from {self._sender}"
 
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[aiosmtplib.SMTP]:
+    async def _open_session(self) -> AsyncIterator[aiosmtplib.SMTP]:
         client = aiosmtplib.SMTP(
             hostname=self._server.host,
             port=self._server.port,
-            local_hostname=domain_of(self._sender),
+            local_hostname=get_domain(self._sender),
             timeout=self._timeout_s,
             use_tls=self._server.has_tls,
             start_tls=False,
@@ -62,7 +62,7 @@ class Smtp:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await client.connect()
-                await self._secure(client)
+                await self._start_tls(client)
                 if self._server.user:
                     await client.login(self._server.user, self._server.password)
                 yield client
@@ -70,11 +70,11 @@ class Smtp:
             with suppress(aiosmtplib.SMTPException):
                 await client.quit()
         except (aiosmtplib.SMTPException, OSError) as error:
-            raise MailError(self._told(error)) from None
+            raise MailError(self._describe_error(error)) from None
         finally:
             client.close()
 
-    async def _secure(self, client: aiosmtplib.SMTP) -> None:
+    async def _start_tls(self, client: aiosmtplib.SMTP) -> None:
         """Go over to TLS where the server offers it; MailError where it must and does not."""
         await client.ehlo()
         if self._server.has_tls:
@@ -88,8 +88,8 @@ class Smtp:
                 "password: use smtps://, or a server that offers it"
             )
 
-    def _told(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
-        reason = next(reason for kind, reason in REASONS if isinstance(cause, kind))
+        reason = next(reason for kind, reason in FAILURE_REASONS if isinstance(cause, kind))
         code = getattr(error, "code", 0)
         return f"{self._server.name} {reason}" + (f" (SMTP {code})" if code > 0 else "")

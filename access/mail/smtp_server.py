@@ -6,7 +6,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from store.addresses import is_loopback
 
-PORTS = {"smtp": 587, "smtps": 465}
+DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class SmtpServer:
         """Read smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; ValueError repeats none of it."""
         try:
             parts = urlsplit(url)
-            port = PORTS[parts.scheme] if parts.port is None else parts.port
-            return cls(_host(parts), port, parts.scheme == "smtps", *_login(parts))
+            port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+            return cls(_parse_host(parts), port, parts.scheme == "smtps", *_parse_login(parts))
         except (ValueError, KeyError):
             raise ValueError(
                 "expected smtp://[USER:PASSWORD@]HOST[:PORT] (STARTTLS) or smtps://... (TLS from "
@@ -48,7 +48,7 @@ class SmtpServer:
         return bool(self.user) and not self.has_tls and not self.is_local
 
 
-def _host(parts: SplitResult) -> str:
+def _parse_host(parts: SplitResult) -> str:
     if not parts.hostname or parts.port == 0 or parts.path.strip("/") or "@" in parts.path:
         raise ValueError
     if parts.query or parts.fragment:
@@ -56,7 +56,7 @@ def _host(parts: SplitResult) -> str:
     return parts.hostname
 
 
-def _login(parts: SplitResult) -> tuple[str, str]:
+def _parse_login(parts: SplitResult) -> tuple[str, str]:
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if bool(user) != bool(password):
         raise ValueError

@@ -12,24 +12,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from service.http.server import server_config
+from service.http.server import build_server_config
 
 
 @cache
-def body(size: str) -> bytes:
+def build_body(size: str) -> bytes:
     return b"1" * int(size)
 
 
-async def fixed(request: Request) -> Response:
-    content = body(request.path_params["size"])
+async def respond(request: Request) -> Response:
+    content = build_body(request.path_params["size"])
     return Response(content, 200 if content else 304, media_type="application/json")
 
 
 def main() -> None:
     port, kind = sys.argv[1:]
-    app = Starlette(routes=[Route("/{size}", fixed, methods=["GET", "POST"])])
+    app = Starlette(routes=[Route("/{size}", respond, methods=["GET", "POST"])])
     if kind == "ours":
-        config = server_config(app)
+        config = build_server_config(app)
         config.port = int(port)
     else:
         config = uvicorn.Config(app, port=int(port), log_level="error", access_log=False)

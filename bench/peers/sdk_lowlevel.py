@@ -9,14 +9,14 @@ import mcp_types
 import uvicorn
 from mcp.server.lowlevel.server import Server
 
-from bench.peers.tools import tools
+from bench.peers.tools import create_tools
 
 
 def main() -> None:
-    named = {tool.__name__: tool for tool in tools(Path(sys.argv[2]))}
+    tools_by_name = {tool.__name__: tool for tool in create_tools(Path(sys.argv[2]))}
 
-    async def call(_: Any, asked: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
-        answer = await named[asked.name](**(asked.arguments or {}))
+    async def call(_: Any, request: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        answer = await tools_by_name[request.name](**(request.arguments or {}))
         text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
         return mcp_types.CallToolResult(
             content=[mcp_types.TextContent(type="text", text=text)], structured_content=answer

@@ -9,71 +9,73 @@ from typing import Any
 
 import pytest
 
-from bench.served import TREE, free_port, process, until_answers
-from tests.interop.environments import node_environment, python_environment
+from bench.served import TREE, free_port, run_process, wait_until_answering
+from tests.interop.environments import get_node_environment, get_python_environment
 
 SDK, LOW_LEVEL = "SDK, MCPServer", "SDK, low level"
 FASTMCP, TYPESCRIPT = "fastmcp", "TypeScript SDK"
 AS_OURS, DEFAULT = "fixed bytes, uvicorn as ours", "fixed bytes, uvicorn's defaults"
 
 
-def _module(name: str, python: Callable[[], Path]) -> tuple[list[str], Path]:
+def _find_module_command(name: str, python: Callable[[], Path]) -> tuple[list[str], Path]:
     return [str(python()), "-m", f"bench.peers.{name}"], TREE
 
 
-def _script() -> tuple[list[str], Path]:
+def _find_script_command() -> tuple[list[str], Path]:
     """Return what runs the TypeScript peer, in the folder that has its packages."""
-    folder = node_environment()
+    folder = get_node_environment()
     node = str(folder / "node_modules" / ".bin" / "node")
     return [node, str(TREE / "bench" / "peers" / "typescript.mjs")], folder
 
 
-def _own() -> Path:
+def _get_own_python() -> Path:
     return Path(sys.executable)
 
 
 PEERS: Mapping[str, Callable[[], tuple[list[str], Path]]] = {
-    SDK: lambda: _module("sdk", _own),
-    LOW_LEVEL: lambda: _module("sdk_lowlevel", _own),
-    FASTMCP: lambda: _module("fastmcp", lambda: python_environment("fastmcp_server")),
-    TYPESCRIPT: _script,
+    SDK: lambda: _find_module_command("sdk", _get_own_python),
+    LOW_LEVEL: lambda: _find_module_command("sdk_lowlevel", _get_own_python),
+    FASTMCP: lambda: _find_module_command(
+        "fastmcp", lambda: get_python_environment("fastmcp_server")
+    ),
+    TYPESCRIPT: _find_script_command,
 }
 
 
 @contextmanager
-def peers(folder: Path, answers: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
+def start_peers(folder: Path, answers: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
     """Yield the address of each peer serving the answers, None for one that is not installed."""
-    written = folder / "answers.json"
-    written.write_text(json.dumps(answers))
-    with ExitStack() as opened:
-        yield {name: _started(opened, PEERS[name], str(written)) for name in PEERS}
+    answers_file = folder / "answers.json"
+    answers_file.write_text(json.dumps(answers))
+    with ExitStack() as stack:
+        yield {name: _start_peer(stack, PEERS[name], str(answers_file)) for name in PEERS}
 
 
-def _started(
-    opened: ExitStack, found: Callable[[], tuple[list[str], Path]], answers: str
+def _start_peer(
+    stack: ExitStack, find_command: Callable[[], tuple[list[str], Path]], answers: str
 ) -> str | None:
     try:
-        command, folder = found()
+        command, folder = find_command()
     except (pytest.skip.Exception, RuntimeError) as why:
         print(f"not installed: {why}", file=sys.stderr)
         return None
-    return _listening(opened, command, folder, answers)
+    return _start_listener(stack, command, folder, answers)
 
 
 @contextmanager
-def limits() -> Iterator[dict[str, str]]:
+def start_limits() -> Iterator[dict[str, str]]:
     """Yield the addresses that serve `/BYTES`, by how uvicorn is set."""
-    command, _ = _module("fixed", _own)
-    with ExitStack() as opened:
+    command, _ = _find_module_command("fixed", _get_own_python)
+    with ExitStack() as stack:
         yield {
-            name: _listening(opened, command, TREE, kind)
+            name: _start_listener(stack, command, TREE, kind)
             for name, kind in ((AS_OURS, "ours"), (DEFAULT, "default"))
         }
 
 
-def _listening(opened: ExitStack, command: list[str], folder: Path, *arguments: str) -> str:
+def _start_listener(stack: ExitStack, command: list[str], folder: Path, *arguments: str) -> str:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    running = opened.enter_context(process([*command, str(port), *arguments], folder=folder))
-    until_answers(running, url)
+    running = stack.enter_context(run_process([*command, str(port), *arguments], folder=folder))
+    wait_until_answering(running, url)
     return url

@@ -12,7 +12,7 @@ from typing import Any
 Tool = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def tools(path: Path) -> list[Tool]:
+def create_tools(path: Path) -> list[Tool]:
     answers: dict[str, dict[str, Any]] = json.loads(path.read_text())
 
     async def signals_get_usage() -> dict[str, Any]:

@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.engines import ACTIONS, AlertEngine, ReadBar
+from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading
 from compute.alerts.publisher import Firing, Publisher
 from compute.bars import Times
 from compute.coverage import ALERT_TIMEFRAMES
-from compute.engine import Engine, layout
+from compute.engine import Engine, hash_layout
 from compute.indicators.contract import Indicator, Readings
-from compute.stepper import Cell, Due, Place
+from compute.stepper import Cell, DueBars, SeriesKey
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, Action
 
 ENGINE = AlertEngine()
-LAYOUT = f"{layout(ENGINE)}{Publisher.layout}"
+LAYOUT = f"{hash_layout(ENGINE)}{Publisher.struct_format}"
 
 
 class Alert(NamedTuple):
@@ -32,94 +32,99 @@ class Alert(NamedTuple):
     price: float
 
 
-def followed(places: Iterable[Place], universe: Universe) -> list[Place]:
+def list_followed_series(series_keys: Iterable[SeriesKey], universe: Universe) -> list[SeriesKey]:
     """Return the sequences that alert engines follow, in their order."""
     return [
         (ticker, timeframe)
-        for ticker, timeframe in places
+        for ticker, timeframe in series_keys
         if timeframe in ALERT_TIMEFRAMES and universe.by_ticker[ticker].alerts
     ]
 
 
-def engine_version(indicator: Indicator) -> int:
+def compute_engine_version(indicator: Indicator) -> int:
     """Return the version of an indicator's alert engines: it moves with either part's."""
     return 1000 * ENGINE.version + indicator.version
 
 
-class AlertDesk:
+class AlertPipeline:
     """One engine and one publisher for each followed sequence and indicator."""
 
     def __init__(
-        self, rows: Mapping[Place, int], universe: Universe, indicators: Sequence[Indicator]
+        self,
+        row_by_series: Mapping[SeriesKey, int],
+        universe: Universe,
+        indicators: Sequence[Indicator],
     ) -> None:
         """Take the rows of the stepper's sequences, in their order."""
-        places = followed(rows, universe)
-        self._places: Final = frozenset(places)
-        self.versions: Final = {ENGINE_KEYS[i.id]: engine_version(i) for i in indicators}
-        self.cells: Final = tuple(Cell(*place, key) for place in places for key in self.versions)
-        self._number: Final = {cell: number for number, cell in enumerate(self.cells)}
-        self._first_engine: Final = {
-            rows[place]: at * len(indicators) for at, place in enumerate(places)
+        series_keys = list_followed_series(row_by_series, universe)
+        self._followed_series: Final = frozenset(series_keys)
+        self.versions: Final = {ENGINE_KEYS[i.id]: compute_engine_version(i) for i in indicators}
+        self.cells: Final = tuple(
+            Cell(*place, key) for place in series_keys for key in self.versions
+        )
+        self._number_by_cell: Final = {cell: number for number, cell in enumerate(self.cells)}
+        self._first_engine_by_row: Final = {
+            row_by_series[place]: at * len(indicators) for at, place in enumerate(series_keys)
         }
         self._indicators: Final = np.arange(len(indicators))
         self._engine: Final = Engine((ENGINE,), len(self.cells))
         self._publishers: Final = [Publisher(cell.timeframe) for cell in self.cells]
 
-    def run(self, due: Due, readings: Readings, until: int) -> list[Alert]:
+    def run(self, due: DueBars, readings: Readings, until: int) -> list[Alert]:
         """Step due bars with their readings, shape (bars, indicators or more), up to an hour.
 
         Return what goes out, in order: hour, bar, timeframe, ticker, indicator.
         """
-        fired = self._fired(due, readings)
+        firings_by_engine = self._step_engines(due, readings)
         out: list[tuple[int, int, int, Firing]] = []
         for number, publisher in enumerate(self._publishers):
-            for firing in publisher.run(fired.get(number, ()), until):
+            for firing in publisher.run(firings_by_engine.get(number, ()), until):
                 out.append((firing.hour, firing.close_time, number, firing))
         return [
             Alert(hour, close_time, self.cells[number], firing.action, firing.price)
             for hour, close_time, number, firing in sorted(out)
         ]
 
-    def follows(self, place: Place) -> bool:
+    def is_followed(self, series_key: SeriesKey) -> bool:
         """Say whether engines follow a sequence."""
-        return place in self._places
+        return series_key in self._followed_series
 
-    def waiting_for(self) -> list[int]:
+    def list_due_hours(self) -> list[int]:
         """Return the hours at which held alerts fall due, the first of each engine."""
-        return [due for publisher in self._publishers if (due := publisher.due) is not None]
+        return [due for publisher in self._publishers if (due := publisher.due_hour) is not None]
 
-    def carry(self, cell: Cell) -> bytes:
+    def dump_carry(self, cell: Cell) -> bytes:
         """Return what an engine and its publisher remember, to be stored."""
-        number = self._number[cell]
-        return self._engine.carry(0, number) + self._publishers[number].pack()
+        number = self._number_by_cell[cell]
+        return self._engine.dump_carry(0, number) + self._publishers[number].pack()
 
-    def restore(self, cell: Cell, data: bytes) -> None:
+    def restore_carry(self, cell: Cell, data: bytes) -> None:
         """Put back what `carry` returned under the same LAYOUT."""
-        number = self._number[cell]
+        number = self._number_by_cell[cell]
         size = len(data) - len(self._publishers[number].pack())
-        self._engine.restore(0, number, data[:size])
+        self._engine.restore_carry(0, number, data[:size])
         self._publishers[number].unpack(data[size:])
 
-    def renew(self, cell: Cell, data: bytes, published: Mapping[Action, int]) -> None:
+    def install_carry(self, cell: Cell, data: bytes, published: Mapping[Action, int]) -> None:
         """Put one engine's rebuilt carry in place; its publisher begins anew."""
-        self._engine.restore(0, self._number[cell], data)
-        self.restart(cell, published)
+        self._engine.restore_carry(0, self._number_by_cell[cell], data)
+        self.restart_publisher(cell, published)
 
-    def restart(self, cell: Cell, published: Mapping[Action, int]) -> None:
+    def restart_publisher(self, cell: Cell, published: Mapping[Action, int]) -> None:
         """Hold nothing; the cooldown goes on from when actions were last published (hours)."""
-        self._publishers[self._number[cell]] = Publisher(cell.timeframe, published)
+        self._publishers[self._number_by_cell[cell]] = Publisher(cell.timeframe, published)
 
-    def _fired(self, due: Due, readings: Readings) -> dict[int, list[Firing]]:
+    def _step_engines(self, due: DueBars, readings: Readings) -> dict[int, list[Firing]]:
         """Step the engines; return the firings of each that fired, in order."""
-        rows, bars, columns = self._stretched(due)
+        rows, bars, columns = self._expand_steps(due)
         if not len(rows):
             return {}
         count = np.bincount(np.unique(rows, return_inverse=True)[1])
-        bar = ReadBar(
+        bar = BarWithReading(
             due.bar.high[bars], due.bar.low[bars], due.bar.close[bars], readings[bars, columns]
         )
         actions = self._engine.step(np.unique(rows), count, bar)[:, 0]
-        fired: dict[int, list[Firing]] = {}
+        firings_by_engine: dict[int, list[Firing]] = {}
         for at in np.flatnonzero(actions).tolist():
             bar_at = bars[at]
             firing = Firing(
@@ -128,16 +133,18 @@ class AlertDesk:
                 ACTIONS[int(actions[at])],
                 float(due.bar.close[bar_at]),
             )
-            fired.setdefault(int(rows[at]), []).append(firing)
-        return fired
+            firings_by_engine.setdefault(int(rows[at]), []).append(firing)
+        return firings_by_engine
 
-    def _stretched(self, due: Due) -> tuple[Times, Times, Times]:
+    def _expand_steps(self, due: DueBars) -> tuple[Times, Times, Times]:
         """Return engine, bar and indicator of every step, engine by engine."""
-        places = zip(due.row.tolist(), due.first.tolist(), due.length.tolist(), strict=True)
+        sequences = zip(
+            due.row.tolist(), due.first_index.tolist(), due.length.tolist(), strict=True
+        )
         parts = [
-            (self._first_engine[row], first, length)
-            for row, first, length in places
-            if row in self._first_engine
+            (self._first_engine_by_row[row], first, length)
+            for row, first, length in sequences
+            if row in self._first_engine_by_row
         ]
         nothing = np.empty(0, dtype=np.int64)
         engines, bars, columns = [nothing], [nothing], [nothing]

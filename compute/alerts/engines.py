@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from compute.indicators.contract import NO_READING, Carry, Floats, Readings
-from compute.indicators.windows import atr, count_bar, floats, start_atr, undefined
+from compute.indicators.windows import atr, count_bar, get_floats, make_undefined, start_atr
 from schemas.vocabulary import Action
 
 ATR_PERIOD = 14
@@ -18,7 +18,7 @@ NOTHING, LONG, SHORT, CLOSE = 0, 1, -1, 2
 ACTIONS: dict[int, Action] = {LONG: "LONG", SHORT: "SHORT", CLOSE: "CLOSE"}
 
 
-class ReadBar(NamedTuple):
+class BarWithReading(NamedTuple):
     """One closed bar of each of N engines and what its indicator read on it; shape (N,)."""
 
     high: Floats
@@ -42,47 +42,47 @@ class AlertEngine:
             "bars": np.zeros(engines, dtype=np.int64),
             "side": np.zeros(engines, dtype=np.int8),
             "barred": np.zeros(engines, dtype=np.int8),
-            "best": undefined(engines),
-            "stop": undefined(engines),
+            "best": make_undefined(engines),
+            "stop": make_undefined(engines),
             **start_atr(engines),
         }
 
-    def step(self, carry: Carry, bar: ReadBar) -> tuple[Carry, Readings]:
+    def step(self, carry: Carry, bar: BarWithReading) -> tuple[Carry, Readings]:
         """Advance by one bar, in place; return what each engine does: NOTHING, LONG, ..."""
         count_bar(carry)
         distance = STOP_ATRS * atr(carry, bar, ATR_PERIOD)
-        side, barred = _sides(carry, "side"), _sides(carry, "barred")
+        side, barred = _get_readings(carry, "side"), _get_readings(carry, "barred")
         is_read = bar.reading != NO_READING
         barred[is_read & (bar.reading != barred)] = NOTHING
-        is_stopped = _trail(carry, bar.close, distance, is_read & (side != NOTHING))
+        is_stopped = _trail_stops(carry, bar.close, distance, is_read & (side != NOTHING))
         np.copyto(barred, side, where=is_stopped & (bar.reading == side))
         side[is_stopped] = NOTHING
         is_free = is_read & ~is_stopped & (bar.reading != side)
         enters = is_free & (bar.reading != NOTHING) & (bar.reading != barred)
         leaves = is_free & (bar.reading == NOTHING)
-        _enter(carry, bar, distance, enters)
+        _enter_positions(carry, bar, distance, enters)
         side[leaves] = NOTHING
         action = np.where(enters, bar.reading, np.int8(NOTHING))
         action[is_stopped | leaves] = CLOSE
         return carry, action
 
 
-def _trail(carry: Carry, close: Floats, distance: Floats, holds: Readings) -> Readings:
+def _trail_stops(carry: Carry, close: Floats, distance: Floats, holds: Readings) -> Readings:
     """Take a bar into extreme and stop of the positions held; return which it closes."""
-    best, stop = floats(carry, "best"), floats(carry, "stop")
-    gained = _sides(carry, "side") * close
+    best, stop = get_floats(carry, "best"), get_floats(carry, "stop")
+    gained = _get_readings(carry, "side") * close
     np.copyto(best, np.maximum(best, gained), where=holds)
     np.copyto(stop, np.fmax(stop, best - distance), where=holds)
     return holds & (gained < stop)
 
 
-def _enter(carry: Carry, bar: ReadBar, distance: Floats, enters: Readings) -> None:
+def _enter_positions(carry: Carry, bar: BarWithReading, distance: Floats, enters: Readings) -> None:
     """Take the side that is read; the entry bar sets the first extreme and the first stop."""
     gained = bar.reading * bar.close
-    np.copyto(_sides(carry, "side"), bar.reading, where=enters)
-    np.copyto(floats(carry, "best"), gained, where=enters)
-    np.copyto(floats(carry, "stop"), gained - distance, where=enters)
+    np.copyto(_get_readings(carry, "side"), bar.reading, where=enters)
+    np.copyto(get_floats(carry, "best"), gained, where=enters)
+    np.copyto(get_floats(carry, "stop"), gained - distance, where=enters)
 
 
-def _sides(carry: Carry, key: str) -> Readings:
+def _get_readings(carry: Carry, key: str) -> Readings:
     return cast(Readings, carry[key])

@@ -12,6 +12,6 @@ class Report:
     not_verifiable: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
-    def find(self, finding: str) -> None:
+    def add_finding(self, finding: str) -> None:
         """Note what is wrong."""
         self.findings.append(finding)

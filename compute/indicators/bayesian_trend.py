@@ -11,16 +11,16 @@ import numpy as np
 from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
 from compute.indicators.windows import (
     count_bar,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
     latch,
+    make_undefined,
     start_carry,
-    undefined,
     withhold,
 )
 
 DECAY = 0.97
-LEAST_VARIANCE = 1e-10
+MIN_VARIANCE = 1e-10
 SLOPE_NOISE = 0.002
 OBSERVATION_NOISE = 0.25
 # The normal quantiles of p = 0.80 and 0.55, that is of 2p - 1 = 0.60 and 0.10.
@@ -47,19 +47,21 @@ class BayesianTrend:
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""
-        arrays = {key: undefined(assets) for key in Belief._fields}
+        arrays = {key: make_undefined(assets) for key in Belief._fields}
         return start_carry(
-            assets, log_close=undefined(assets), variance=undefined(assets), **arrays
+            assets, log_close=make_undefined(assets), variance=make_undefined(assets), **arrays
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Move the filter by one bar; return `z`, `level`, `slope` and `slope_variance`."""
         count = count_bar(carry)
         log_close = np.log(bar.close)
-        variance = _variance(floats(carry, "variance"), log_close - floats(carry, "log_close"))
-        belief = Belief(*(floats(carry, key) for key in Belief._fields))
+        variance = _update_variance(
+            get_floats(carry, "variance"), log_close - get_floats(carry, "log_close")
+        )
+        belief = Belief(*(get_floats(carry, key) for key in Belief._fields))
         belief = _update(
-            _predict(_opened(belief, variance, count == 2), variance), variance, log_close
+            _predict(_open_variances(belief, variance, count == 2), variance), variance, log_close
         )
         first = count == 1
         belief = belief._replace(
@@ -77,18 +79,18 @@ class BayesianTrend:
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar and latch `z`."""
         score = self.advance(carry, bar)["z"]
-        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, held_readings(carry))
+        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, get_held_readings(carry))
 
 
-def _variance(previous: Floats, log_return: Floats) -> Floats:
+def _update_variance(previous: Floats, log_return: Floats) -> Floats:
     """Return the variance moved by one return, which it starts as (NaN before)."""
     square = log_return * log_return
     moved = np.where(np.isnan(previous), square, DECAY * previous + (1.0 - DECAY) * square)
-    return np.maximum(moved, LEAST_VARIANCE)
+    return np.maximum(moved, MIN_VARIANCE)
 
 
-def _opened(belief: Belief, variance: Floats, opens: Floats) -> Belief:
+def _open_variances(belief: Belief, variance: Floats, opens: Floats) -> Belief:
     """Return the belief with the variances that it opens with on the second bar."""
     return belief._replace(
         level_variance=np.where(opens, variance, belief.level_variance),
@@ -109,12 +111,12 @@ def _predict(belief: Belief, variance: Floats) -> Belief:
     )
 
 
-def _update(belief: Belief, variance: Floats, observed: Floats) -> Belief:
+def _update(belief: Belief, variance: Floats, log_close: Floats) -> Belief:
     """Return the belief after the bar's log close; one covariance keeps it symmetric."""
     total = belief.level_variance + OBSERVATION_NOISE * variance
     level_gain = belief.level_variance / total
     slope_gain = belief.covariance / total
-    surprise = observed - belief.level
+    surprise = log_close - belief.level
     return Belief(
         belief.level + level_gain * surprise,
         belief.slope + slope_gain * surprise,

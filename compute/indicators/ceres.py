@@ -8,11 +8,11 @@ import numpy as np
 from compute.indicators.contract import BEARISH, BULLISH, NEUTRAL, Bar, Carry, Readings, Values
 from compute.indicators.windows import (
     count_bar,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
+    make_undefined_across,
     push,
     start_carry,
-    undefined_across,
     withhold,
 )
 
@@ -32,14 +32,14 @@ class Ceres:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            highs=undefined_across(assets, ENTRY_PERIOD),
-            lows=undefined_across(assets, ENTRY_PERIOD),
+            highs=make_undefined_across(assets, ENTRY_PERIOD),
+            lows=make_undefined_across(assets, ENTRY_PERIOD),
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Return the channels over the previous bars, this one excluded, in price units."""
         count_bar(carry)
-        highs, lows = floats(carry, "highs"), floats(carry, "lows")
+        highs, lows = get_floats(carry, "highs"), get_floats(carry, "lows")
         channels = {
             "highest40": highs.max(axis=1),
             "lowest40": lows.min(axis=1),
@@ -53,10 +53,10 @@ class Ceres:
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar; return the side of the last breakout still held."""
         channel = self.advance(carry, bar)
-        held = held_readings(carry)
-        leaves_long = (held == BULLISH) & (bar.close < channel["lowest20"])
-        leaves_short = (held == BEARISH) & (bar.close > channel["highest20"])
-        held[leaves_long | leaves_short] = NEUTRAL
-        np.copyto(held, np.int8(BEARISH), where=bar.close < channel["lowest40"])
-        np.copyto(held, np.int8(BULLISH), where=bar.close > channel["highest40"])
-        return carry, withhold(carry, held)
+        side = get_held_readings(carry)
+        leaves_long = (side == BULLISH) & (bar.close < channel["lowest20"])
+        leaves_short = (side == BEARISH) & (bar.close > channel["highest20"])
+        side[leaves_long | leaves_short] = NEUTRAL
+        np.copyto(side, np.int8(BEARISH), where=bar.close < channel["lowest40"])
+        np.copyto(side, np.int8(BULLISH), where=bar.close > channel["highest40"])
+        return carry, withhold(carry, side)

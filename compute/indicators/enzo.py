@@ -10,13 +10,13 @@ from compute.indicators.windows import (
     atr,
     count_bar,
     divide,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
     latch,
+    make_undefined,
     push,
     start_atr,
     start_carry,
-    undefined,
     withhold,
 )
 
@@ -39,19 +39,19 @@ class Enzo:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            closes=undefined(assets, EFFICIENCY_PERIOD + 1),
-            kamas=undefined(assets, SLOPE_PERIOD + 1),
+            closes=make_undefined(assets, EFFICIENCY_PERIOD + 1),
+            kamas=make_undefined(assets, SLOPE_PERIOD + 1),
             **start_atr(assets),
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Return `s` (5-bar rise of KAMA in ATRs), `kama` and `atr` in price units."""
         count = count_bar(carry)
-        closes, kamas = floats(carry, "closes"), floats(carry, "kamas")
+        closes, kamas = get_floats(carry, "closes"), get_floats(carry, "kamas")
         push(closes, bar.close)
         seeded = count == EFFICIENCY_PERIOD + 1
         previous = np.where(seeded, closes[:, -2], kamas[:, -1])
-        kama = previous + _smoothing(closes) * (bar.close - previous)
+        kama = previous + _compute_smoothing(closes) * (bar.close - previous)
         push(kamas, kama)
         ranges = atr(carry, bar, ATR_PERIOD)
         score = divide(kama - kamas[:, 0], ranges, floor=ZERO_DIVISOR * bar.close)
@@ -60,11 +60,11 @@ class Enzo:
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar; return the side latched by the slope."""
         score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, held_readings(carry))
+        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, get_held_readings(carry))
 
 
-def _smoothing(closes: Floats) -> Floats:
+def _compute_smoothing(closes: Floats) -> Floats:
     """Return KAMA's smoothing constant, the fastest where nothing moved, as TA-Lib has it."""
     change = np.abs(closes[:, -1] - closes[:, 0])
     path = np.abs(closes[:, 1:] - closes[:, :-1]).sum(axis=1)

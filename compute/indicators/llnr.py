@@ -10,13 +10,13 @@ from compute.indicators.contract import Bar, Carry, Floats, Readings, Values
 from compute.indicators.windows import (
     count_bar,
     divide,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
     latch,
+    make_undefined,
     push,
     sample_sd,
     start_carry,
-    undefined,
     withhold,
 )
 
@@ -25,7 +25,7 @@ BANDWIDTH = 16
 ENTER, EXIT = 0.75, 0.25
 
 
-def _slope_weights() -> Floats:
+def _compute_slope_weights() -> Floats:
     """Return what to multiply `PERIOD` values (oldest first) by for the sum to be the slope."""
     time = np.arange(-(PERIOD - 1.0), 1.0)
     kernel = np.exp(-0.5 * (time / BANDWIDTH) ** 2)
@@ -34,7 +34,7 @@ def _slope_weights() -> Floats:
     return weights
 
 
-SLOPE_WEIGHTS = _slope_weights()
+SLOPE_WEIGHTS = _compute_slope_weights()
 
 
 class Llnr:
@@ -47,12 +47,12 @@ class Llnr:
 
     def start(self, assets: int) -> Carry:
         """Return the carry of assets that have not yet seen a bar."""
-        return start_carry(assets, log_closes=undefined(assets, PERIOD + 1))
+        return start_carry(assets, log_closes=make_undefined(assets, PERIOD + 1))
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Move the window by one bar; return `s`, `slope` (from bar 64) and `sigma`."""
         count_bar(carry)
-        window = floats(carry, "log_closes")
+        window = get_floats(carry, "log_closes")
         push(window, np.log(bar.close))
         below_newest = window[:, 1:] - window[:, -1:]
         slope: Floats = np.einsum("ij,j->i", below_newest, SLOPE_WEIGHTS)
@@ -63,5 +63,5 @@ class Llnr:
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar and latch `s`."""
         score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, held_readings(carry))
+        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, get_held_readings(carry))

@@ -11,9 +11,9 @@ from compute.indicators.contract import BULLISH, NEUTRAL, Bar, Carry, Floats, Re
 from compute.indicators.windows import (
     atr,
     count_bar,
-    floats,
+    get_floats,
+    make_undefined,
     start_atr,
-    undefined,
     withhold,
 )
 
@@ -38,20 +38,20 @@ class PerpKit:
         return {
             "bars": np.zeros(assets, dtype=np.int64),
             "direction": np.zeros(assets, dtype=np.int8),
-            "upper": undefined(assets),
-            "lower": undefined(assets),
+            "upper": make_undefined(assets),
+            "lower": make_undefined(assets),
             **start_atr(assets),
         }
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Return `line` (the stop) and `atr` in price units and `direction`, +1 or -1."""
         first = count_bar(carry) == ATR_PERIOD
-        previous_close = floats(carry, "previous_close")
+        previous_close = get_floats(carry, "previous_close")
         ranges = atr(carry, bar, ATR_PERIOD)
         _move_lines(carry, bar, LINE_ATRS * ranges, previous_close)
-        upper, lower = floats(carry, "upper"), floats(carry, "lower")
+        upper, lower = get_floats(carry, "upper"), get_floats(carry, "lower")
         turn = (bar.close > upper).astype(np.int8) - (bar.close < lower)
-        direction = np.where(turn != 0, turn, _direction(carry))
+        direction = np.where(turn != 0, turn, _get_direction(carry))
         direction[first] = BULLISH
         carry["direction"] = direction
         line = np.where(direction == BULLISH, lower, upper)
@@ -62,18 +62,18 @@ class PerpKit:
         values = self.advance(carry, bar)
         is_near = np.abs(bar.close - values["line"]) <= NEAR_ATRS * values["atr"]
         is_costly = values["direction"] * bar.funding > COSTLY_FUNDING
-        reading = np.where(is_near | is_costly, np.int8(NEUTRAL), _direction(carry))
+        reading = np.where(is_near | is_costly, np.int8(NEUTRAL), _get_direction(carry))
         return carry, withhold(carry, reading)
 
 
-def _direction(carry: Carry) -> Readings:
+def _get_direction(carry: Carry) -> Readings:
     return cast(Readings, carry["direction"])
 
 
 def _move_lines(carry: Carry, bar: Bar, distance: Floats, previous_close: Floats) -> None:
     """Replace `upper` and `lower`; a line not yet defined takes the basic line."""
     middle = (bar.high + bar.low) / 2.0
-    basic, line = middle + distance, floats(carry, "upper")
+    basic, line = middle + distance, get_floats(carry, "upper")
     carry["upper"] = np.where((basic >= line) & (previous_close <= line), line, basic)
-    basic, line = middle - distance, floats(carry, "lower")
+    basic, line = middle - distance, get_floats(carry, "lower")
     carry["lower"] = np.where((basic <= line) & (previous_close >= line), line, basic)

@@ -18,4 +18,4 @@ INDICATORS: tuple[Indicator, ...] = (
     Llnr(),
     PerpKit(),
 )
-UNIVERSE_LOGGED: tuple[str, ...] = tuple(i.id for i in INDICATORS if i.id != "perpkit")
+LOGGED_INDICATOR_IDS: tuple[str, ...] = tuple(i.id for i in INDICATORS if i.id != "perpkit")

@@ -22,13 +22,13 @@ from compute.indicators.contract import (
 from compute.indicators.windows import (
     count_bar,
     divide,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
+    make_undefined,
+    make_undefined_across,
     mean_and_sd,
     push,
     start_carry,
-    undefined,
-    undefined_across,
     wilder,
     withhold,
 )
@@ -55,64 +55,68 @@ class Reversals:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            closes=undefined(assets, BAND_PERIOD),
-            highs=undefined_across(assets, EXTREME_PERIOD),
-            lows=undefined_across(assets, EXTREME_PERIOD),
-            rsis=undefined_across(assets, EXTREME_PERIOD),
+            closes=make_undefined(assets, BAND_PERIOD),
+            highs=make_undefined_across(assets, EXTREME_PERIOD),
+            lows=make_undefined_across(assets, EXTREME_PERIOD),
+            rsis=make_undefined_across(assets, EXTREME_PERIOD),
             gain=np.zeros(assets),
             loss=np.zeros(assets),
-            upper=undefined(assets),
-            lower=undefined(assets),
+            upper=make_undefined(assets),
+            lower=make_undefined(assets),
             age=np.zeros(assets, dtype=np.int64),
-            level=undefined(assets),
+            level=make_undefined(assets),
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Return `rsi` (0 to 100), `upper` and `lower`, the bands in price units."""
         rsi = _move_rsi(carry, bar)
-        closes = floats(carry, "closes")
+        closes = get_floats(carry, "closes")
         push(closes, bar.close)
-        push(floats(carry, "highs"), bar.high)
-        push(floats(carry, "lows"), bar.low)
-        push(floats(carry, "rsis"), rsi)
+        push(get_floats(carry, "highs"), bar.high)
+        push(get_floats(carry, "lows"), bar.low)
+        push(get_floats(carry, "rsis"), rsi)
         middle, sd = mean_and_sd(closes)
         width = BAND_SDS * sd
         carry["upper"], carry["lower"] = middle + width, middle - width
-        return {"rsi": rsi, "upper": floats(carry, "upper"), "lower": floats(carry, "lower")}
+        return {
+            "rsi": rsi,
+            "upper": get_floats(carry, "upper"),
+            "lower": get_floats(carry, "lower"),
+        }
 
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar; return the side of a reversal until it is old or has failed."""
-        previous_close = floats(carry, "closes")[:, -1]
-        was_below = previous_close <= floats(carry, "lower")
-        was_above = previous_close >= floats(carry, "upper")
+        previous_close = get_floats(carry, "closes")[:, -1]
+        was_below = previous_close <= get_floats(carry, "lower")
+        was_above = previous_close >= get_floats(carry, "upper")
         values = self.advance(carry, bar)
-        rsis = floats(carry, "rsis")
+        rsis = get_floats(carry, "rsis")
         bullish = was_below & (bar.close > values["lower"]) & (rsis.min(axis=1) <= OVERSOLD)
         bearish = was_above & (bar.close < values["upper"]) & (rsis.max(axis=1) >= OVERBOUGHT)
-        return carry, withhold(carry, _hold(carry, bar.close, bullish, bearish & ~bullish))
+        return carry, withhold(carry, _update_sides(carry, bar.close, bullish, bearish & ~bullish))
 
 
 def _move_rsi(carry: Carry, bar: Bar) -> Floats:
     """Return Wilder's RSI, 50 where nothing moved; `closes` must still end with the last bar."""
     changes = count_bar(carry) - 1
-    change = bar.close - floats(carry, "closes")[:, -1]
-    gain = wilder(floats(carry, "gain"), changes, np.maximum(change, 0.0), RSI_PERIOD)
-    loss = wilder(floats(carry, "loss"), changes, np.maximum(-change, 0.0), RSI_PERIOD)
+    change = bar.close - get_floats(carry, "closes")[:, -1]
+    gain = wilder(get_floats(carry, "gain"), changes, np.maximum(change, 0.0), RSI_PERIOD)
+    loss = wilder(get_floats(carry, "loss"), changes, np.maximum(-change, 0.0), RSI_PERIOD)
     moved = gain + loss
     rsi = divide(100.0 * gain, moved, floor=0.0)
     rsi[moved == 0.0] = 50.0
     return rsi
 
 
-def _hold(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readings:
+def _update_sides(carry: Carry, close: Floats, bullish: Flags, bearish: Flags) -> Readings:
     """Move side, age and level by one bar and return the side."""
-    held, level = held_readings(carry), floats(carry, "level")
+    side, level = get_held_readings(carry), get_floats(carry, "level")
     age = cast(NDArray[np.int64], carry["age"])
     age += 1
-    failed = held * (close - level) < 0.0
-    held[failed | (age >= MAX_AGE)] = NEUTRAL
-    held[bullish], held[bearish] = BULLISH, BEARISH
-    age[(held == NEUTRAL) | bullish | bearish] = 0
-    np.copyto(level, floats(carry, "lows").min(axis=1), where=bullish)
-    np.copyto(level, floats(carry, "highs").max(axis=1), where=bearish)
-    return held
+    failed = side * (close - level) < 0.0
+    side[failed | (age >= MAX_AGE)] = NEUTRAL
+    side[bullish], side[bearish] = BULLISH, BEARISH
+    age[(side == NEUTRAL) | bullish | bearish] = 0
+    np.copyto(level, get_floats(carry, "lows").min(axis=1), where=bullish)
+    np.copyto(level, get_floats(carry, "highs").max(axis=1), where=bearish)
+    return side

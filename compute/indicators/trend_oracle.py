@@ -11,14 +11,14 @@ from compute.indicators.windows import (
     count_bar,
     divide,
     ema,
-    floats,
-    held_readings,
+    get_floats,
+    get_held_readings,
     latch,
+    make_undefined,
+    make_undefined_across,
     push,
     sample_sd,
     start_carry,
-    undefined,
-    undefined_across,
     withhold,
 )
 
@@ -43,32 +43,32 @@ class TrendOracle:
         """Return the carry of assets that have not yet seen a bar."""
         return start_carry(
             assets,
-            averages=undefined_across(assets, 2 * SPEEDS),
-            log_closes=undefined(assets, PRICE_PERIOD),
-            crossovers=undefined(assets, SPEEDS, CROSSOVER_PERIOD),
+            averages=make_undefined_across(assets, 2 * SPEEDS),
+            log_closes=make_undefined(assets, PRICE_PERIOD),
+            crossovers=make_undefined(assets, SPEEDS, CROSSOVER_PERIOD),
         )
 
     def advance(self, carry: Carry, bar: Bar) -> Values:
         """Move the averages and windows by one bar; return `s`."""
         count_bar(carry)
         log_close = np.log(bar.close)
-        averages = ema(floats(carry, "averages"), log_close[:, np.newaxis], PERIODS)
+        averages = ema(get_floats(carry, "averages"), log_close[:, np.newaxis], PERIODS)
         carry["averages"] = averages
-        push(floats(carry, "log_closes"), log_close)
-        noise = sample_sd(floats(carry, "log_closes"))
+        push(get_floats(carry, "log_closes"), log_close)
+        noise = sample_sd(get_floats(carry, "log_closes"))
         gaps = averages[:, :SPEEDS] - averages[:, SPEEDS:]
         scaled = divide(gaps, noise[:, np.newaxis])
-        push(floats(carry, "crossovers"), scaled)
-        return {"s": _response(divide(scaled, sample_sd(floats(carry, "crossovers"))))}
+        push(get_floats(carry, "crossovers"), scaled)
+        return {"s": _compute_response(divide(scaled, sample_sd(get_floats(carry, "crossovers"))))}
 
     def step(self, carry: Carry, bar: Bar) -> tuple[Carry, Readings]:
         """Advance by one bar and latch `s`."""
         score = self.advance(carry, bar)["s"]
-        carry["held"] = latch(held_readings(carry), score, ENTER, EXIT)
-        return carry, withhold(carry, held_readings(carry))
+        carry["held"] = latch(get_held_readings(carry), score, ENTER, EXIT)
+        return carry, withhold(carry, get_held_readings(carry))
 
 
-def _response(z: Floats) -> Floats:
+def _compute_response(z: Floats) -> Floats:
     """Return the mean over the speeds of z exp(-z^2/4) / 0.89, which peaks at about 1."""
     responses = z * np.exp(z * z * -0.25) / RESPONSE_PEAK
     mean: Floats = (responses[:, 0] + responses[:, 1] + responses[:, 2]) / SPEEDS

@@ -21,7 +21,7 @@ from compute.indicators.contract import (
 Counts = NDArray[np.int64]
 
 
-class Spans(Protocol):
+class HighLowClose(Protocol):
     """What a range is measured on: any bar, shape (N,)."""
 
     @property
@@ -37,18 +37,18 @@ class Spans(Protocol):
         """The last price."""
 
 
-def undefined(*shape: int) -> Floats:
+def make_undefined(*shape: int) -> Floats:
     """Return an array of NaN: the start of a window, an average or a previous value."""
     return np.full(shape, np.nan)
 
 
-def undefined_across(*shape: int) -> Floats:
+def make_undefined_across(*shape: int) -> Floats:
     """Return the same with assets side by side in memory, for what is read across them.
 
     So for extremes of short windows. A sum's rounding depends on the order in memory, an extreme's
     value does not.
     """
-    return undefined(*reversed(shape)).T
+    return make_undefined(*reversed(shape)).T
 
 
 def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
@@ -57,12 +57,12 @@ def start_carry(assets: int, **arrays: NDArray[np.generic]) -> Carry:
     return {"bars": bars, "held": np.zeros(assets, dtype=np.int8), **arrays}
 
 
-def floats(carry: Carry, key: str) -> Floats:
+def get_floats(carry: Carry, key: str) -> Floats:
     """Return the float64 array under `key`, for the type checker's sake."""
     return cast(Floats, carry[key])
 
 
-def held_readings(carry: Carry) -> Readings:
+def get_held_readings(carry: Carry) -> Readings:
     """Return the int8 readings held in the carry."""
     return cast(Readings, carry["held"])
 
@@ -95,19 +95,19 @@ def push(window: Floats, value: Floats) -> None:
 
 def sample_sd(window: Floats) -> Floats:
     """Return the SD (n-1) over the last axis, 0 for equal values, NaN until the window is full."""
-    _, squares = _moments(window)
+    _, squares = _compute_moments(window)
     variance: Floats = squares / (window.shape[-1] - 1)
     return np.sqrt(variance)
 
 
 def mean_and_sd(window: Floats) -> tuple[Floats, Floats]:
     """Return mean and SD (n) over the last axis, exact for equal values, NaN until it is full."""
-    total, squares = _moments(window)
+    total, squares = _compute_moments(window)
     periods = window.shape[-1]
     return window[..., -1] + total / periods, np.sqrt(squares / periods)
 
 
-def _moments(window: Floats) -> tuple[Floats, Floats]:
+def _compute_moments(window: Floats) -> tuple[Floats, Floats]:
     """Return the sum of deviations from the newest value, and of squared ones from the mean.
 
     With one deviation from the newest value being 0, the difference is at least 1/n of the sum
@@ -129,11 +129,11 @@ def divide(numerator: Floats, divisor: Floats, floor: Floats | float = ZERO_DIVI
     return np.divide(numerator, divisor, out=quotient, where=~(np.abs(divisor) <= floor))
 
 
-def latch(held: Readings, score: Floats, enter: float, exit: float) -> Readings:
+def latch(side: Readings, score: Floats, enter: float, exit: float) -> Readings:
     """Return what is held after `score`: taken at `enter`, kept until `exit`; NaN is no news."""
-    holds = ~(held * score < exit)
+    holds = ~(side * score < exit)
     enters = (score >= enter).view(np.int8) - (score <= -enter).view(np.int8)
-    return np.where(enters, enters, held * holds)
+    return np.where(enters, enters, side * holds)
 
 
 def ema(previous: Floats, value: Floats, period: Floats | float) -> Floats:
@@ -157,7 +157,7 @@ def wilder(average: Floats, count: Counts, value: Floats, period: int) -> Floats
     return np.where(count < period, np.nan, moved)
 
 
-def true_range(bar: Spans, previous_close: Floats) -> Floats:
+def true_range(bar: HighLowClose, previous_close: Floats) -> Floats:
     """Return Wilder's true range: high - low of the bar and the previous close, if there is one."""
     true_high: Floats = np.fmax(bar.high, previous_close)
     return true_high - np.fmin(bar.low, previous_close)
@@ -165,15 +165,15 @@ def true_range(bar: Spans, previous_close: Floats) -> Floats:
 
 def start_atr(assets: int) -> Carry:
     """Return the arrays that `atr` keeps in a carry."""
-    return {"previous_close": undefined(assets), "atr": np.zeros(assets)}
+    return {"previous_close": make_undefined(assets), "atr": np.zeros(assets)}
 
 
-def atr(carry: Carry, bar: Spans, period: int) -> Floats:
+def atr(carry: Carry, bar: HighLowClose, period: int) -> Floats:
     """Return the ATR after this bar, NaN before bar `period`; the bar must be counted already.
 
     It replaces `previous_close` (never in place), so a caller may take the old one before.
     """
     count = cast(Counts, carry["bars"])
-    spans = true_range(bar, floats(carry, "previous_close"))
+    spans = true_range(bar, get_floats(carry, "previous_close"))
     carry["previous_close"] = bar.close.copy()
-    return wilder(floats(carry, "atr"), count, spans, period)
+    return wilder(get_floats(carry, "atr"), count, spans, period)

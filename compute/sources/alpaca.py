@@ -17,40 +17,40 @@ from urllib.parse import quote
 import httpx
 
 from compute.bars import RawBar
-from compute.sessions import Hours, hours
+from compute.sessions import ExpectedBars, list_expected_bars
 from compute.sources.venue import UnknownSymbolError, VenueError
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 
 DATA_ADDRESS = "https://data.alpaca.markets"
 TRADING_ADDRESS = "https://paper-api.alpaca.markets"
-SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
+SETTING_NAMES = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 TIMEOUT_S = 30.0
 SPACING_S = 60 / 200  # the free plan allows 200 requests a minute
-MOST_SYMBOLS, MOST_BARS = 100, 10_000
-HALF_S = 1800
+MAX_SYMBOLS, MAX_BARS = 100, 10_000
+HALF_HOUR_S = 1800
 _INVALID_SYMBOL = "invalid symbol: "
 _WITHHELD = "subscription does not permit"
 
 # Bars of half hours by their opening; the opening of the hour that each half hour belongs to.
-Halves = dict[int, RawBar]
-Slots = dict[int, int]
-Read = TypeVar("Read")
+HalfHourBars = dict[int, RawBar]
+HourByHalfHour = dict[int, int]
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(eq=False, slots=True)
-class _Asked:
+class _BarsRequest:
     """A symbol that waits for bars of some hours, and what came of it."""
 
     symbol: str
-    slots: Slots
+    slots: HourByHalfHour
     outcome: list[RawBar] | VenueError | None = None
 
 
-class _RefusalError(VenueError):
+class _StatusError(VenueError):
     """An answer that is no success; `message` is what its body says, which may be anything."""
 
-    def __init__(self, status: int, message: str, reason: str, **then: Any) -> None:
-        super().__init__(reason, **then)
+    def __init__(self, status: int, message: str, reason: str, **options: Any) -> None:
+        super().__init__(reason, **options)
         self.status = status
         self.message = message
 
@@ -82,79 +82,87 @@ class AlpacaVenue:
         self._timeout_s: Final = timeout_s
         self._spacing_s: Final = spacing_s
         self._next_at = 0.0
-        self._turn: Final = asyncio.Lock()
-        self._asked: Final = set[_Asked]()
+        self._lock: Final = asyncio.Lock()
+        self._requests: Final = set[_BarsRequest]()
 
-    async def listed(self) -> frozenset[str]:
+    async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols of all active US equities."""
-        given = {"status": "active", "asset_class": "us_equity"}
-        return await self._get(f"{self._trading}/v2/assets", given, _symbols)
+        params = {"status": "active", "asset_class": "us_equity"}
+        return await self._get_json(f"{self._trading}/v2/assets", params, _parse_symbols)
 
-    async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
+    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the bars of regular hours; a symbol that has none is looked up."""
-        due = hours("XNYS", after, until)
+        due = list_expected_bars("XNYS", after, until)
         if not len(due):
             return []
-        bars = await self._gathered(_Asked(symbol, _slots(due)))
-        if not bars and await self._is_gone(symbol):
+        bars = await self._coalesce(_BarsRequest(symbol, _build_slots(due)))
+        if not bars and await self._is_delisted(symbol):
             raise UnknownSymbolError(f"alpaca does not list {symbol}, or no longer")
         return bars
 
-    async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
+    async def fetch_funding(
+        self, symbol: str, after: int, until: int
+    ) -> Sequence[tuple[int, float]]:
         """Return nothing: equities settle no funding."""
         return []
 
-    async def clock(self) -> int:
+    async def fetch_time_ms(self) -> int:
         """Return the time that the trading API tells, epoch ms."""
-        return await self._get(f"{self._trading}/v2/clock", {}, _told)
+        return await self._get_json(f"{self._trading}/v2/clock", {}, _parse_clock)
 
     async def close(self) -> None:
         """Close its connections; idempotent."""
         await self._http.aclose()
 
-    async def _gathered(self, asked: _Asked) -> list[RawBar]:
+    async def _coalesce(self, request: _BarsRequest) -> list[RawBar]:
         """Return what came of it; whoever's turn it is asks for all who want the same hours."""
-        self._asked.add(asked)
+        self._requests.add(request)
         try:
-            async with self._turn:
-                if asked.outcome is None:
+            async with self._lock:
+                if request.outcome is None:
                     await asyncio.sleep(0)  # who asks in the same turn of the loop is then there
-                    await self._ask([one for one in self._asked if one.slots == asked.slots])
+                    await self._fetch_batches(
+                        [one for one in self._requests if one.slots == request.slots]
+                    )
         finally:
-            self._asked.discard(asked)
-        assert asked.outcome is not None
-        if isinstance(asked.outcome, VenueError):
-            raise asked.outcome
-        return asked.outcome
+            self._requests.discard(request)
+        assert request.outcome is not None
+        if isinstance(request.outcome, VenueError):
+            raise request.outcome
+        return request.outcome
 
-    async def _ask(self, asked: list[_Asked]) -> None:
-        slots = asked[0].slots
-        while asked:
-            batch = asked[:MOST_SYMBOLS]
+    async def _fetch_batches(self, requests: list[_BarsRequest]) -> None:
+        slots = requests[0].slots
+        while requests:
+            batch = requests[:MAX_SYMBOLS]
             try:
-                halves = await self._halves(sorted({one.symbol for one in batch}), slots)
+                half_hours = await self._fetch_half_hours(
+                    sorted({one.symbol for one in batch}), slots
+                )
             except VenueError as error:
-                _blame(batch, error)
+                _assign_error(batch, error)
             else:
                 for one in batch:
-                    one.outcome = list(_joined(halves.get(one.symbol, {}), slots))
-            asked = [one for one in asked if one.outcome is None]
+                    one.outcome = list(_join_half_hours(half_hours.get(one.symbol, {}), slots))
+            requests = [one for one in requests if one.outcome is None]
 
-    async def _halves(self, symbols: Sequence[str], slots: Slots) -> Mapping[str, Halves]:
+    async def _fetch_half_hours(
+        self, symbols: Sequence[str], slots: HourByHalfHour
+    ) -> Mapping[str, HalfHourBars]:
         """Return the half hours of regular hours, from as many pages as there are."""
-        given = {
+        params = {
             "symbols": ",".join(symbols),
             "timeframe": "30Min",
-            "start": instant(min(slots) * 1000),
-            "end": instant(max(slots) * 1000),  # which takes in the bar that opens then
+            "start": format_instant(min(slots) * 1000),
+            "end": format_instant(max(slots) * 1000),  # which takes in the bar that opens then
             "adjustment": "split",
-            "limit": str(MOST_BARS),
+            "limit": str(MAX_BARS),
             "sort": "asc",
         }
-        found: dict[str, Halves] = defaultdict(dict)
+        found: dict[str, HalfHourBars] = defaultdict(dict)
         tokens = set[str]()
         while True:
-            bars, token = await self._get(f"{self._data}/v2/stocks/bars", given, _page)
+            bars, token = await self._get_json(f"{self._data}/v2/stocks/bars", params, _parse_page)
             for symbol, bar in bars:
                 if bar.open_time in slots:
                     found[symbol][bar.open_time] = bar
@@ -163,56 +171,56 @@ class AlpacaVenue:
             if token in tokens:
                 raise VenueError("alpaca gives the same page again and again")
             tokens.add(token)
-            given["page_token"] = token
+            params["page_token"] = token
 
-    async def _is_gone(self, symbol: str) -> bool:
+    async def _is_delisted(self, symbol: str) -> bool:
         """Say whether a symbol is known not to be listed; where that cannot be told, it is not."""
         address = f"{self._trading}/v2/assets/{quote(symbol, safe='')}"
         try:
-            return await self._get(address, {}, lambda asset: asset["status"] == "inactive")
+            return await self._get_json(address, {}, lambda asset: asset["status"] == "inactive")
         except VenueError as error:
-            return isinstance(error, _RefusalError) and error.status == 404
+            return isinstance(error, _StatusError) and error.status == 404
 
-    async def _get(
-        self, address: str, given: Mapping[str, str], read: Callable[[Any], Read]
-    ) -> Read:
+    async def _get_json(
+        self, address: str, params: Mapping[str, str], parse: Callable[[Any], Parsed]
+    ) -> Parsed:
         """Return what is read out of an answer; requests go out at the plan's distance."""
         now = asyncio.get_running_loop().time()
-        begin = max(now, self._next_at)
-        self._next_at = begin + self._spacing_s
-        await asyncio.sleep(begin - now)
+        begins_at = max(now, self._next_at)
+        self._next_at = begins_at + self._spacing_s
+        await asyncio.sleep(begins_at - now)
         try:
             async with asyncio.timeout(self._timeout_s):
-                response = await self._http.get(address, params=given)
+                response = await self._http.get(address, params=params)
         except TimeoutError:
             raise VenueError(f"alpaca did not answer within {self._timeout_s:g} s") from None
         except httpx.HTTPError as error:  # whose text may hold a header
             raise VenueError(f"alpaca cannot be read: {type(error).__name__}") from None
         if response.status_code != httpx.codes.OK:
-            raise _refusal(response)
+            raise _build_error(response)
         try:
-            return read(response.json())
+            return parse(response.json())
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise VenueError("alpaca's answer is not what its documentation says") from None
 
 
-def _slots(due: Hours) -> Slots:
+def _build_slots(due: ExpectedBars) -> HourByHalfHour:
     spans = zip(due.open_time.tolist(), due.end_time.tolist(), strict=True)
-    return {half: opened for opened, ends in spans for half in range(opened, ends, HALF_S)}
+    return {half: opened for opened, ends in spans for half in range(opened, ends, HALF_HOUR_S)}
 
 
-def _joined(halves: Halves, slots: Slots) -> Iterator[RawBar]:
+def _join_half_hours(half_hours: HalfHourBars, slots: HourByHalfHour) -> Iterator[RawBar]:
     """Yield hourly bars, oldest first; a half that never traded leaves the other alone."""
-    for opened, group in groupby(sorted(halves.values()), key=lambda bar: slots[bar.open_time]):
+    for opened, group in groupby(sorted(half_hours.values()), key=lambda bar: slots[bar.open_time]):
         pair = list(group)
         high, low = max(bar.high for bar in pair), min(bar.low for bar in pair)
         volume = sum(bar.volume for bar in pair)
         yield RawBar(opened, pair[0].open, high, low, pair[-1].close, volume)
 
 
-def _blame(batch: Sequence[_Asked], error: VenueError) -> None:
+def _assign_error(batch: Sequence[_BarsRequest], error: VenueError) -> None:
     """Make an error the outcome of the one whose symbol it is about, else of all."""
-    if isinstance(error, _RefusalError) and error.message.startswith(_INVALID_SYMBOL):
+    if isinstance(error, _StatusError) and error.message.startswith(_INVALID_SYMBOL):
         named = error.message.removeprefix(_INVALID_SYMBOL)
         at_fault = [one for one in batch if one.symbol == named]
         for one in at_fault:
@@ -223,56 +231,56 @@ def _blame(batch: Sequence[_Asked], error: VenueError) -> None:
         one.outcome = error
 
 
-def _symbols(assets: Any) -> frozenset[str]:
+def _parse_symbols(assets: Any) -> frozenset[str]:
     return frozenset(asset["symbol"] for asset in assets)
 
 
-def _told(clock: Any) -> int:
+def _parse_clock(clock: Any) -> int:
     return int(datetime.fromisoformat(clock["timestamp"]).timestamp() * 1000)
 
 
-def _page(answer: Any) -> tuple[list[tuple[str, RawBar]], str | None]:
-    bars = answer["bars"] or {}
-    read = [(symbol, _half(row)) for symbol, rows in bars.items() for row in rows]
-    return read, answer["next_page_token"]
+def _parse_page(response: Any) -> tuple[list[tuple[str, RawBar]], str | None]:
+    bars = response["bars"] or {}
+    parsed = [(symbol, _parse_bar(row)) for symbol, rows in bars.items() for row in rows]
+    return parsed, response["next_page_token"]
 
 
-def _half(row: Any) -> RawBar:
+def _parse_bar(row: Any) -> RawBar:
     opened = int(datetime.fromisoformat(row["t"]).timestamp())
     return RawBar(opened, *(float(row[name]) for name in "ohlcv"))
 
 
-def _refusal(response: httpx.Response) -> _RefusalError:
-    status, message = response.status_code, _message(response)
+def _build_error(response: httpx.Response) -> _StatusError:
+    status, message = response.status_code, _parse_message(response)
     if status == httpx.codes.FORBIDDEN and message.startswith(_WITHHELD):
         reason = "alpaca withholds bars as new as these: this machine's clock may be ahead"
-        return _RefusalError(status, message, reason)
+        return _StatusError(status, message, reason)
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        reason = f"alpaca refuses the key: check {SETTINGS}"
-        return _RefusalError(status, message, reason, is_permanent=True)
-    wait_s = _wait_s(response.headers)
-    return _RefusalError(status, message, f"alpaca answered HTTP {status}", retry_after_s=wait_s)
+        reason = f"alpaca refuses the key: check {SETTING_NAMES}"
+        return _StatusError(status, message, reason, is_permanent=True)
+    wait_s = _parse_wait_s(response.headers)
+    return _StatusError(status, message, f"alpaca answered HTTP {status}", retry_after_s=wait_s)
 
 
-def _message(response: httpx.Response) -> str:
+def _parse_message(response: httpx.Response) -> str:
     try:
         return str(response.json()["message"])
     except (LookupError, TypeError, ValueError):
         return ""
 
 
-def _wait_s(headers: httpx.Headers) -> float | None:
+def _parse_wait_s(headers: httpx.Headers) -> float | None:
     """Return how long the answer asks to be left alone, by its own clock where it names a time."""
     after, reset = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
     if after.isdecimal():
         return float(after)
-    now, until = _date(headers.get("date", "")), _date(after)
+    now, until = _parse_date(headers.get("date", "")), _parse_date(after)
     if until is None and reset.isdecimal():
         until = float(reset)
     return None if now is None or until is None else max(0.0, until - now)
 
 
-def _date(text: str) -> float | None:
+def _parse_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except ValueError:

@@ -10,16 +10,16 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from compute.bars import NO_FUNDING, Funding, RawBar, Series, accepted
-from compute.sources.source import Fetched, SourceError
+from compute.bars import NO_FUNDING, Funding, RawBar, Series, validate_bars
+from compute.sources.source import FetchResult, SourceError
 from compute.universe import Universe
-from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
 
 BARS_HEADER = ["ts", "open", "high", "low", "close", "volume"]
 FUNDING_HEADER = ["ts", "funding_rate"]
 _NAME = re.compile(r"(?P<ticker>.+)_(?P<what>1h|1d|funding)\.csv")
 _INTEGER = re.compile(r"-?\d{1,12}")
-_LAST_TIME = 253_402_300_799
+_MAX_TIME_S = 253_402_300_799
 Row = TypeVar("Row")
 
 
@@ -33,17 +33,17 @@ class FilesSource:
         """Read the folder; SourceError names the first file and row that cannot be read."""
         self.folder = folder.resolve()
         self.name = f"files:{self.folder}"
-        self.rejected: Counter[str] = Counter()
+        self.rejected_counts: Counter[str] = Counter()
         self._bars: dict[str, Series] = {}
-        self._native: dict[str, Timeframe] = {}
+        self._native_timeframes: dict[str, Timeframe] = {}
         self._funding: dict[str, Funding] = {}
-        files = self._files(universe)
+        files = self._list_files(universe)
         for (ticker, what), path in files.items():
             if what == "funding":
-                self._funding[ticker] = self._settlements(path)
+                self._funding[ticker] = self._read_funding(path)
             elif what == "1h" or (ticker, "1h") not in files:
-                self._native[ticker] = "1h" if what == "1h" else "1d"
-                self._bars[ticker] = self._series(path, self._native[ticker])
+                self._native_timeframes[ticker] = "1h" if what == "1h" else "1d"
+                self._bars[ticker] = self._read_series(path, self._native_timeframes[ticker])
         if not any(map(len, self._bars.values())):
             raise SourceError(f"{folder}: holds no bars; expected files such as BTC_1h.csv")
 
@@ -52,39 +52,39 @@ class FilesSource:
         """The close of the folder's last bar."""
         return max((int(s.close_time[-1]) for s in self._bars.values() if len(s)), default=0)
 
-    def native(self, ticker: str) -> Timeframe | None:
+    def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return 1h or, where only a daily file exists, 1d."""
-        return self._native.get(ticker)
+        return self._native_timeframes.get(ticker)
 
-    def listing(self, ticker: str) -> str | None:
+    def get_listing(self, ticker: str) -> str | None:
         """Return None: all bars are from one place."""
         return None
 
-    def delay_s(self, ticker: str) -> int:
+    def get_delay_s(self, ticker: str) -> int:
         """Return 0: a recording is all there."""
         return 0
 
-    def next_close(self, ticker: str, after: int) -> int | None:
+    def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of the next recorded bar."""
         times = self._bars[ticker].close_time
-        place = int(np.searchsorted(times, after, side="right"))
-        return int(times[place]) if place < len(times) else None
+        index = int(np.searchsorted(times, after, side="right"))
+        return int(times[index]) if index < len(times) else None
 
-    def last_close(self, ticker: str, at: int) -> int:
+    def find_last_close(self, ticker: str, at: int) -> int:
         """Return -1: of a recording nothing more than what it holds is expected."""
         return -1
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         """Find nothing wrong: a recording depends on nothing outside."""
 
-    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+    async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return what is recorded in (after, until]; a finished file's watermark is `until`."""
         bars = self._bars[ticker]
         inside = (bars.close_time > after) & (bars.close_time <= until)
-        funding = self._funding.get(ticker, NO_FUNDING).between(after, until)
-        return Fetched(bars.where(inside), funding, until)
+        funding = self._funding.get(ticker, NO_FUNDING).select_between(after, until)
+        return FetchResult(bars.select(inside), funding, until)
 
-    def _files(self, universe: Universe) -> dict[tuple[str, str], Path]:
+    def _list_files(self, universe: Universe) -> dict[tuple[str, str], Path]:
         if not self.folder.is_dir():
             raise SourceError(f"{self.folder}: no such folder of bars")
         files: dict[tuple[str, str], Path] = {}
@@ -100,31 +100,33 @@ class FilesSource:
             files[match["ticker"], match["what"]] = path
         return files
 
-    def _series(self, path: Path, native: Timeframe) -> Series:
-        period_s = PERIOD_S[native]
-        good, bad = accepted(list(_rows(path, BARS_HEADER, _bar)), period_s)
-        for row, reason in bad:
-            self._reject(path, row.open_time, reason)
-        return Series.of(good, period_s)
+    def _read_series(self, path: Path, native: Timeframe) -> Series:
+        period_s = TIMEFRAME_DURATIONS_S[native]
+        accepted_rows, rejected_rows = validate_bars(
+            list(_read_rows(path, BARS_HEADER, _parse_bar)), period_s
+        )
+        for row, reason in rejected_rows:
+            self._log_rejected_row(path, row.open_time, reason)
+        return Series.from_rows(accepted_rows, period_s)
 
-    def _settlements(self, path: Path) -> Funding:
+    def _read_funding(self, path: Path) -> Funding:
         rates: dict[int, float] = {}
-        read = _rows(path, FUNDING_HEADER, lambda c: (_time(c[0]), _number(c[1])))
+        read = _read_rows(path, FUNDING_HEADER, lambda c: (_parse_time(c[0]), _parse_number(c[1])))
         for settled_at, rate in sorted(read, key=lambda row: row[0]):
             if not np.isfinite(rate):
-                self._reject(path, settled_at, "a rate is NaN or infinite")
+                self._log_rejected_row(path, settled_at, "a rate is NaN or infinite")
             elif settled_at in rates:
-                self._reject(path, settled_at, "settlement time is repeated")
+                self._log_rejected_row(path, settled_at, "settlement time is repeated")
             else:
                 rates[settled_at] = rate
-        return Funding.of(list(rates.items()))
+        return Funding.from_pairs(list(rates.items()))
 
-    def _reject(self, path: Path, ts: int, reason: str) -> None:
-        self.rejected[reason] += 1
+    def _log_rejected_row(self, path: Path, ts: int, reason: str) -> None:
+        self.rejected_counts[reason] += 1
         structlog.get_logger().warning("row rejected", file=path.name, ts=ts, reason=reason)
 
 
-def _rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:
+def _read_rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> Iterator[Row]:
     """Yield the parsed rows of a CSV file; SourceError names file, row and what is wrong."""
     row = 0
     try:
@@ -147,18 +149,18 @@ def _rows(path: Path, header: list[str], parse: Callable[[list[str]], Row]) -> I
         raise SourceError(f"{path}: row 1: the header must be {','.join(header)}")
 
 
-def _bar(cells: list[str]) -> RawBar:
-    opened, high, low, closed, volume = map(_number, cells[1:])
-    return RawBar(_time(cells[0]), opened, high, low, closed, volume)
+def _parse_bar(cells: list[str]) -> RawBar:
+    opened, high, low, closed, volume = map(_parse_number, cells[1:])
+    return RawBar(_parse_time(cells[0]), opened, high, low, closed, volume)
 
 
-def _time(cell: str) -> int:
-    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _LAST_TIME:
+def _parse_time(cell: str) -> int:
+    if not _INTEGER.fullmatch(cell) or not 0 <= int(cell) <= _MAX_TIME_S:
         raise ValueError(f"{cell[:40]!r} is no time in epoch seconds")
     return int(cell)
 
 
-def _number(cell: str) -> float:
+def _parse_number(cell: str) -> float:
     try:
         if "_" not in cell:
             return float(cell)

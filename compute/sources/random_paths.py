@@ -15,61 +15,63 @@ from compute.bars import Prices, Times
 Bits = NDArray[np.uint64]
 
 # A path is made of spans, whose ends hang on the base price; what is drawn at once is a block.
-BLOCK = 128
-_SPAN, _CALM = 2**14, 4
-_ENDS, _LOUDNESS_ENDS, _LOUDNESS = 70.0, 0.4, 0.6
-_TRENDING = dict.fromkeys((64, 128, 256, 512), 1.1)
-_GOLDEN = 0x9E3779B97F4A7C15
-_FOR_LOUDNESS = 0xD1B54A32D192ED03
+BLOCK_STEPS = 128
+_SPAN, _MIN_VOLATILITY_STEP = 2**14, 4
+_END_DEVIATION, _VOLATILITY_END_DEVIATION, _VOLATILITY_DEVIATION = 70.0, 0.4, 0.6
+_TREND_FACTORS = dict.fromkeys((64, 128, 256, 512), 1.1)
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+_VOLATILITY_SALT = 0xD1B54A32D192ED03
 
 
-def key_of(seed: int, name: str) -> Bits:
+def derive_key(seed: int, name: str) -> Bits:
     """Return the key of a stream of draws, shape (1, 1); keys stacked draw many streams at once."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return np.array([[int.from_bytes(digest[:8], "big")]], dtype=np.uint64)
 
 
-def path(key: Bits, first: Times) -> tuple[Prices, Prices]:
+def draw_path(key: Bits, first: Times) -> tuple[Prices, Prices]:
     """Return heights and loudness at a block's places: both of shape (lines, BLOCK + 1).
 
     A step of a path has a standard deviation of about 1 times its loudness, which clusters.
     """
     begin = first // _SPAN * _SPAN
     ends = begin + np.array([0, _SPAN])
-    log = _LOUDNESS_ENDS * normal(bits_at(key + _FOR_LOUDNESS, ends))
-    field = np.stack([_ENDS * normal(bits_at(key, ends)), log, _loudness(log)])
+    log = _VOLATILITY_END_DEVIATION * draw_normal(mix_bits(key + _VOLATILITY_SALT, ends))
+    field = np.stack(
+        [_END_DEVIATION * draw_normal(mix_bits(key, ends)), log, _compute_volatility(log)]
+    )
     step = _SPAN
     while step > 1:
-        middle = _middle(key, begin, step, field)
+        middle = _draw_midpoints(key, begin, step, field)
         woven = np.empty((3, len(first), 2 * field.shape[2] - 1))
         woven[:, :, ::2], woven[:, :, 1::2] = field, middle
         field, step = woven, step // 2
-        if step >= BLOCK:
+        if step >= BLOCK_STEPS:
             later = first >= begin + step
             field = np.where(later, field[:, :, 1:], field[:, :, :2])
             begin = begin + step * later
     return field[0], field[2]
 
 
-def _middle(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
+def _draw_midpoints(key: Bits, begin: Times, step: int, field: Prices) -> Prices:
     """Return the field (height, log of loudness, loudness) halfway between its knots."""
     middle = 0.5 * (field[:, :, :-1] + field[:, :, 1:])
-    places = begin + step // 2 + step * np.arange(middle.shape[2])
-    if step > _CALM:
-        middle[1] += _LOUDNESS * normal(bits_at(key + _FOR_LOUDNESS, places))
-        middle[2] = _loudness(middle[1])
-    reach = 0.5 * math.sqrt(step) * _TRENDING.get(step, 1.0)
-    middle[0] += reach * middle[2] * normal(bits_at(key, places))
+    indexes = begin + step // 2 + step * np.arange(middle.shape[2])
+    if step > _MIN_VOLATILITY_STEP:
+        middle[1] += _VOLATILITY_DEVIATION * draw_normal(mix_bits(key + _VOLATILITY_SALT, indexes))
+        middle[2] = _compute_volatility(middle[1])
+    reach = 0.5 * math.sqrt(step) * _TREND_FACTORS.get(step, 1.0)
+    middle[0] += reach * middle[2] * draw_normal(mix_bits(key, indexes))
     return middle
 
 
-def _loudness(log: Prices) -> Prices:
+def _compute_volatility(log: Prices) -> Prices:
     return exp2(np.clip(log, -3.0, 3.0))
 
 
-def bits_at(key: Bits, index: Times) -> Bits:
+def mix_bits(key: Bits, index: Times) -> Bits:
     """Return 64 mixed bits for every place: the finaliser of splitmix64 (Steele et al., 2014)."""
-    bits = key + index.astype(np.uint64) * _GOLDEN
+    bits = key + index.astype(np.uint64) * _GOLDEN_GAMMA
     bits ^= bits >> 30
     bits *= 0xBF58476D1CE4E5B9
     bits ^= bits >> 27
@@ -78,14 +80,14 @@ def bits_at(key: Bits, index: Times) -> Bits:
     return bits
 
 
-def normal(bits: Bits) -> Prices:
+def draw_normal(bits: Bits) -> Prices:
     """Return nearly normal draws (mean 0, variance 1): sums of four uniform 16-bit pieces."""
     pairs = (bits & 0x0000FFFF0000FFFF) + ((bits >> 16) & 0x0000FFFF0000FFFF)
     total = (pairs & 0xFFFFFFFF) + (pairs >> 32)
     return (total.astype(np.float64) - 131_070.0) * (1.0 / 37_837.2)
 
 
-def thirds(bits: Bits) -> tuple[Prices, Prices, Prices]:
+def draw_uniform_triple(bits: Bits) -> tuple[Prices, Prices, Prices]:
     """Return three uniform draws from [0, 1), of 21 bits each."""
     parts = [(bits >> shift) & 0x1FFFFF for shift in (0, 21, 42)]
     one, two, three = (part.astype(np.float64) / 2_097_152 for part in parts)

@@ -17,7 +17,7 @@ class NotReadyError(SourceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResult:
     """What a source adds for one asset: accepted bars, settlements, and its watermark.
 
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
@@ -30,17 +30,17 @@ class Fetched:
     funding: Funding
     watermark: int
     history: Series | None = None
-    why: str = ""
+    reason: str = ""
 
     @property
-    def is_anew(self) -> bool:
+    def is_restated(self) -> bool:
         """Whether what was told before is superseded."""
         return self.history is not None and len(self.history) > 0
 
     @property
-    def told(self) -> Series:
+    def all_bars(self) -> Series:
         """All bars that are told, with the history before them."""
-        return self.bars if self.history is None else self.history.then(self.bars)
+        return self.bars if self.history is None else self.history.concatenate(self.bars)
 
 
 class Source(Protocol):
@@ -57,23 +57,23 @@ class Source(Protocol):
     def ends_at(self) -> int | None:
         """The close (epoch seconds) of the last bar there will ever be; None while growing."""
 
-    def native(self, ticker: str) -> Timeframe | None:
+    def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         """Return the timeframe of the bars it delivers, None for an asset it does not cover."""
 
-    def listing(self, ticker: str) -> str | None:
+    def get_listing(self, ticker: str) -> str | None:
         """Return where the bars of an asset are from, None where the source has one place."""
 
-    def delay_s(self, ticker: str) -> int:
+    def get_delay_s(self, ticker: str) -> int:
         """Return how long after its close a bar of an asset may come without being late."""
 
-    def next_close(self, ticker: str, after: int) -> int | None:
+    def find_next_close(self, ticker: str, after: int) -> int | None:
         """Return the close of an asset's first bar that closes after a time, if it knows one."""
 
-    def last_close(self, ticker: str, at: int) -> int:
+    def find_last_close(self, ticker: str, at: int) -> int:
         """Return when the last bar expected by an instant closes, -1 where none is expected."""
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         """Raise NotReadyError where nothing may be computed at the moment."""
 
-    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+    async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         """Return the bars that close, and the rates that settle, in (after, until]."""

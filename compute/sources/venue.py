@@ -35,19 +35,21 @@ class Venue(Protocol):
     name: str
     delay_s: int
 
-    async def listed(self) -> frozenset[str]:
+    async def fetch_symbols(self) -> frozenset[str]:
         """Return the symbols that can be asked for."""
 
-    async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
+    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         """Return the hourly bars that close in (after, until], epoch seconds, as published.
 
         They may repeat, lack bars or come in any order; more may come than was asked for.
         """
 
-    async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
+    async def fetch_funding(
+        self, symbol: str, after: int, until: int
+    ) -> Sequence[tuple[int, float]]:
         """Return the settlements of a perpetual in (after, until]: epoch seconds, rate."""
 
-    async def clock(self) -> int:
+    async def fetch_time_ms(self) -> int:
         """Return the venue's own time, epoch ms."""
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from schemas.catalog import (
     Tiers,
     UniverseTier,
 )
-from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, together
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator, merge_timeframes
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
     COOLDOWN_CANDLES,
@@ -31,12 +31,17 @@ from schemas.vocabulary import (
     UNIVERSE_RETENTION_MS,
     IndicatorId,
     IndicatorStatus,
-    instant,
+    format_instant,
 )
-from serving.argument_values import several_tickers
+from serving.argument_values import find_assets
 from serving.context import Context
-from serving.freshness import SIMULATED_NOTE, nothing_new_before, recorded_note, removed_note
-from serving.snapshot_cache import Board
+from serving.freshness import (
+    SIMULATED_NOTE,
+    find_nothing_new_before,
+    format_recorded_note,
+    format_removed_note,
+)
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 STATE, SIGNALS = "/api/v1/state", "/api/v1/signals"
@@ -89,32 +94,34 @@ DESCRIPTION = (
 
 async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
     """Return the published coverage, before the first compute too; `unavailable` without one."""
-    board = await context.boards.board()
-    published = await context.boards.coverage() if board is None else board.coverage
-    coverage = published or (await context.board()).coverage
-    known = {asset.ticker: asset for asset in coverage.assets}
-    asked = known if query.ticker is None else several_tickers(query.ticker, known)
+    snapshot = await context.snapshots.snapshot()
+    published = await context.snapshots.coverage() if snapshot is None else snapshot.coverage
+    coverage = published or (await context.snapshot()).coverage
+    assets_by_ticker = {asset.ticker: asset for asset in coverage.assets}
+    selected = (
+        assets_by_ticker if query.ticker is None else find_assets(query.ticker, assets_by_ticker)
+    )
     return CatalogResponse(
-        generated_at=instant(coverage.published_at),
-        note=" ".join([NOTE, *_notes(coverage), *_notes_on(query, asked)]),
-        assets=_assets(coverage, asked),
+        generated_at=format_instant(coverage.published_at),
+        note=" ".join([NOTE, *_list_notes(coverage), *_list_ticker_notes(query, selected)]),
+        assets=_build_assets(coverage, selected),
         timeframes=list(TIMEFRAMES),
-        indicators=[_indicator(indicator) for indicator in coverage.indicators],
+        indicators=[_build_indicator(indicator) for indicator in coverage.indicators],
         indicator_fields=FIELDS,
         indicator_statuses=STATUSES,
-        legacy_indicator_keys=[_dexter(coverage)],
-        tiers=Tiers(universe=_universe(coverage), alerts=_alerts(coverage)),
-        coverage=_coverage(coverage, asked),
+        legacy_indicator_keys=[_build_dexter_key(coverage)],
+        tiers=Tiers(universe=_build_universe_tier(coverage), alerts=_build_alerts_tier(coverage)),
+        coverage=_build_coverage(coverage, selected),
         cadence=CADENCE,
-        meta=_meta(coverage, board, context.clock()),
+        meta=_build_meta(coverage, snapshot, context.clock()),
     )
 
 
-def _notes(coverage: Coverage) -> Iterable[str]:
+def _list_notes(coverage: Coverage) -> Iterable[str]:
     if coverage.source == "simulated":
         yield SIMULATED_NOTE
     if coverage.recorded_until is not None:
-        yield recorded_note(coverage.recorded_until)
+        yield format_recorded_note(coverage.recorded_until)
     covered, tracked = sum(bool(a.timeframes) for a in coverage.tracked), len(coverage.tracked)
     if covered == 0:
         yield "Nothing is covered: the source has no data of any tracked asset."
@@ -122,13 +129,13 @@ def _notes(coverage: Coverage) -> Iterable[str]:
         yield f"The source has data of {covered} of the {tracked} assets; the rest is not covered."
 
 
-def _notes_on(query: CatalogQuery, asked: Mapping[str, CoveredAsset]) -> Iterable[str]:
+def _list_ticker_notes(query: CatalogQuery, selected: Mapping[str, CoveredAsset]) -> Iterable[str]:
     if query.ticker is not None:
-        yield f"Both lists hold {', '.join(asked)} alone; every count is of all assets."
-        yield from (removed_note(asset) for asset in asked.values() if asset.removed_on)
+        yield f"Both lists hold {', '.join(selected)} alone; every count is of all assets."
+        yield from (format_removed_note(asset) for asset in selected.values() if asset.removed_on)
 
 
-def _assets(coverage: Coverage, asked: Container[str]) -> CatalogAssets:
+def _build_assets(coverage: Coverage, selected: Container[str]) -> CatalogAssets:
     tracked = coverage.tracked
     crypto = sum(asset.asset_class == "crypto" for asset in tracked)
     return CatalogAssets(
@@ -138,12 +145,12 @@ def _assets(coverage: Coverage, asked: Container[str]) -> CatalogAssets:
         list=[
             CatalogAsset(ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class)
             for asset in tracked
-            if asset.ticker in asked
+            if asset.ticker in selected
         ],
     )
 
 
-def _indicator(indicator: CoveredIndicator) -> CatalogIndicator:
+def _build_indicator(indicator: CoveredIndicator) -> CatalogIndicator:
     return CatalogIndicator(
         id=indicator.id,
         name=indicator.name,
@@ -154,7 +161,7 @@ def _indicator(indicator: CoveredIndicator) -> CatalogIndicator:
     )
 
 
-def _dexter(coverage: Coverage) -> LegacyIndicatorKey:
+def _build_dexter_key(coverage: Coverage) -> LegacyIndicatorKey:
     return LegacyIndicatorKey(
         id="dexter",
         name="Dexter",
@@ -166,26 +173,26 @@ def _dexter(coverage: Coverage) -> LegacyIndicatorKey:
     )
 
 
-def _universe(coverage: Coverage) -> UniverseTier:
+def _build_universe_tier(coverage: Coverage) -> UniverseTier:
     covered = [asset.timeframes for asset in coverage.tracked if asset.timeframes]
-    logged, everything = _ids(coverage.logged), _ids(coverage.indicators)
+    logged, all_indicators = _list_ids(coverage.logged), _list_ids(coverage.indicators)
     return UniverseTier(
         assets=len(covered),
-        timeframes=together(covered),
+        timeframes=merge_timeframes(covered),
         indicators=logged,
         logged_combinations=sum(map(len, covered)) * len(logged),
-        state_indicators=everything,
-        state_readings=sum(map(len, covered)) * len(everything),
+        state_indicators=all_indicators,
+        state_readings=sum(map(len, covered)) * len(all_indicators),
         retention_days=UNIVERSE_RETENTION_MS // DAY_MS,
     )
 
 
-def _alerts(coverage: Coverage) -> AlertsTier:
+def _build_alerts_tier(coverage: Coverage) -> AlertsTier:
     followed = {asset.ticker: asset.alerts for asset in coverage.tracked if asset.alerts}
-    indicators = _ids(coverage.indicators)
+    indicators = _list_ids(coverage.indicators)
     return AlertsTier(
         tickers=list(followed),
-        timeframes=together(followed.values()),
+        timeframes=merge_timeframes(followed.values()),
         indicators=indicators,
         engines=sum(map(len, followed.values())) * len(indicators),
         actions=list(CURRENT_ACTIONS),
@@ -195,11 +202,11 @@ def _alerts(coverage: Coverage) -> AlertsTier:
     )
 
 
-def _coverage(coverage: Coverage, asked: Container[str]) -> CatalogCoverage:
+def _build_coverage(coverage: Coverage, selected: Container[str]) -> CatalogCoverage:
     return CatalogCoverage(
         note=COVERAGE_NOTE,
         indicators_by_tier=IndicatorsByTier(
-            universe=_ids(coverage.logged), alerts=_ids(coverage.indicators)
+            universe=_list_ids(coverage.logged), alerts=_list_ids(coverage.indicators)
         ),
         assets=[
             CoverageAsset(
@@ -209,23 +216,25 @@ def _coverage(coverage: Coverage, asked: Container[str]) -> CatalogCoverage:
                 alerts=list(asset.alerts),
             )
             for asset in coverage.tracked
-            if asset.ticker in asked
+            if asset.ticker in selected
         ],
     )
 
 
-def _meta(coverage: Coverage, board: Board | None, now: int) -> CatalogMeta:
+def _build_meta(coverage: Coverage, snapshot: Snapshot | None, now: int) -> CatalogMeta:
     return CatalogMeta(
         source=coverage.source,
         simulated=coverage.source == "simulated",
-        as_of=None if board is None else instant(board.market_time),
-        nothing_new_before=None if board is None else nothing_new_before(board, now, "1h"),
-        removed_assets=[] if board is None else board.removed,
+        as_of=None if snapshot is None else format_instant(snapshot.market_time),
+        nothing_new_before=None
+        if snapshot is None
+        else find_nothing_new_before(snapshot, now, "1h"),
+        removed_assets=[] if snapshot is None else snapshot.removed_tickers,
         stand_ins=coverage.stand_ins,
     )
 
 
-def _ids(indicators: Iterable[CoveredIndicator]) -> list[IndicatorId]:
+def _list_ids(indicators: Iterable[CoveredIndicator]) -> list[IndicatorId]:
     return [indicator.id for indicator in indicators]
 
 
@@ -236,5 +245,5 @@ GET_CATALOG = Tool(
     query=CatalogQuery,
     result=CatalogResponse,
     handler=get_catalog,
-    keyed=False,
+    requires_key=False,
 )

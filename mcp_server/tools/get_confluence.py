@@ -15,11 +15,11 @@ from schemas.vocabulary import (
     Reading,
     StoredKey,
     Timeframe,
-    instant,
+    format_instant,
 )
 from serving.context import Context
-from serving.freshness import freshness, shown_legacy_keys
-from serving.snapshot_cache import Board
+from serving.freshness import build_freshness, find_legacy_keys
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
@@ -50,30 +50,30 @@ Votes = dict[StoredKey, Reading]
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
     """Return the assets that reach `min_agree`, best first; all rest on one board."""
-    board, at = await context.board_at(query.as_of)
-    polled = list(_polled(board, query))
-    results = _ranked(result for result in polled if result.agree >= query.min_agree)
-    notes = [] if results else [_why_empty(query, polled)]
+    snapshot, at = await context.snapshot_at(query.as_of)
+    polled = list(_count_votes(snapshot, query))
+    results = _rank_results(result for result in polled if result.agree >= query.min_agree)
+    notes = [] if results else [_explain_empty(query, polled)]
     return ConfluenceResponse(
-        as_of=instant(board.market_time),
+        as_of=format_instant(snapshot.market_time),
         query=ConfluenceEcho(
-            **query.model_dump(exclude={"as_of"}), as_of=instant(at) if query.as_of else None
+            **query.model_dump(exclude={"as_of"}), as_of=format_instant(at) if query.as_of else None
         ),
         results=results,
         meta=ConfluenceMeta(
-            **freshness(board, at, *notes, timeframe=query.timeframe),
-            legacy_keys=shown_legacy_keys(result.votes for result in results),
+            **build_freshness(snapshot, at, *notes, timeframe=query.timeframe),
+            legacy_keys=find_legacy_keys(result.votes for result in results),
             rules=RULES,
         ),
     )
 
 
-def _polled(board: Board, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
+def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
     """Yield every asset that takes part and has a vote, whatever its agreement."""
-    removed = set(board.removed)
-    for ticker in board.assets.keys() & board.snapshot.readings.keys() - removed:
-        asset = board.assets[ticker]
-        votes = _votes(board.snapshot.readings[ticker], query.timeframe)
+    removed = set(snapshot.removed_tickers)
+    for ticker in snapshot.assets.keys() & snapshot.stored.readings.keys() - removed:
+        asset = snapshot.assets[ticker]
+        votes = _select_votes(snapshot.stored.readings[ticker], query.timeframe)
         if votes and query.asset_class in (None, asset.asset_class):
             agree = list(votes.values()).count(query.direction)
             yield ConfluenceResult.model_construct(
@@ -87,7 +87,7 @@ def _polled(board: Board, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
             )
 
 
-def _votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
+def _select_votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) -> Votes:
     return {
         key: READING_NAMES[stored[key][timeframe]]
         for key in STORED_KEYS
@@ -95,11 +95,11 @@ def _votes(stored: Mapping[str, Mapping[Timeframe, int]], timeframe: Timeframe) 
     }
 
 
-def _ranked(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
+def _rank_results(results: Iterable[ConfluenceResult]) -> list[ConfluenceResult]:
     return sorted(results, key=lambda result: (-result.score, -result.agree, result.ticker))
 
 
-def _why_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
+def _explain_empty(query: ConfluenceQuery, polled: list[ConfluenceResult]) -> str:
     kind = f"{query.asset_class} asset" if query.asset_class else "asset"
     when = "now" if query.as_of is None else "then"
     if not polled:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Literal
 
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 from schemas.flips import (
     Flip,
     FlipGroup,
@@ -16,15 +16,15 @@ from schemas.flips import (
     HoursRule,
     WindowRules,
 )
-from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, change_type, instant
+from schemas.vocabulary import HOUR_MS, READING_NAMES, Timeframe, classify_change, format_instant
 from serving.context import Context
-from serving.freshness import freshness
-from serving.snapshot_cache import Board
+from serving.freshness import build_freshness
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import ChangeRow, FeedQuery
 
 ROW_LIMIT = 2000
-HOURS: dict[Timeframe, HoursRule] = {
+WINDOW_HOURS: dict[Timeframe, HoursRule] = {
     "1h": HoursRule(default=3, max=6),
     "4h": HoursRule(default=12, max=24),
     "1d": HoursRule(default=48, max=72),
@@ -44,7 +44,7 @@ DESCRIPTION = (
     "missing."
 )
 RULES = FlipsRules(
-    hours=WindowRules.model_validate(HOURS),
+    hours=WindowRules.model_validate(WINDOW_HOURS),
     row_limit=ROW_LIMIT,
     window=(
         "Rows of /signals?tier=universe of the timeframe with as_of - hours < created_at <= as_of; "
@@ -65,40 +65,44 @@ CAPPED_NOTE = (
     "page through signals_get_signals."
 )
 
-Asked = Literal["all", "bullish", "bearish"]
+DirectionFilter = Literal["all", "bullish", "bearish"]
 
 
 async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
     """Return the groups of a window that ends at the market clock, best first."""
-    hours = _hours(query)
-    board, now = await context.board(), context.clock()
-    end = board.market_clock(now)
-    rows = await _rows(query, end - hours * HOUR_MS, board, context)
+    hours = _resolve_hours(query)
+    snapshot, now = await context.snapshot(), context.clock()
+    end = snapshot.to_market_time(now)
+    rows = await _read_rows(query, end - hours * HOUR_MS, snapshot, context)
     capped = len(rows) > ROW_LIMIT
-    newest = newest_changes(rows[:ROW_LIMIT], board)
-    groups = flip_groups(newest, query.direction, board)
+    newest = select_newest_changes(rows[:ROW_LIMIT], snapshot)
+    groups = group_flips(newest, query.direction, snapshot)
     notes = [CAPPED_NOTE] if capped else []
     if not groups:
-        notes.append(_why_empty(query, hours, len(newest)))
+        notes.append(_explain_empty(query, hours, len(newest)))
     return FlipsResponse(
-        as_of=instant(end),
+        as_of=format_instant(end),
         query=FlipsEcho(timeframe=query.timeframe, hours=hours, direction=query.direction),
         groups=groups,
         counts=FlipsCounts(groups=len(groups), flips=sum(len(group.flips) for group in groups)),
         capped=capped,
-        meta=FlipsMeta(**freshness(board, now, *notes, timeframe=query.timeframe), rules=RULES),
+        meta=FlipsMeta(
+            **build_freshness(snapshot, now, *notes, timeframe=query.timeframe), rules=RULES
+        ),
     )
 
 
-async def _rows(query: FlipsQuery, after: int, board: Board, context: Context) -> list[ChangeRow]:
+async def _read_rows(
+    query: FlipsQuery, after: int, snapshot: Snapshot, context: Context
+) -> list[ChangeRow]:
     """Return the newest rows of a window, one beyond the limit where there are more.
 
     No window outlasts the retention, and no row of the board is later than the window's end.
     """
-    return await context.boards.store.feed(
+    return await context.snapshots.store.changes_feed(
         FeedQuery(
             after=after,
-            until=board.snapshot.last_created_at,
+            until=snapshot.stored.last_created_at,
             limit=ROW_LIMIT + 1,
             offset=0,
             timeframe=query.timeframe,
@@ -106,12 +110,12 @@ async def _rows(query: FlipsQuery, after: int, board: Board, context: Context) -
     )
 
 
-def newest_changes(rows: Iterable[ChangeRow], board: Board) -> list[ChangeRow]:
+def select_newest_changes(rows: Iterable[ChangeRow], snapshot: Snapshot) -> list[ChangeRow]:
     """Keep the first row of each ticker and indicator, of rows that come newest first.
 
     Left out are assets removed at market time, and first readings, which are no changes.
     """
-    removed = set(board.removed)
+    removed = set(snapshot.removed_tickers)
     newest: dict[tuple[str, str], ChangeRow] = {}
     for row in rows:
         if row.before is not None and row.ticker not in removed:
@@ -119,74 +123,78 @@ def newest_changes(rows: Iterable[ChangeRow], board: Board) -> list[ChangeRow]:
     return list(newest.values())
 
 
-def flip_groups(newest: Iterable[ChangeRow], direction: Asked, board: Board) -> list[FlipGroup]:
+def group_flips(
+    newest: Iterable[ChangeRow], direction: DirectionFilter, snapshot: Snapshot
+) -> list[FlipGroup]:
     """Return the ranked groups of changes that come newest first, one an indicator."""
     by_ticker: dict[str, list[ChangeRow]] = {}
     for row in newest:
         if direction in ("all", READING_NAMES[row.after]):
             by_ticker.setdefault(row.ticker, []).append(row)
-    groups = [_group(rows, board) for rows in by_ticker.values()]
+    groups = [_build_group(rows, snapshot) for rows in by_ticker.values()]
     groups.sort(key=lambda group: group.ticker)
     return sorted(groups, key=lambda group: (group.score, group.latest_at), reverse=True)
 
 
-def _group(rows: list[ChangeRow], board: Board) -> FlipGroup:
-    asset = board.assets[rows[0].ticker]
+def _build_group(rows: list[ChangeRow], snapshot: Snapshot) -> FlipGroup:
+    asset = snapshot.assets[rows[0].ticker]
     bullish = sum(row.after == 1 for row in rows)
     bearish = sum(row.after == -1 for row in rows)
     return FlipGroup.model_construct(
         ticker=asset.ticker,
         name=asset.name,
         asset_class=asset.asset_class,
-        dominant=_dominant(bullish, bearish),
+        dominant=_find_dominant_side(bullish, bearish),
         bullish=bullish,
         bearish=bearish,
         score=max(bullish, bearish),
-        latest_at=instant(rows[0].created_at),
-        flips=[_flip(row, board) for row in rows],
+        latest_at=format_instant(rows[0].created_at),
+        flips=[_build_flip(row, snapshot) for row in rows],
     )
 
 
-def _dominant(bullish: int, bearish: int) -> Literal["bullish", "bearish", "mixed"]:
+def _find_dominant_side(bullish: int, bearish: int) -> Literal["bullish", "bearish", "mixed"]:
     if bullish == bearish:
         return "mixed"
     return "bullish" if bullish > bearish else "bearish"
 
 
-def _flip(row: ChangeRow, board: Board) -> Flip:
+def _build_flip(row: ChangeRow, snapshot: Snapshot) -> Flip:
     assert row.before is not None
     return Flip.model_construct(
         indicator=row.indicator,
-        indicator_name=board.indicator_name(row.indicator),
+        indicator_name=snapshot.get_indicator_name(row.indicator),
         from_=READING_NAMES[row.before],
         to=READING_NAMES[row.after],
-        change_type=change_type(row.before, row.after),
+        change_type=classify_change(row.before, row.after),
         price=row.price,
-        created_at=instant(row.created_at),
+        created_at=format_instant(row.created_at),
     )
 
 
-def _hours(query: FlipsQuery) -> int:
+def _resolve_hours(query: FlipsQuery) -> int:
     """Return the window's hours; ApiError `invalid_parameter` beyond the timeframe's largest."""
-    window = HOURS[query.timeframe]
+    window = WINDOW_HOURS[query.timeframe]
     hours = window.default if query.hours is None else query.hours
     if hours > window.max:
-        raise invalid_parameter(
+        raise invalid_parameter_error(
             f"hours: {hours} is more than the {window.max} that timeframe {query.timeframe} has at "
             f"most; accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}."
         )
     return hours
 
 
-def _why_empty(query: FlipsQuery, hours: int, changed: int) -> str:
+def _explain_empty(query: FlipsQuery, hours: int, change_count: int) -> str:
     window = f"on {query.timeframe} in the {hours} h up to as_of"
     again = "meta.next_update says when to ask again (null: nothing more will come)."
-    if changed:
+    if change_count:
         return (
-            f"No newest change {window} turned {query.direction}, {changed} turned otherwise and "
+            f"No newest change {window} turned {query.direction}, {change_count} turned otherwise and "
             f"direction all shows them; {again}"
         )
-    return f"Nothing changed {window}, hours may be up to {HOURS[query.timeframe].max}; {again}"
+    return (
+        f"Nothing changed {window}, hours may be up to {WINDOW_HOURS[query.timeframe].max}; {again}"
+    )
 
 
 GET_FLIPS = Tool(
@@ -196,6 +204,6 @@ GET_FLIPS = Tool(
     query=FlipsQuery,
     result=FlipsResponse,
     handler=get_flips,
-    rests_on_board=False,
+    depends_on_snapshot=False,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mcp_server.tools.signal_rows import signal
-from schemas.coverage import together
+from mcp_server.tools.signal_rows import to_signal
+from schemas.coverage import merge_timeframes
 from schemas.signals import Pagination, RetentionDays, SignalsMeta, SignalsQuery, SignalsResponse
 from schemas.vocabulary import (
     ALERTS_RETENTION_MS,
@@ -15,12 +15,12 @@ from schemas.vocabulary import (
     Direction,
     IndicatorId,
     Timeframe,
-    instant,
+    format_instant,
 )
-from serving.argument_values import indicator_named, instant_ms, one_ticker
+from serving.argument_values import find_asset, find_indicator, parse_instant_ms
 from serving.context import Context
-from serving.freshness import freshness
-from serving.snapshot_cache import Board
+from serving.freshness import build_freshness
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import MAX_OFFSET, FeedQuery, FeedRow
 
@@ -28,18 +28,18 @@ DIRECTION_NUMBERS: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral
 RETENTION_DAYS = RetentionDays(
     universe=UNIVERSE_RETENTION_MS // DAY_MS, alerts=ALERTS_RETENTION_MS // DAY_MS
 )
-TIMING = (
+TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
     "alert is written when its window ends. Rows of one run are milliseconds apart, whatever "
     "candles they fired on."
 )
-COOLDOWN = (
+COOLDOWN_NOTE = (
     "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
     f"timeframe at most once per {COOLDOWN_CANDLES} candles ({4 * COOLDOWN_CANDLES} hours on 4h, "
     f"{COOLDOWN_CANDLES} days on 1d); one that fires sooner is held, then published with the price "
     "it fired at, or never if another alert of the three goes out first."
 )
-CLOSE = (
+CLOSE_NOTE = (
     "CLOSE ends the strategy's open position without saying whether it was long or short; by the "
     "cooldown its entry may be missing from the feed or come late."
 )
@@ -59,7 +59,7 @@ DESCRIPTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _FeedFilter:
     """What a query means on a board: times in epoch ms, the ticker and indicator found.
 
     Changes are asked for after `after`, alerts after theirs: each tier has its retention.
@@ -74,40 +74,40 @@ class _Asked:
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
     """Return one page of the feed; the page and its reasons rest on one version of the board."""
-    board = await context.board()
-    asked = _asked(query, board)
-    rows = await _rows(query, asked, board, context)
+    snapshot = await context.snapshot()
+    feed_filter = _build_filter(query, snapshot)
+    rows = await _read_rows(query, feed_filter, snapshot, context)
     page = rows[: query.limit]
-    notes = [] if page else [_why_empty(query, asked, board)]
+    notes = [] if page else [_explain_empty(query, feed_filter, snapshot)]
     # A held alert goes out at whatever hour its window ends, so any hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     return SignalsResponse(
-        signals=[signal(row, board) for row in page],
-        pagination=_pagination(query, rows),
+        signals=[to_signal(row, snapshot) for row in page],
+        pagination=_build_pagination(query, rows),
         meta=SignalsMeta(
-            **freshness(board, context.clock(), *notes, timeframe=timeframe),
+            **build_freshness(snapshot, context.clock(), *notes, timeframe=timeframe),
             retention_days=RETENTION_DAYS,
-            timing=TIMING,
-            cooldown=COOLDOWN,
-            close=CLOSE,
+            timing=TIMING_NOTE,
+            cooldown=COOLDOWN_NOTE,
+            close=CLOSE_NOTE,
         ),
     )
 
 
-def _asked(query: SignalsQuery, board: Board) -> _Asked:
-    since = None if query.since is None else instant_ms("since", query.since)
-    return _Asked(
+def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
+    since = None if query.since is None else parse_instant_ms("since", query.since)
+    return _FeedFilter(
         since=since,
-        after=max(since or 0, board.market_time - UNIVERSE_RETENTION_MS),
-        alerts_after=max(since or 0, board.market_time - ALERTS_RETENTION_MS),
-        ticker=None if query.ticker is None else one_ticker(query.ticker, board.assets).ticker,
+        after=max(since or 0, snapshot.market_time - UNIVERSE_RETENTION_MS),
+        alerts_after=max(since or 0, snapshot.market_time - ALERTS_RETENTION_MS),
+        ticker=None if query.ticker is None else find_asset(query.ticker, snapshot.assets).ticker,
         indicator=(
-            None if query.indicator is None else indicator_named(query.indicator, board.coverage)
+            None if query.indicator is None else find_indicator(query.indicator, snapshot.coverage)
         ),
     )
 
 
-def _tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
+def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
     """Return which tiers can hold a matching row, None for neither."""
     only = {"neutral": "universe", "exit": "alerts"}.get(query.direction or "")
     if only is None or only == query.tier:
@@ -117,58 +117,58 @@ def _tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
     return "universe" if only == "universe" else "alerts"
 
 
-async def _rows(
-    query: SignalsQuery, asked: _Asked, board: Board, context: Context
+async def _read_rows(
+    query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
 ) -> Sequence[FeedRow]:
     """Return the page and, where there is one, the row after it; no store holds 2^63 rows."""
-    store, tiers = context.boards.store, _tiers(query)
+    store, tiers = context.snapshots.store, _find_matching_tiers(query)
     if query.offset > MAX_OFFSET or tiers is None:
         return []
-    wanted = FeedQuery(
-        after=asked.alerts_after if tiers == "alerts" else asked.after,
-        until=board.snapshot.last_created_at,
+    feed_query = FeedQuery(
+        after=feed_filter.alerts_after if tiers == "alerts" else feed_filter.after,
+        until=snapshot.stored.last_created_at,
         limit=query.limit + 1,
         offset=query.offset,
-        ticker=asked.ticker,
-        indicator=asked.indicator,
+        ticker=feed_filter.ticker,
+        indicator=feed_filter.indicator,
         timeframe=query.timeframe,
         direction=None if query.direction is None else DIRECTION_NUMBERS[query.direction],
         oldest_first=query.order == "oldest",
     )
     if tiers == "universe":
-        return await store.feed(wanted)
+        return await store.changes_feed(feed_query)
     if tiers == "alerts":
-        return await store.alerts_feed(wanted)
-    return await store.merged_feed(wanted, asked.alerts_after)
+        return await store.alerts_feed(feed_query)
+    return await store.merged_feed(feed_query, feed_filter.alerts_after)
 
 
-def _pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
+def _build_pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Pagination:
     return Pagination(
         limit=query.limit,
         offset=query.offset,
         returned=min(len(rows), query.limit),
         has_more=len(rows) > query.limit,
-        next_cursor=instant(_newest(rows[: query.limit])) if rows else None,
+        next_cursor=format_instant(_find_newest(rows[: query.limit])) if rows else None,
     )
 
 
-def _newest(page: Sequence[FeedRow]) -> int:
+def _find_newest(page: Sequence[FeedRow]) -> int:
     return max(page[0].created_at, page[-1].created_at)
 
 
-def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
-    if _tiers(query) is None and query.direction == "exit":
+def _explain_empty(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
+    if _find_matching_tiers(query) is None and query.direction == "exit":
         return "exit is a direction of the alerts tier alone; no universe row can match."
-    if _tiers(query) is None:
+    if _find_matching_tiers(query) is None:
         return "neutral is a direction of the universe tier alone; no alert can match."
-    if query.tier == "universe" and asked.indicator in _unlogged(board):
+    if query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
         return (
-            f"Changes of {asked.indicator} are not logged on the universe tier; "
+            f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
             "read its current readings from state, its actions from tier=alerts."
         )
-    if query.tier == "alerts" and not _is_followed(board, asked.ticker, query.timeframe):
-        return f"No alert engine follows what was asked for; {_followed(board)}"
-    if asked.since is not None and asked.since > board.newest:
+    if query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
+        return f"No alert engine follows what was asked for; {_describe_followed(snapshot)}"
+    if feed_filter.since is not None and feed_filter.since > snapshot.newest_at:
         return "since lies after the last compute (as_of); nothing can have changed yet."
     if query.offset:
         return "No matching row lies this deep; lower offset."
@@ -177,22 +177,22 @@ def _why_empty(query: SignalsQuery, asked: _Asked, board: Board) -> str:
     )
 
 
-def _unlogged(board: Board) -> set[str]:
-    return {i.id for i in board.coverage.indicators if not i.logged}
+def _find_unlogged(snapshot: Snapshot) -> set[str]:
+    return {i.id for i in snapshot.coverage.indicators if not i.logged}
 
 
-def _is_followed(board: Board, ticker: str | None, timeframe: Timeframe | None) -> bool:
-    assets = board.assets.values() if ticker is None else [board.assets[ticker]]
-    followed = together(asset.alerts for asset in assets)
+def _is_followed(snapshot: Snapshot, ticker: str | None, timeframe: Timeframe | None) -> bool:
+    assets = snapshot.assets.values() if ticker is None else [snapshot.assets[ticker]]
+    followed = merge_timeframes(asset.alerts for asset in assets)
     return bool(followed) if timeframe is None else timeframe in followed
 
 
-def _followed(board: Board) -> str:
+def _describe_followed(snapshot: Snapshot) -> str:
     """Say what the alert engines follow in this deployment."""
-    tickers = [asset.ticker for asset in board.coverage.assets if asset.alerts]
+    tickers = [asset.ticker for asset in snapshot.coverage.assets if asset.alerts]
     if not tickers:
         return "this deployment has no data of any asset that they follow."
-    timeframes = together(asset.alerts for asset in board.coverage.assets)
+    timeframes = merge_timeframes(asset.alerts for asset in snapshot.coverage.assets)
     return f"they follow {', '.join(tickers)} on {' and '.join(timeframes)}."
 
 

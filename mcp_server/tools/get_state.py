@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mcp_server.tools.state_matrix import matrix
+from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
 from schemas.state import AssetState, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
@@ -13,12 +13,12 @@ from schemas.vocabulary import (
     Reading,
     StoredKey,
     Timeframe,
-    instant,
+    format_instant,
 )
-from serving.argument_values import several_tickers
+from serving.argument_values import find_assets
 from serving.context import Context
-from serving.freshness import freshness, removed_note, shown_legacy_keys
-from serving.snapshot_cache import Board
+from serving.freshness import build_freshness, find_legacy_keys, format_removed_note
+from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
@@ -38,50 +38,52 @@ Cells = dict[StoredKey, dict[Timeframe, Reading]]
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
     """Return the readings that match, by ticker, indicator and timeframe."""
-    board, at = await context.board_at(query.as_of)
-    asked = None if query.ticker is None else several_tickers(query.ticker, board.assets)
-    states = list(_states(board, query, board.assets if asked is None else asked))
-    counts = StateCounts(assets=len(states), readings=sum(map(_size, states)))
+    snapshot, at = await context.snapshot_at(query.as_of)
+    selected = None if query.ticker is None else find_assets(query.ticker, snapshot.assets)
+    states = list(_list_states(snapshot, query, snapshot.assets if selected is None else selected))
+    counts = StateCounts(assets=len(states), readings=sum(map(_count_readings, states)))
     meta = StateMeta(
-        **freshness(
-            board,
+        **build_freshness(
+            snapshot,
             at,
-            *_notes(query, board, asked or {}, states),
+            *_list_notes(query, snapshot, selected or {}, states),
             timeframe=query.timeframe,
         ),
-        not_covered=_not_covered(board, asked or {}),
-        legacy_keys=shown_legacy_keys(state.signals for state in states),
+        not_covered=_find_not_covered(snapshot, selected or {}),
+        legacy_keys=find_legacy_keys(state.signals for state in states),
     )
     as_letters = query.view == "board"
     return StateResponse(
-        as_of=instant(board.market_time),
+        as_of=format_instant(snapshot.market_time),
         assets=[] if as_letters else states,
-        board=matrix(states, query) if as_letters else None,
+        board=build_matrix(states, query) if as_letters else None,
         counts=counts,
         meta=meta,
     )
 
 
-def _states(
-    board: Board, query: StateQuery, assets: Mapping[str, CoveredAsset]
+def _list_states(
+    snapshot: Snapshot, query: StateQuery, assets: Mapping[str, CoveredAsset]
 ) -> Iterator[AssetState]:
-    for ticker in sorted(assets.keys() & board.snapshot.readings.keys()):
+    for ticker in sorted(assets.keys() & snapshot.stored.readings.keys()):
         asset = assets[ticker]
         if query.asset_class in (None, asset.asset_class):
-            cells = _matching(board.snapshot.readings[ticker], query)
+            cells = _select_cells(snapshot.stored.readings[ticker], query)
             if cells:
                 yield AssetState.model_construct(
                     ticker=ticker, name=asset.name, asset_class=asset.asset_class, signals=cells
                 )
 
 
-def _matching(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
+def _select_cells(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
     keys: tuple[StoredKey, ...] = STORED_KEYS if query.indicator is None else (query.indicator,)
-    cells = {key: _readings(stored[key], query) for key in keys if key in stored}
+    cells = {key: _select_readings(stored[key], query) for key in keys if key in stored}
     return {key: readings for key, readings in cells.items() if readings}
 
 
-def _readings(stored: Mapping[Timeframe, int], query: StateQuery) -> dict[Timeframe, Reading]:
+def _select_readings(
+    stored: Mapping[Timeframe, int], query: StateQuery
+) -> dict[Timeframe, Reading]:
     return {
         timeframe: READING_NAMES[stored[timeframe]]
         for timeframe in TIMEFRAMES
@@ -91,26 +93,29 @@ def _readings(stored: Mapping[Timeframe, int], query: StateQuery) -> dict[Timefr
     }
 
 
-def _size(state: AssetState) -> int:
+def _count_readings(state: AssetState) -> int:
     return sum(map(len, state.signals.values()))
 
 
-def _not_covered(board: Board, asked: Mapping[str, CoveredAsset]) -> list[str]:
+def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:
     """Return the asked tickers of which the source has no bars and the store no readings."""
     return sorted(
         ticker
-        for ticker, asset in asked.items()
-        if not asset.timeframes and not board.snapshot.readings.get(ticker)
+        for ticker, asset in selected.items()
+        if not asset.timeframes and not snapshot.stored.readings.get(ticker)
     )
 
 
-def _notes(
-    query: StateQuery, board: Board, asked: Mapping[str, CoveredAsset], states: list[AssetState]
+def _list_notes(
+    query: StateQuery,
+    snapshot: Snapshot,
+    selected: Mapping[str, CoveredAsset],
+    states: list[AssetState],
 ) -> Iterator[str]:
-    removed = set(board.removed)
-    for ticker, asset in asked.items():
+    removed = set(snapshot.removed_tickers)
+    for ticker, asset in selected.items():
         if ticker in removed:
-            yield removed_note(asset)
+            yield format_removed_note(asset)
     if not states:
         yield f"No reading matches these filters {'now' if query.as_of is None else 'then'}."
 

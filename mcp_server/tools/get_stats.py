@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import cast
 
-from schemas.coverage import Coverage, together
+from schemas.coverage import Coverage, merge_timeframes
 from schemas.query import NoArguments
 from schemas.stats import (
     DirectionCount,
@@ -25,10 +25,10 @@ from schemas.vocabulary import (
     Direction,
     Tier,
     Timeframe,
-    instant,
+    format_instant,
 )
 from serving.context import Context
-from serving.freshness import freshness
+from serving.freshness import build_freshness
 from serving.snapshot_cache import STATISTICS_DAYS
 from serving.tool import Tool
 from store.market_rows import Statistics
@@ -56,42 +56,50 @@ NOT_COVERED = TierStats(
 
 async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
     """Return the volume of the 30 days that the latest board ends."""
-    board = await context.board()
-    statistics = await context.boards.statistics(board)
-    since = board.newest - STATISTICS_DAYS * DAY_MS
+    snapshot = await context.snapshot()
+    statistics = await context.snapshots.statistics(snapshot)
+    since = snapshot.newest_at - STATISTICS_DAYS * DAY_MS
     return StatsResponse(
-        window=StatsWindow(days=STATISTICS_DAYS, since=instant(since), until=instant(board.newest)),
-        universe_tier=_universe_tier(statistics["universe"], board.coverage),
-        alerts_tier=_alerts_tier(statistics["alerts"], board.coverage),
+        window=StatsWindow(
+            days=STATISTICS_DAYS,
+            since=format_instant(since),
+            until=format_instant(snapshot.newest_at),
+        ),
+        universe_tier=_build_universe_tier(statistics["universe"], snapshot.coverage),
+        alerts_tier=_build_alerts_tier(statistics["alerts"], snapshot.coverage),
         meta=StatsMeta(
-            **freshness(board, context.clock(), *_notes(statistics, board.coverage, since))
+            **build_freshness(
+                snapshot, context.clock(), *_list_notes(statistics, snapshot.coverage, since)
+            )
         ),
     )
 
 
-def _universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
+def _build_universe_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
     counts: Counts = Counter()
     for (indicator, timeframe, reading), count in statistics.counts.items():
         counts[indicator, timeframe, READING_NAMES[int(reading)]] += count
     logged = [indicator.id for indicator in coverage.logged]
     directions: tuple[Direction, ...] = ("bullish", "bearish", "neutral")
-    return _tier(statistics, coverage, counts, logged, TIMEFRAMES, directions)
+    return _build_tier(statistics, coverage, counts, logged, TIMEFRAMES, directions)
 
 
-def _alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
-    followed = together(asset.alerts for asset in coverage.tracked)
+def _build_alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
+    followed = merge_timeframes(asset.alerts for asset in coverage.tracked)
     if not followed and statistics.oldest is None:
         return NOT_COVERED
     counts: Counts = Counter()
     for (indicator, timeframe, action), count in statistics.counts.items():
         counts[indicator, timeframe, ACTION_DIRECTIONS[cast(Action, action)]] += count
     covered = [indicator.id for indicator in coverage.indicators]
-    held = {timeframe for _, timeframe, _ in counts}
-    timeframes = together([followed, [*held]])
-    return _tier(statistics, coverage, counts, covered, timeframes, ("bullish", "bearish", "exit"))
+    counted_timeframes = {timeframe for _, timeframe, _ in counts}
+    timeframes = merge_timeframes([followed, [*counted_timeframes]])
+    return _build_tier(
+        statistics, coverage, counts, covered, timeframes, ("bullish", "bearish", "exit")
+    )
 
 
-def _tier(
+def _build_tier(
     statistics: Statistics,
     coverage: Coverage,
     counts: Mapping[Row, int],
@@ -102,7 +110,9 @@ def _tier(
     """Count rows each way; an indicator that the tier does not cover is named where it has rows."""
     names = {indicator.id: indicator.name for indicator in coverage.indicators}
     total = sum(counts.values())
-    by_indicator, by_timeframe, by_direction = (_summed(counts, place) for place in range(3))
+    by_indicator, by_timeframe, by_direction = (
+        _sum_by_column(counts, column) for column in range(3)
+    )
     return TierStats(
         total_signals=total,
         signals_per_day=total / STATISTICS_DAYS,
@@ -115,19 +125,21 @@ def _tier(
         ],
         by_timeframe=[TimeframeCount(timeframe=t, signals=by_timeframe[t]) for t in timeframes],
         by_direction=[DirectionCount(direction=d, signals=by_direction[d]) for d in directions],
-        history_starts_at=None if statistics.oldest is None else instant(statistics.oldest),
+        history_starts_at=None if statistics.oldest is None else format_instant(statistics.oldest),
     )
 
 
-def _summed(counts: Mapping[Row, int], place: int) -> Counter[str]:
+def _sum_by_column(counts: Mapping[Row, int], column: int) -> Counter[str]:
     """Sum counts by one of indicator, timeframe and direction."""
     sums = Counter[str]()
     for row, count in counts.items():
-        sums[row[place]] += count
+        sums[row[column]] += count
     return sums
 
 
-def _notes(statistics: Mapping[Tier, Statistics], coverage: Coverage, since: int) -> Iterator[str]:
+def _list_notes(
+    statistics: Mapping[Tier, Statistics], coverage: Coverage, since: int
+) -> Iterator[str]:
     oldest = statistics["universe"].oldest
     if oldest is None:
         yield "No change has been published yet."
@@ -144,5 +156,5 @@ GET_STATS = Tool(
     query=NoArguments,
     result=StatsResponse,
     handler=get_stats,
-    keyed=False,
+    requires_key=False,
 )

@@ -6,10 +6,10 @@ from schemas.query import NoArguments
 from schemas.usage import UsageKey, UsageMeta, UsageResponse
 from schemas.vocabulary import Instant, Mode, SourceKind
 from serving.context import Context
-from serving.response_cache import Answer, QuotaTemplate
+from serving.response_cache import QuotaTemplate, ResponseBody
 from serving.tool import Tool
 
-MOST_TEMPLATES = 256
+MAX_TEMPLATES = 256
 
 DESCRIPTION = (
     "Returns the label of the API key that was sent, the billing mode of the server and what is "
@@ -21,7 +21,7 @@ DESCRIPTION = (
 )
 
 
-def what_is_counted(daily_limit: int) -> str:
+def describe_counted_calls(daily_limit: int) -> str:
     """Say which calls count against a quota."""
     return (
         "Every key-protected call counts, over REST and MCP tools/call together, also when its "
@@ -30,38 +30,38 @@ def what_is_counted(daily_limit: int) -> str:
     )
 
 
-async def get_usage(query: NoArguments, context: Context) -> Answer:
+async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
     """Return whose key was sent and what is left of its quota."""
     assert context.caller is not None
     label, quota = context.caller
-    coverage = await context.boards.coverage()
+    coverage = await context.snapshots.coverage()
     source = None if coverage is None else coverage.source
-    spent_until = quota.resets_at if quota.remaining_today == 0 else None
-    template = _template(label, context.mode, source, spent_until, context.daily_limit)
-    return template.answer(quota.text())
+    exhausted_until = quota.resets_at if quota.remaining_today == 0 else None
+    template = _build_template(label, context.mode, source, exhausted_until, context.daily_limit)
+    return template.render(quota.to_json())
 
 
-@lru_cache(maxsize=MOST_TEMPLATES)
-def _template(
+@lru_cache(maxsize=MAX_TEMPLATES)
+def _build_template(
     label: str | None,
     mode: Mode | None,
     source: SourceKind | None,
-    spent_until: Instant | None,
+    exhausted_until: Instant | None,
     daily_limit: int,
 ) -> QuotaTemplate:
     """Return all of an answer that only a key's first call of a day has to make."""
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
-        nothing_new_before=spent_until,
-        counted=what_is_counted(daily_limit),
-        note=spent_until and _spent_note(spent_until),
+        nothing_new_before=exhausted_until,
+        counted=describe_counted_calls(daily_limit),
+        note=exhausted_until and _format_exhausted_note(exhausted_until),
     )
     usage = UsageResponse(key=UsageKey(label=label), mode=mode, quota=None, meta=meta)
     return QuotaTemplate(usage.model_dump_json(by_alias=True).encode())
 
 
-def _spent_note(until: Instant) -> str:
+def _format_exhausted_note(until: Instant) -> str:
     return f"The quota is used up: other keyed calls are refused until {until}."
 
 
@@ -72,6 +72,6 @@ GET_USAGE = Tool(
     query=NoArguments,
     result=UsageResponse,
     handler=get_usage,
-    rests_on_board=False,
-    even_spent=True,
+    depends_on_snapshot=False,
+    allow_over_quota=True,
 )

@@ -4,23 +4,31 @@ from functools import lru_cache
 from typing import Any
 
 from schemas.signals import Signal, Transition
-from schemas.vocabulary import ACTION_DIRECTIONS, READING_NAMES, AssetClass, change_type, instant
-from serving.snapshot_cache import Board
+from schemas.vocabulary import (
+    ACTION_DIRECTIONS,
+    READING_NAMES,
+    AssetClass,
+    classify_change,
+    format_instant,
+)
+from serving.snapshot_cache import Snapshot
 from store.market_rows import AlertRow, ChangeRow, FeedRow
 
-MOST_ROWS = 512
+MAX_CACHED_ROWS = 512
 
 
-def signal(row: FeedRow, board: Board) -> Signal:
+def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
     """Return a row as users see it; what its tier does not have is null."""
-    asset_class = board.assets[row.ticker].asset_class
-    return _shown(row, asset_class, board.indicator_name(row.indicator))
+    asset_class = snapshot.assets[row.ticker].asset_class
+    return _build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
 
 
-@lru_cache(maxsize=MOST_ROWS)
-def _shown(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
+@lru_cache(maxsize=MAX_CACHED_ROWS)
+def _build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
     """Return a row as shown; clients that poll ask for the newest ones again and again."""
-    own = _alert_fields(row) if isinstance(row, AlertRow) else _change_fields(row)
+    tier_fields = (
+        _build_alert_fields(row) if isinstance(row, AlertRow) else _build_change_fields(row)
+    )
     return Signal.model_construct(
         id=row.id,
         ticker=row.ticker,
@@ -29,12 +37,12 @@ def _shown(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal
         indicator_name=indicator_name,
         timeframe=row.timeframe,
         price=row.price,
-        created_at=instant(row.created_at),
-        **own,
+        created_at=format_instant(row.created_at),
+        **tier_fields,
     )
 
 
-def _alert_fields(row: AlertRow) -> dict[str, Any]:
+def _build_alert_fields(row: AlertRow) -> dict[str, Any]:
     return {
         "tier": "alerts",
         "direction": ACTION_DIRECTIONS[row.action],
@@ -44,16 +52,16 @@ def _alert_fields(row: AlertRow) -> dict[str, Any]:
     }
 
 
-def _change_fields(row: ChangeRow) -> dict[str, Any]:
+def _build_change_fields(row: ChangeRow) -> dict[str, Any]:
     before, after = row.before, row.after
     return {
         "tier": "universe",
         "direction": READING_NAMES[after],
-        "transition": None if before is None else _transition(before, after),
-        "change_type": None if before is None else change_type(before, after),
+        "transition": None if before is None else _build_transition(before, after),
+        "change_type": None if before is None else classify_change(before, after),
         "action": None,
     }
 
 
-def _transition(before: int, after: int) -> Transition:
+def _build_transition(before: int, after: int) -> Transition:
     return Transition.model_construct(from_=READING_NAMES[before], to=READING_NAMES[after])

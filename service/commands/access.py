@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 
-from access.keys import Keys
+from access.keys import OperatorKeys
 from schemas.clock import Clock
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 from service.config.settings import Settings
 from service.config.stores import open_access
 from store.access_protocol import AccessStore
@@ -16,7 +16,7 @@ from store.errors import StoreError
 
 
 @asynccontextmanager
-async def access_store(settings: Settings) -> AsyncIterator[AccessStore]:
+async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
     """Hold the access store open, which is created where it is missing."""
     store = await open_access(settings)
     try:
@@ -27,9 +27,9 @@ async def access_store(settings: Settings) -> AsyncIterator[AccessStore]:
 
 async def create_key(settings: Settings, clock: Clock, label: str) -> int:
     """Print a new key alone."""
-    async with access_store(settings) as store:
+    async with open_access_store(settings) as store:
         try:
-            print(await Keys(store, clock).create(label))
+            print(await OperatorKeys(store, clock).create(label))
         except ValueError as error:
             raise StoreError(str(error)) from None
     return 0
@@ -37,47 +37,47 @@ async def create_key(settings: Settings, clock: Clock, label: str) -> int:
 
 async def list_keys(settings: Settings) -> int:
     """Print a line a key, its fields parted by tabs, oldest first."""
-    async with access_store(settings) as store:
+    async with open_access_store(settings) as store:
         for key in await store.list_keys():
-            print(*_fields(key), sep="\t")
+            print(*_format_key_fields(key), sep="\t")
     return 0
 
 
 async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
     """Revoke a key; StoreError where there is none."""
-    async with access_store(settings) as store:
-        if not await Keys(store, clock).revoke(key_id):
+    async with open_access_store(settings) as store:
+        if not await OperatorKeys(store, clock).revoke(key_id):
             raise StoreError(f"there is no key {key_id}; see `signals keys list`")
     return 0
 
 
 async def list_access_requests(settings: Settings) -> int:
     """Print one JSON object a line, oldest request first."""
-    async with access_store(settings) as store:
+    async with open_access_store(settings) as store:
         for request in await store.list_access_requests():
-            print(as_json_line(request))
+            print(format_access_request(request))
     return 0
 
 
-def as_json_line(request: AccessRequestRow) -> str:
+def format_access_request(request: AccessRequestRow) -> str:
     """Return a request as ASCII without control characters, so that no terminal obeys it."""
-    times = {name: instant(getattr(request, name)) for name in ("created_at", "updated_at")}
+    times = {name: format_instant(getattr(request, name)) for name in ("created_at", "updated_at")}
     return json.dumps(asdict(request) | times).replace("\x7f", "\\u007f")
 
 
-def _fields(key: KeyRow) -> tuple[str, ...]:
+def _format_key_fields(key: KeyRow) -> tuple[str, ...]:
     return (
         str(key.id),
-        instant(key.created_at),
-        "active" if key.revoked_at is None else f"revoked {instant(key.revoked_at)}",
+        format_instant(key.created_at),
+        "active" if key.revoked_at is None else f"revoked {format_instant(key.revoked_at)}",
         "operator" if key.membership_id is None else f"member {key.membership_id}",
         key.mode or "any mode",
-        "never used" if key.last_used_at is None else f"used {instant(key.last_used_at)}",
-        escaped(key.label or ""),
+        "never used" if key.last_used_at is None else f"used {format_instant(key.last_used_at)}",
+        escape_for_terminal(key.label or ""),
     )
 
 
-def escaped(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """Return text that buyers chose on one line, with what a terminal would obey written out."""
     text = text.replace("\\", "\\\\")
     return "".join(

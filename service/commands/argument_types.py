@@ -4,7 +4,7 @@ import argparse
 from datetime import datetime
 
 
-def moment(text: str) -> int:
+def parse_time(text: str) -> int:
     """Read an instant with a zone as epoch milliseconds."""
     try:
         time = datetime.fromisoformat(text)
@@ -17,7 +17,7 @@ def moment(text: str) -> int:
         ) from None
 
 
-def client(name: str) -> object:
+def parse_client(name: str) -> object:
     """Read the name of a client that can be registered."""
     from mcp_server.client_registration import CLIENTS_BY_NAME
 
@@ -27,14 +27,14 @@ def client(name: str) -> object:
     return CLIENTS_BY_NAME[name]
 
 
-def days(text: str) -> int:
+def parse_days(text: str) -> int:
     """Read a number of days of feed."""
     if not (text.isdecimal() and 1 <= int(text) <= 365):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 1 to 365")
     return int(text)
 
 
-def workers(text: str) -> int:
+def parse_worker_count(text: str) -> int:
     """Read a number of serving processes."""
     if not (text.isdecimal() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of processes; expected 1 or more")

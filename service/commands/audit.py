@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from compute.audit.audit import Audit
 from compute.indicators.contract import Indicator
 from compute.universe import load_universe
-from service.commands.console import print_findings, progress_bar
+from service.commands.console import open_progress_bar, print_findings
 from service.config.settings import Settings
-from service.config.stores import existing_market
+from service.config.stores import open_existing_market
 from service.processes.executors import reached_crews
 
 
-async def audit(settings: Settings, indicators: Sequence[Indicator]) -> int:
+async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
     """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
     universe = load_universe(settings.universe)
     crews = await reached_crews(settings)
-    store = await existing_market(settings)
+    store = await open_existing_market(settings)
     try:
         async with crews() as crew:
-            with progress_bar("auditing") as progressed:
-                report = await Audit(store, universe, indicators, crew).run(progressed)
+            with open_progress_bar("auditing") as on_progress:
+                report = await Audit(store, universe, indicators, crew).run(on_progress)
     finally:
         await store.close()
     notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]

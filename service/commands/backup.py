@@ -9,16 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from schemas.clock import Clock
-from service.commands.console import progress_bar, tell
+from service.commands.console import echo, open_progress_bar
 from service.config.settings import Settings
 from store.errors import StoreError
-from store.sqlite.copies import check_whole, copy
-from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS, applied, migrate
+from store.sqlite.copies import check_integrity, copy_database
+from store.sqlite.schema import (
+    ACCESS_MIGRATIONS,
+    MARKET_MIGRATIONS,
+    list_applied_migrations,
+    migrate,
+)
 
 # The names in a backup are those of a store, so that SIGNALS_DATABASE_URL can point into one.
-MARKET, ACCESS = "signals.db", "signals.db-access"
-MIGRATIONS = {MARKET: MARKET_MIGRATIONS, ACCESS: ACCESS_MIGRATIONS}
-BESIDE = ("", "-wal", "-shm", "-journal")
+MARKET_FILE, ACCESS_FILE = "signals.db", "signals.db-access"
+MIGRATIONS_BY_FILE = {MARKET_FILE: MARKET_MIGRATIONS, ACCESS_FILE: ACCESS_MIGRATIONS}
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
@@ -28,40 +33,40 @@ async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
         raise StoreError(f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL")
     if not settings.access_path.exists():
         migrate(settings.access_path, ACCESS_MIGRATIONS)
-    target = folder or _default_folder(settings, clock())
-    print(await asyncio.to_thread(_backed_up, _files(settings), target))
+    target = folder or _build_default_folder(settings, clock())
+    print(await asyncio.to_thread(_write_backup, _map_store_paths(settings), target))
     return 0
 
 
 async def restore(settings: Settings, folder: Path) -> int:
     """Put a backup where the settings mean the store to be and nothing is yet."""
     _refuse_postgres(settings)
-    files = _files(settings)
+    files = _map_store_paths(settings)
     for path in files.values():
-        _refuse_existing(path)
-    for name, migrations in MIGRATIONS.items():
-        _refuse_half(folder, name, migrations)
-    await asyncio.to_thread(_restored, files, folder)
-    tell(f"Restored {settings.market_path} and {settings.access_path} from {folder}.")
+        _refuse_existing_store(path)
+    for name, migrations in MIGRATIONS_BY_FILE.items():
+        _refuse_incomplete_backup(folder, name, migrations)
+    await asyncio.to_thread(_restore_files, files, folder)
+    echo(f"Restored {settings.market_path} and {settings.access_path} from {folder}.")
     return 0
 
 
-def _files(settings: Settings) -> Mapping[str, Path]:
+def _map_store_paths(settings: Settings) -> Mapping[str, Path]:
     """Return where the files of a backup belong; the market comes last.
 
     So it does when they are put in place: without it nothing passes for a store.
     """
-    return {ACCESS: settings.access_path, MARKET: settings.market_path}
+    return {ACCESS_FILE: settings.access_path, MARKET_FILE: settings.market_path}
 
 
-def _default_folder(settings: Settings, now: int) -> Path:
+def _build_default_folder(settings: Settings, now: int) -> Path:
     time = datetime.fromtimestamp(now / 1000, UTC)
     return settings.market_path.with_name(
         f"{settings.market_path.name}.backup-{time:%Y%m%dT%H%M%SZ}"
     )
 
 
-def _backed_up(files: Mapping[str, Path], folder: Path) -> Path:
+def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
     """Copy files into a folder that has its name only once it is whole."""
     folder = folder.resolve()
     try:
@@ -72,37 +77,39 @@ def _backed_up(files: Mapping[str, Path], folder: Path) -> Path:
             shutil.rmtree(unfinished)
         unfinished.mkdir(mode=0o700)
         for name, path in files.items():
-            _copied(path, unfinished / name, f"copying {path.name}")
+            _copy_with_progress_bar(path, unfinished / name, f"copying {path.name}")
         os.replace(unfinished, folder)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot back up into {folder}: {error}") from error
     return folder
 
 
-def _restored(files: Mapping[str, Path], folder: Path) -> None:
+def _restore_files(files: Mapping[str, Path], folder: Path) -> None:
     """Copy files out of a folder, look them through, and only then give them their names."""
-    made = {path.with_name(f"{path.name}.unfinished"): path for path in files.values()}
+    paths_by_unfinished = {
+        path.with_name(f"{path.name}.unfinished"): path for path in files.values()
+    }
     try:
-        for unfinished, name in zip(made, files, strict=True):
+        for unfinished, name in zip(paths_by_unfinished, files, strict=True):
             unfinished.unlink(missing_ok=True)
-            _copied(folder / name, unfinished, f"copying {name}")
-            check_whole(unfinished)
-        for unfinished, path in made.items():
+            _copy_with_progress_bar(folder / name, unfinished, f"copying {name}")
+            check_integrity(unfinished)
+        for unfinished, path in paths_by_unfinished.items():
             os.replace(unfinished, path)
     except StoreError:
-        _remove(made)
+        _remove_files(paths_by_unfinished)
         raise
     except (sqlite3.Error, OSError) as error:
-        _remove(made)
+        _remove_files(paths_by_unfinished)
         raise StoreError(f"cannot restore {folder}: {error}") from error
 
 
-def _copied(path: Path, target: Path, what: str) -> None:
-    with progress_bar(what) as progressed:
-        copy(path, target, progressed)
+def _copy_with_progress_bar(path: Path, target: Path, label: str) -> None:
+    with open_progress_bar(label) as on_progress:
+        copy_database(path, target, on_progress)
 
 
-def _remove(paths: Iterable[Path]) -> None:
+def _remove_files(paths: Iterable[Path]) -> None:
     for path in paths:
         path.unlink(missing_ok=True)
 
@@ -115,17 +122,17 @@ def _refuse_postgres(settings: Settings) -> None:
         )
 
 
-def _refuse_existing(path: Path) -> None:
-    for ending in BESIDE:
-        there = path.with_name(path.name + ending)
-        if there.exists():
+def _refuse_existing_store(path: Path) -> None:
+    for suffix in SQLITE_SUFFIXES:
+        existing = path.with_name(path.name + suffix)
+        if existing.exists():
             raise StoreError(
-                f"{there} is there already: move it away, or set SIGNALS_DATABASE_URL to a place "
+                f"{existing} is there already: move it away, or set SIGNALS_DATABASE_URL to a place "
                 "that is free"
             )
 
 
-def _refuse_half(folder: Path, name: str, migrations: tuple[str, ...]) -> None:
+def _refuse_incomplete_backup(folder: Path, name: str, migrations: tuple[str, ...]) -> None:
     path = folder / name
-    if not path.is_file() or not applied(path, migrations):
+    if not path.is_file() or not list_applied_migrations(path, migrations):
         raise StoreError(f"{folder} holds no whole backup: {name} is missing or empty")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from schemas.operator_error import OperatorError
-from service.commands.argument_types import client, days, moment, workers
+from service.commands.argument_types import parse_client, parse_days, parse_time, parse_worker_count
 from service.config.logs import log_to_standard_error
-from service.config.settings import CLIENTS_VARIABLE, Settings, SettingsError
+from service.config.settings import API_KEY_VARIABLE, Settings, SettingsError
 
 PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
@@ -29,10 +29,10 @@ def wall_clock() -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; mistakes of the operator are one line and exit status 1."""
-    given = _parser().parse_args(arguments)
+    args = _build_parser().parse_args(arguments)
     log_to_standard_error()
     try:
-        return asyncio.run(_run(given.command, given))
+        return asyncio.run(_run_command(args.command, args))
     except OperatorError as error:
         print(f"signals: {error}", file=sys.stderr)
         return 1
@@ -40,26 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-async def _run(command: Command, given: argparse.Namespace) -> int:
-    return await command(given, Settings.read())
+async def _run_command(command: Command, args: argparse.Namespace) -> int:
+    return await command(args, Settings.read())
 
 
 @cache
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_computing(commands)
-    _add_upkeep(commands)
-    _add_clients(commands)
-    _add_access(commands)
+    _add_compute_commands(commands)
+    _add_maintenance_commands(commands)
+    _add_client_commands(commands)
+    _add_access_commands(commands)
     return parser
 
 
-def _add_computing(commands: Commands) -> None:
-    command = _add(commands, "serve", _serve, "compute every hour and serve over MCP and REST")
+def _add_compute_commands(commands: Commands) -> None:
+    command = _add_command(
+        commands, "serve", _serve, "compute every hour and serve over MCP and REST"
+    )
     command.add_argument(
         "--workers",
-        type=workers,
+        type=parse_worker_count,
         default=1,
         metavar="N",
         help="processes that serve, beside one that computes; default is 1 that does both",
@@ -70,28 +72,32 @@ def _add_computing(commands: Commands) -> None:
         dest="computes",
         help="serve alone what other processes on the same database compute",
     )
-    _add(commands, "compute", _compute, "compute every hour without serving")
-    command = _add(commands, "replay", _replay, "step a folder of recorded bars into the store")
+    _add_command(commands, "compute", _compute, "compute every hour without serving")
+    command = _add_command(
+        commands, "replay", _replay, "step a folder of recorded bars into the store"
+    )
     command.add_argument("--bars", type=Path, required=True, metavar="DIR")
-    command.add_argument("--until", type=moment, metavar="TIME", help="ISO 8601 with a zone")
-    command = _add(commands, "audit", _audit, "recompute everything published from stored bars")
+    command.add_argument("--until", type=parse_time, metavar="TIME", help="ISO 8601 with a zone")
+    command = _add_command(
+        commands, "audit", _audit, "recompute everything published from stored bars"
+    )
     command.add_argument(
         "--public",
         metavar="URL",
         help=f"instead, check through a service's REST interface, with the key in "
-        f"{CLIENTS_VARIABLE}, that its views agree with each other",
+        f"{API_KEY_VARIABLE}, that its views agree with each other",
     )
     command.add_argument(
         "--days",
-        type=days,
+        type=parse_days,
         metavar="N",
         help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
     )
 
 
-def _add_upkeep(commands: Commands) -> None:
-    _add(commands, "prune", _prune, "delete rows beyond their retention")
-    command = _add(commands, "backup", _backup, "copy the whole store while it is in use")
+def _add_maintenance_commands(commands: Commands) -> None:
+    _add_command(commands, "prune", _prune, "delete rows beyond their retention")
+    command = _add_command(commands, "backup", _back_up, "copy the whole store while it is in use")
     command.add_argument(
         "folder",
         type=Path,
@@ -99,63 +105,63 @@ def _add_upkeep(commands: Commands) -> None:
         metavar="DIR",
         help="a new or empty folder; default is one beside the store, named with the time",
     )
-    command = _add(commands, "restore", _restore, "put a backup where no store is")
+    command = _add_command(commands, "restore", _restore, "put a backup where no store is")
     command.add_argument("folder", type=Path, metavar="DIR")
-    command = _add(commands, "migrate", _migrate, "move everything into another database")
+    command = _add_command(commands, "migrate", _migrate, "move everything into another database")
     command.add_argument(
         "--from", required=True, dest="source", metavar="URL", help="the database to move"
     )
     command.add_argument(
         "--to", dest="target", metavar="URL", help="default is that of SIGNALS_DATABASE_URL"
     )
-    _add(commands, "doctor", _doctor, "say what is well and what must be fixed")
+    _add_command(commands, "doctor", _run_doctor, "say what is well and what must be fixed")
 
 
-def _add_clients(commands: Commands) -> None:
-    command = _add(
+def _add_client_commands(commands: Commands) -> None:
+    command = _add_command(
         commands, "connect", _connect, "print what registers the MCP server with a client"
     )
     command.add_argument(
-        "client", nargs="?", type=client, metavar="CLIENT", help="without: list them"
+        "client", nargs="?", type=parse_client, metavar="CLIENT", help="without: list them"
     )
-    _add_url(command)
-    command = _add(
+    _add_url_option(command)
+    command = _add_command(
         commands,
         "stdio",
-        _stdio,
-        f"speak MCP over stdio for a service, with the key in {CLIENTS_VARIABLE}",
+        _bridge_stdio,
+        f"speak MCP over stdio for a service, with the key in {API_KEY_VARIABLE}",
     )
-    _add_url(command)
+    _add_url_option(command)
 
 
-def _add_access(commands: Commands) -> None:
+def _add_access_commands(commands: Commands) -> None:
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
-    command = _add(key_commands, "create", _create_key, "print a new key, once")
+    command = _add_command(key_commands, "create", _create_key, "print a new key, once")
     command.add_argument("--label", required=True)
-    _add(key_commands, "list", _list_keys, "list keys, without the keys themselves")
-    command = _add(key_commands, "revoke", _revoke_key, "revoke a key for good")
+    _add_command(key_commands, "list", _list_keys, "list keys, without the keys themselves")
+    command = _add_command(key_commands, "revoke", _revoke_key, "revoke a key for good")
     command.add_argument("id", type=int, metavar="ID")
-    _add(
+    _add_command(
         commands,
         "access-requests",
-        _access_requests,
+        _list_access_requests,
         "list who asks for terms of their own, one JSON object a line",
     )
 
 
-def _add(
+def _add_command(
     commands: Commands,
     name: str,
     command: Command,
-    text: str,
+    help_text: str,
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text, description=text)
+    parser = commands.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(command=command)
     return parser
 
 
-def _add_url(command: argparse.ArgumentParser) -> None:
+def _add_url_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--url",
         metavar="URL",
@@ -163,123 +169,125 @@ def _add_url(command: argparse.ArgumentParser) -> None:
     )
 
 
-async def _compute(given: argparse.Namespace, settings: Settings) -> int:
+async def _compute(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
     from service.commands.compute_command import compute
 
     return await compute(settings, INDICATORS, wall_clock)
 
 
-async def _serve(given: argparse.Namespace, settings: Settings) -> int:
+async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
 
-    if given.workers > 1:
+    if args.workers > 1:
         # One process alone needs none of what supervises others.
-        from service.processes.supervisor import serve_by_workers
+        from service.processes.supervisor import serve_with_workers
 
-        return await serve_by_workers(
-            settings, given.workers, INDICATORS, wall_clock, computes=given.computes
+        return await serve_with_workers(
+            settings, args.workers, INDICATORS, wall_clock, computes=args.computes
         )
     from service.commands.serve import serve
 
-    return await serve(settings, INDICATORS, wall_clock, computes=given.computes)
+    return await serve(settings, INDICATORS, wall_clock, computes=args.computes)
 
 
-async def _replay(given: argparse.Namespace, settings: Settings) -> int:
+async def _replay(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
-    from service.commands.replay import replay
+    from service.commands.replay import replay_bars
 
-    now = wall_clock() if given.until is None else min(given.until, wall_clock())
-    return await replay(settings, INDICATORS, given.bars, now)
+    now = wall_clock() if args.until is None else min(args.until, wall_clock())
+    return await replay_bars(settings, INDICATORS, args.bars, now)
 
 
-async def _audit(given: argparse.Namespace, settings: Settings) -> int:
-    if given.public is not None:
-        return await _audit_in_public(given, settings)
-    if given.days is not None:
+async def _audit(args: argparse.Namespace, settings: Settings) -> int:
+    if args.public is not None:
+        return await _audit_public_service(args, settings)
+    if args.days is not None:
         raise SettingsError("--days goes with --public URL; an audit of the store reads it whole")
     from compute.indicators.registry import INDICATORS
-    from service.commands.audit import audit
+    from service.commands.audit import audit_store
 
-    return await audit(settings, INDICATORS)
-
-
-async def _audit_in_public(given: argparse.Namespace, settings: Settings) -> int:
-    from service.public_audit.command import audit_in_public
-
-    read = given.days or PUBLIC_AUDIT_DAYS
-    return await audit_in_public(given.public, settings.clients_api_key(), read)
+    return await audit_store(settings, INDICATORS)
 
 
-async def _prune(given: argparse.Namespace, settings: Settings) -> int:
-    from service.commands.prune import prune
+async def _audit_public_service(args: argparse.Namespace, settings: Settings) -> int:
+    from service.public_audit.command import audit_public_service
 
-    return await prune(settings, wall_clock)
-
-
-async def _connect(given: argparse.Namespace, settings: Settings) -> int:
-    from service.commands.connect import connect
-
-    return connect(given.client, _address(given, settings))
+    day_count = args.days or PUBLIC_AUDIT_DAYS
+    return await audit_public_service(args.public, settings.read_api_key(), day_count)
 
 
-async def _stdio(given: argparse.Namespace, settings: Settings) -> int:
-    from service.commands.stdio import bridge
+async def _prune(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.prune import prune_stores
 
-    return await bridge(_address(given, settings), settings.clients_api_key())
-
-
-def _address(given: argparse.Namespace, settings: Settings) -> str:
-    from service.commands.service_address import base_address
-
-    return base_address(settings.address if given.url is None else given.url, "--url")
+    return await prune_stores(settings, wall_clock)
 
 
-async def _create_key(given: argparse.Namespace, settings: Settings) -> int:
+async def _connect(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.connect import print_registration
+
+    return print_registration(args.client, _parse_service_address(args, settings))
+
+
+async def _bridge_stdio(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.stdio import bridge_stdio
+
+    return await bridge_stdio(_parse_service_address(args, settings), settings.read_api_key())
+
+
+def _parse_service_address(args: argparse.Namespace, settings: Settings) -> str:
+    from service.commands.service_address import parse_base_address
+
+    return parse_base_address(settings.address if args.url is None else args.url, "--url")
+
+
+async def _create_key(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import create_key
 
-    return await create_key(settings, wall_clock, given.label)
+    return await create_key(settings, wall_clock, args.label)
 
 
-async def _list_keys(given: argparse.Namespace, settings: Settings) -> int:
+async def _list_keys(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import list_keys
 
     return await list_keys(settings)
 
 
-async def _revoke_key(given: argparse.Namespace, settings: Settings) -> int:
+async def _revoke_key(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import revoke_key
 
-    return await revoke_key(settings, wall_clock, given.id)
+    return await revoke_key(settings, wall_clock, args.id)
 
 
-async def _access_requests(given: argparse.Namespace, settings: Settings) -> int:
+async def _list_access_requests(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.access import list_access_requests
 
     return await list_access_requests(settings)
 
 
-async def _backup(given: argparse.Namespace, settings: Settings) -> int:
+async def _back_up(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.backup import backup
 
-    return await backup(settings, given.folder, wall_clock)
+    return await backup(settings, args.folder, wall_clock)
 
 
-async def _restore(given: argparse.Namespace, settings: Settings) -> int:
+async def _restore(args: argparse.Namespace, settings: Settings) -> int:
     from service.commands.backup import restore
 
-    return await restore(settings, given.folder)
+    return await restore(settings, args.folder)
 
 
-async def _migrate(given: argparse.Namespace, settings: Settings) -> int:
+async def _migrate(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
-    from service.commands.migrate import migrate
+    from service.commands.migrate import migrate_database
 
-    target = settings if given.target is None else settings.on(given.target)
-    return await migrate(settings.on(given.source), target, INDICATORS, wall_clock)
+    target = settings if args.target is None else settings.with_database(args.target)
+    return await migrate_database(
+        settings.with_database(args.source), target, INDICATORS, wall_clock
+    )
 
 
-async def _doctor(given: argparse.Namespace, settings: Settings) -> int:
-    from service.commands.doctor import doctor
+async def _run_doctor(args: argparse.Namespace, settings: Settings) -> int:
+    from service.commands.doctor import run_doctor
 
-    return await doctor(settings, wall_clock)
+    return await run_doctor(settings, wall_clock)

@@ -11,57 +11,65 @@ from typing import Final
 
 import structlog
 
-from compute.hourly_loop import Loop, log_failure
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop, log_failure
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
 from compute.sources.simulated import SimulatedSource
 from compute.universe import load_universe
 from schemas.clock import Clock
-from schemas.vocabulary import instant
-from service.commands.console import Lines, Progressed, from_first, progress_bar, tell
+from schemas.vocabulary import format_instant
+from service.commands.console import (
+    OnProgress,
+    ProgressLog,
+    echo,
+    open_progress_bar,
+    rebase_progress,
+)
 from service.config.settings import Settings
-from service.config.sources import opened_source
+from service.config.sources import open_source
 from service.config.stores import open_market
 from service.http.health import Readiness
 from service.http.metrics import Metrics
-from service.http.metrics_server import Operations, operations_port
+from service.http.metrics_server import MetricsServer, open_metrics_listener
 from service.processes.executors import reached_crews
-from service.processes.memory import one_heap, settle
-from service.processes.shutdown import beside, stoppable
+from service.processes.memory import limit_malloc_arenas, release_memory
+from service.processes.shutdown import listen_for_shutdown, run_in_background
 from serving.freshness import SIMULATED_NOTE
-from serving.snapshot_cache import Boards
+from serving.snapshot_cache import SnapshotCache
 from store.errors import LockTakenError, MarketStore, StoreError
 
-OVER = "The recording is played to its end and holds no more to compute."
-WAIT_S = 2.0
+PLAYED_OUT_NOTE = "The recording is played to its end and holds no more to compute."
+MAX_CATCH_UP_WAIT_S = 2.0
 # Who computes is taken for dead after six seconds; within ten another goes on.
-STANDBY_S = 1.0
+STANDBY_POLL_S = 1.0
 
 log = structlog.get_logger("compute")
 
 
 async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Clock) -> int:
     """Compute alone until interrupted, or until a recording has been played to its end."""
-    one_heap()
-    async with AsyncExitStack() as opened:
-        stop = opened.enter_context(stoppable())
-        operations = Operations(opened.enter_context(operations_port(settings)))
+    limit_malloc_arenas()
+    async with AsyncExitStack() as stack:
+        shutdown = stack.enter_context(listen_for_shutdown())
+        metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
         market = await open_market(settings)
-        opened.push_async_callback(market.close)
+        stack.push_async_callback(market.close)
         metrics = Metrics(())
-        with stop.ends():
-            work = computing(settings, market, indicators, clock, metrics)
-            watching = operations.watching(metrics, Readiness(Boards(market), None, clock))
-            async with watching, work as running:
-                tell(f"Computing on {settings.store_name}, every hour at minute :03.")
+        with shutdown.cancel_on_request():
+            compute_context = compute_in_background(settings, market, indicators, clock, metrics)
+            metrics_context = metrics_server.serve_metrics(
+                metrics, Readiness(SnapshotCache(market), None, clock)
+            )
+            async with metrics_context, compute_context as running:
+                echo(f"Computing on {settings.store_name}, every hour at minute :03.")
                 await asyncio.shield(running)
-                tell(OVER)
+                echo(PLAYED_OUT_NOTE)
     return 0
 
 
 @asynccontextmanager
-async def computing(
+async def compute_in_background(
     settings: Settings,
     market: MarketStore,
     indicators: Sequence[Indicator],
@@ -71,60 +79,69 @@ async def computing(
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
     crews = await reached_crews(settings)
-    async with AsyncExitStack() as opened:
+    async with AsyncExitStack() as stack:
 
-        async def opened_runs() -> Runs:
-            await opened.aclose()
-            opening = opened_source(settings, universe, market, clock)
-            source = await opened.enter_async_context(opening)
-            return Runs(market, source, universe, indicators, clock, crews, metrics.written)
-
-        runs = await opened_runs()
-        if settings.source == SimulatedSource.kind:
-            tell(SIMULATED_NOTE)
-        catch_up = None
-        if await _is_prepared(runs):
-            is_long = settings.source == LiveSource.name
-            catch_up = CatchUp(runs, market, clock, is_long=is_long)
-
-        def loop(runs: Runs, is_prepared: bool) -> Loop:
-            return Loop(
-                runs, market, clock, asyncio.sleep, is_prepared=is_prepared, ran=metrics.ran
+        async def open_pipeline() -> HourlyPipeline:
+            await stack.aclose()
+            opening = open_source(settings, universe, market, clock)
+            source = await stack.enter_async_context(opening)
+            return HourlyPipeline(
+                market, source, universe, indicators, clock, crews, metrics.on_commit
             )
 
-        async with beside(_run(catch_up, runs, opened_runs, market, loop)) as running:
+        pipeline = await open_pipeline()
+        if settings.source == SimulatedSource.kind:
+            echo(SIMULATED_NOTE)
+        catch_up = None
+        if await _prepare_pipeline(pipeline):
+            is_long = settings.source == LiveSource.name
+            catch_up = CatchUp(pipeline, market, clock, is_long=is_long)
+
+        def create_loop(pipeline: HourlyPipeline, is_prepared: bool) -> HourlyLoop:
+            return HourlyLoop(
+                pipeline,
+                market,
+                clock,
+                asyncio.sleep,
+                is_prepared=is_prepared,
+                on_run=metrics.on_run,
+            )
+
+        async with run_in_background(
+            _run_pipeline(catch_up, pipeline, open_pipeline, market, create_loop)
+        ) as running:
             if catch_up is not None:
-                await catch_up.waited_for()
+                await catch_up.wait_before_serving()
             yield running
 
 
-async def _is_prepared(runs: Runs) -> bool:
+async def _prepare_pipeline(pipeline: HourlyPipeline) -> bool:
     """Prepare the runs; False where another process computes on the store."""
     try:
-        await runs.prepare()
+        await pipeline.prepare()
     except LockTakenError as error:
-        tell(f"Standing by, to take over when it ends: {error}.")
+        echo(f"Standing by, to take over when it ends: {error}.")
         return False
     return True
 
 
-async def _run(
+async def _run_pipeline(
     catch_up: "CatchUp | None",
-    runs: Runs,
-    opened_runs: Callable[[], Awaitable[Runs]],
+    pipeline: HourlyPipeline,
+    open_pipeline: Callable[[], Awaitable[HourlyPipeline]],
     market: MarketStore,
-    loop: Callable[[Runs, bool], Loop],
+    create_loop: Callable[[HourlyPipeline, bool], HourlyLoop],
 ) -> None:
     """Bring the store up to now, and then hour by hour for as long as it is let."""
-    leads = catch_up is not None
+    is_leader = catch_up is not None
     is_prepared = catch_up is not None and await catch_up.run()
-    settle()
-    while not (leads and await _led(loop(runs, is_prepared))):
-        runs = await _taken_over(market, opened_runs)
-        leads, is_prepared = True, False
+    release_memory()
+    while not (is_leader and await _run_as_leader(create_loop(pipeline, is_prepared))):
+        pipeline = await _wait_for_leadership(market, open_pipeline)
+        is_leader, is_prepared = True, False
 
 
-async def _led(loop: Loop) -> bool:
+async def _run_as_leader(loop: HourlyLoop) -> bool:
     """Run hour by hour to the end; False where another process computes, or may by now."""
     try:
         await loop.run()
@@ -134,20 +151,22 @@ async def _led(loop: Loop) -> bool:
     return True
 
 
-async def _taken_over(market: MarketStore, opened_runs: Callable[[], Awaitable[Runs]]) -> Runs:
+async def _wait_for_leadership(
+    market: MarketStore, open_pipeline: Callable[[], Awaitable[HourlyPipeline]]
+) -> HourlyPipeline:
     """Wait until no other process computes; return runs from the source as it is known by then."""
-    told = ""
+    last_reason = ""
     while True:
         try:
             await market.lock()
-            return await opened_runs()
+            return await open_pipeline()
         except LockTakenError:
-            told = ""
+            last_reason = ""
         except StoreError as error:
-            if str(error) != told:
-                told = str(error)
-                log.warning("cannot_stand_by", reason=told)
-        await asyncio.sleep(STANDBY_S)
+            if str(error) != last_reason:
+                last_reason = str(error)
+                log.warning("cannot_stand_by", reason=last_reason)
+        await asyncio.sleep(STANDBY_POLL_S)
 
 
 class CatchUp:
@@ -155,60 +174,69 @@ class CatchUp:
 
     def __init__(
         self,
-        runs: Runs,
+        pipeline: HourlyPipeline,
         market: MarketStore,
         clock: Clock,
         *,
         is_long: bool,
     ) -> None:
         """Of one that `is_long` no more is waited for than of one beside a board."""
-        self._runs: Final = runs
+        self._pipeline: Final = pipeline
         self._market: Final = market
-        self._has_board: Final = runs.has_board
+        self._has_snapshot: Final = pipeline.has_snapshot
         self._is_long: Final = is_long
-        self._what: Final = "catching up" if self._has_board else "building history"
-        self._told: Progressed = Lines(self._what, clock)
-        self._over: Final = asyncio.Event()
-        self._is_waited_for = True
+        self._activity: Final = "catching up" if self._has_snapshot else "building history"
+        self._on_progress: OnProgress = ProgressLog(self._activity, clock)
+        self._finished: Final = asyncio.Event()
+        self._has_waiter = True
 
     async def run(self) -> bool:
         """Run every hour that is due; False where it must be begun again.
 
         What fails while it is waited for is raised, but the loss of the lock.
         """
-        told = from_first(lambda done, total: self._told(done, total))
+        on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
         try:
-            await self._runs.catch_up(self._runs.due, told)
+            await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
         except asyncio.CancelledError:
-            await self._tell_stopped()
+            await self._report_stopped()
             raise
         except LockTakenError as error:
             log.warning("lock_lost", reason=str(error))
-            self._over.set()
+            self._finished.set()
             return False
         except Exception as error:
-            if self._is_waited_for:
+            if self._has_waiter:
                 raise
             log_failure(error)
             return False
-        self._over.set()
+        self._finished.set()
         return True
 
-    async def waited_for(self) -> None:
+    async def wait_before_serving(self) -> None:
         """Wait until it is over, or for a moment where the store holds a board already."""
-        lines = self._told
-        with progress_bar(self._what, otherwise=lines) as self._told, suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S if self._has_board or self._is_long else None):
-                await self._over.wait()
-        self._told, self._is_waited_for = lines, False
-        if not self._over.is_set():
-            said = "say that they are stale" if self._has_board else "are 503"
-            tell(f"Still {self._what}: answers {said} until it is done.")
+        progress_log = self._on_progress
+        with (
+            open_progress_bar(self._activity, fallback=progress_log) as self._on_progress,
+            suppress(TimeoutError),
+        ):
+            async with asyncio.timeout(
+                MAX_CATCH_UP_WAIT_S if self._has_snapshot or self._is_long else None
+            ):
+                await self._finished.wait()
+        self._on_progress, self._has_waiter = progress_log, False
+        if not self._finished.is_set():
+            consequence = "say that they are stale" if self._has_snapshot else "are 503"
+            echo(f"Still {self._activity}: answers {consequence} until it is done.")
 
-    async def _tell_stopped(self) -> None:
-        kept = (await self._market.progress()).market_time
-        until = "nothing yet" if kept is None else f"everything up to {instant(kept)}"
-        tell(
-            f"Stopped while {self._what}. The store keeps {until}; the next start goes on from "
+    async def _report_stopped(self) -> None:
+        market_time = (await self._market.progress()).market_time
+        until = (
+            "nothing yet"
+            if market_time is None
+            else f"everything up to {format_instant(market_time)}"
+        )
+        echo(
+            f"Stopped while {self._activity}. The store keeps {until}; the next start goes on from "
             "there."
         )

@@ -16,102 +16,104 @@ from compute.sources.live import LiveSource
 from compute.sources.source import SourceError
 from compute.universe import UniverseError, load_universe
 from schemas.clock import Clock
-from schemas.vocabulary import DAY_MS, instant
-from service.commands.console import Finding, named
-from service.commands.doctor_live import live_findings
-from service.config.billing import open_billing, unreachable
-from service.config.mail import mail_findings
+from schemas.vocabulary import DAY_MS, format_instant
+from service.commands.console import Finding, format_names
+from service.commands.doctor_live import check_live_source
+from service.config.billing import find_outage_reason, open_provider
+from service.config.mail import check_mail
 from service.config.settings import PREFIX, Settings, SettingsError
-from service.config.sources import check_known, opened_source
-from service.config.stores import Part, open_access, open_market
-from serving.forwarded_for import NOTICE
-from serving.freshness import is_resting, is_stale
-from serving.snapshot_cache import Board, computed_board
+from service.config.sources import check_same_source, open_source
+from service.config.stores import StoreKind, open_access, open_market
+from serving.forwarded_for import NOTICE_NAME
+from serving.freshness import is_final, is_stale
+from serving.snapshot_cache import Snapshot, build_snapshot
 from store.access_protocol import AccessStore
 from store.errors import MarketStore
 
 
-async def doctor(settings: Settings, clock: Clock) -> int:
+async def run_doctor(settings: Settings, clock: Clock) -> int:
     """Print a line a finding; 1 where something must be fixed. `clock` tells epoch ms."""
     # What a source would log is among the findings.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    is_ill = False
-    async for finding in _findings(settings, clock):
-        print(f"{finding.grade:4} {finding.about}: {finding.text}")
-        is_ill |= finding.grade == "fix"
-    return 1 if is_ill else 0
+    has_failed = False
+    async for finding in _run_checks(settings, clock):
+        print(f"{finding.grade:4} {finding.subject}: {finding.text}")
+        has_failed |= finding.grade == "fix"
+    return 1 if has_failed else 0
 
 
-async def _findings(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
-    given = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
-    yield Finding("ok", "settings", f"{given or 'all by default'}; served at {settings.address}")
-    market = await _store(settings, "market")
-    for finding in market:
+async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding]:
+    set_variables = ", ".join(sorted(PREFIX + name.upper() for name in settings.model_fields_set))
+    yield Finding(
+        "ok", "settings", f"{set_variables or 'all by default'}; served at {settings.address}"
+    )
+    market_findings = await _check_store(settings, "market")
+    for finding in market_findings:
         yield finding
-    if market[0].grade == "ok":
+    if market_findings[0].grade == "ok":
         store = await open_market(settings)
         try:
-            yield _run(computed_board(await store.snapshot()), clock())
-            async for finding in _source(settings, store, clock):
+            yield _check_last_run(build_snapshot(await store.snapshot()), clock())
+            async for finding in _check_source(settings, store, clock):
                 yield finding
         finally:
             await store.close()
     elif settings.source == LiveSource.name:
-        async for finding in _source(settings, None, clock):
+        async for finding in _check_source(settings, None, clock):
             yield finding
-    (access,) = await _store(settings, "access")
-    yield access
-    async with _access_store(settings, is_usable=access.grade == "ok") as keys:
-        async for finding in _billing(settings, keys, clock):
+    (access_finding,) = await _check_store(settings, "access")
+    yield access_finding
+    async with _open_access_store(settings, is_usable=access_finding.grade == "ok") as access_store:
+        async for finding in _check_billing(settings, access_store, clock):
             yield finding
-        yield await _proxies(keys, clock())
-    async for finding in mail_findings(settings):
+        yield await _check_proxies(access_store, clock())
+    async for finding in check_mail(settings):
         yield finding
 
 
-async def _store(settings: Settings, part: Part) -> list[Finding]:
+async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
     """Look at what holds a part, the verdict first."""
     if settings.is_sqlite:
-        from service.commands.doctor_sqlite import access_findings, market_findings
+        from service.commands.doctor_sqlite import check_access, check_market
     else:
-        from service.commands.doctor_postgres import access_findings, market_findings
-    return await {"market": market_findings, "access": access_findings}[part](settings)
+        from service.commands.doctor_postgres import check_access, check_market
+    return await {"market": check_market, "access": check_access}[kind](settings)
 
 
-def _run(board: Board | None, now: int) -> Finding:
-    if board is None:
+def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
+    if snapshot is None:
         return Finding("warn", "runs", "nothing was computed yet: start `signals serve`")
-    last = f"the last run was {_ago(now - board.market_time)} ago ({instant(board.market_time)})"
-    if is_resting(board):
-        return Finding("ok", "runs", f"{last}; the recording is played to its end")
-    if is_stale(board, now):
-        return Finding("warn", "runs", f"{last}: start `signals serve` or `signals compute`")
-    if late := board.snapshot.late:
-        text = f"{last}; bars of {len(late)} assets are late ({named(late)})"
+    last_run = f"the last run was {_format_age(now - snapshot.market_time)} ago ({format_instant(snapshot.market_time)})"
+    if is_final(snapshot):
+        return Finding("ok", "runs", f"{last_run}; the recording is played to its end")
+    if is_stale(snapshot, now):
+        return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
+    if late := snapshot.stored.late_tickers:
+        text = f"{last_run}; bars of {len(late)} assets are late ({format_names(late)})"
         return Finding("warn", "runs", text)
-    return Finding("ok", "runs", last)
+    return Finding("ok", "runs", last_run)
 
 
-async def _source(
+async def _check_source(
     settings: Settings, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
     """Look at the source of a store's bars, at live ones also before there is a store."""
     try:
         universe = load_universe(settings.universe)
         if settings.source == LiveSource.name:
-            known = None if store is None else (await store.progress()).source
-            check_known(settings, known, LiveSource.name)
-            async for finding in live_findings(settings, universe, store, clock):
+            stored_source = None if store is None else (await store.progress()).source
+            check_same_source(settings, stored_source, LiveSource.name)
+            async for finding in check_live_source(settings, universe, store, clock):
                 yield finding
         elif store is not None:
-            async with opened_source(settings, universe, store, clock) as source:
+            async with open_source(settings, universe, store, clock) as source:
                 yield Finding("ok", "source", source.name)
     except (SettingsError, SourceError, UniverseError) as error:
         yield Finding("fix", "source", str(error))
 
 
 @asynccontextmanager
-async def _access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
+async def _open_access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
     """Hold the access store, or an empty one where it cannot be opened as it is."""
     with tempfile.TemporaryDirectory() as folder:
         empty = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
@@ -122,40 +124,42 @@ async def _access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator
             await store.close()
 
 
-async def _billing(settings: Settings, store: AccessStore, clock: Clock) -> AsyncIterator[Finding]:
+async def _check_billing(
+    settings: Settings, store: AccessStore, clock: Clock
+) -> AsyncIterator[Finding]:
     try:
-        provider = open_billing(settings, store, clock)
+        provider = open_provider(settings, store, clock)
     except BillingSetupError as error:
         yield Finding("fix", "billing", str(error))
         return
     try:
-        processor = await _processor(provider)
-        yield processor
-        if provider.name == "stripe" and processor.grade == "ok":
-            yield await _portal(provider)
+        processor_finding = await _check_processor(provider)
+        yield processor_finding
+        if provider.name == "stripe" and processor_finding.grade == "ok":
+            yield await _check_portal(provider)
     finally:
         await provider.close()
     if provider.name == "sandbox" and not settings.is_local:
         text = "sandbox gives keys away to all who reach this service (SIGNALS_SANDBOX_PUBLIC=1)"
         yield Finding("warn", "billing", text)
     if provider.name == "stripe":
-        for finding in _reachable(settings):
+        for finding in _check_stripe_settings(settings):
             yield finding
 
 
-async def _processor(provider: Provider) -> Finding:
-    what = provider.name if provider.mode is None else f"{provider.name}, {provider.mode} mode"
+async def _check_processor(provider: Provider) -> Finding:
+    label = provider.name if provider.mode is None else f"{provider.name}, {provider.mode} mode"
     try:
-        why = await unreachable(provider)
+        reason = await find_outage_reason(provider)
     except BillingSetupError as error:
-        return Finding("fix", "billing", f"{what}: {error}")
-    if why is not None:
-        text = f"{what}: cannot be asked at the moment, so nobody can buy ({why})"
+        return Finding("fix", "billing", f"{label}: {error}")
+    if reason is not None:
+        text = f"{label}: cannot be asked at the moment, so nobody can buy ({reason})"
         return Finding("warn", "billing", text)
-    return Finding("ok", "billing", what)
+    return Finding("ok", "billing", label)
 
 
-async def _portal(provider: Provider) -> Finding:
+async def _check_portal(provider: Provider) -> Finding:
     try:
         await provider.check_portal()
     except (BillingSetupError, BillingError) as error:
@@ -164,7 +168,7 @@ async def _portal(provider: Provider) -> Finding:
     return Finding("ok", "billing", "members get into the customer portal")
 
 
-def _reachable(settings: Settings) -> Iterator[Finding]:
+def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
     """Look at what Stripe and the buyer's browser need of us."""
     yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
     if settings.base_url is None or not settings.base_url.startswith("https://"):
@@ -175,18 +179,18 @@ def _reachable(settings: Settings) -> Iterator[Finding]:
         yield Finding("warn", "billing", text)
 
 
-async def _proxies(store: AccessStore, now: int) -> Finding:
-    seen = {notice.name: notice for notice in await store.notices()}.get(NOTICE)
-    if seen is None or now - seen.at > DAY_MS:
+async def _check_proxies(store: AccessStore, now: int) -> Finding:
+    last_notice = {notice.name: notice for notice in await store.list_notices()}.get(NOTICE_NAME)
+    if last_notice is None or now - last_notice.at > DAY_MS:
         return Finding("ok", "proxies", "no X-Forwarded-For of an unknown proxy within a day")
     text = (
-        f"{seen.detail} sends X-Forwarded-For and is not among SIGNALS_TRUSTED_PROXIES: all "
+        f"{last_notice.detail} sends X-Forwarded-For and is not among SIGNALS_TRUSTED_PROXIES: all "
         "clients behind it share one throttle (if it is your proxy, name it there)"
     )
     return Finding("warn", "proxies", text)
 
 
-def _ago(ms: int) -> str:
+def _format_age(ms: int) -> str:
     hours, minutes = divmod(max(ms, 0) // 60_000, 60)
     if hours < 2:
         return f"{60 * hours + minutes} minutes"

@@ -13,24 +13,24 @@ from typing import Final
 import numpy as np
 
 from compute.bars import DAY_S, HOUR_S
-from compute.sessions import hours
-from compute.sources.live import HISTORY_S, MOST_SKEW_MS, LiveSource
+from compute.sessions import list_expected_bars
+from compute.sources.live import HISTORY_S, MAX_SKEW_MS, LiveSource
 from compute.sources.venue import Venue, VenueError
 from compute.universe import Asset, Listing, Universe
 from schemas.clock import Clock
-from service.commands.console import Finding, named
+from service.commands.console import Finding, format_names
 from service.config.settings import Settings
-from service.config.sources import live_venues, stored_bars, stored_listings
-from serving.snapshot_cache import computed_board
+from service.config.sources import create_bar_loader, load_listings, open_live_venues
+from serving.snapshot_cache import build_snapshot
 from store.errors import MarketStore
 
 # Readings of 1d begin with so many bars.
-WARM_DAYS = 200
+MIN_HISTORY_DAYS = 200
 ALPACA = "alpaca"
-ALPACA_KEY = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
+ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 
 
-async def live_findings(
+async def check_live_source(
     settings: Settings, universe: Universe, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
     """Yield what a live source finds that goes on from a store, or would begin without one.
@@ -38,68 +38,76 @@ async def live_findings(
     SettingsError where its libraries are missing. `clock` tells epoch ms.
     """
     with TemporaryDirectory() as folder:
-        async with live_venues(settings, universe, clock, Path(folder)) as venues:
-            told = await asyncio.gather(*map(_listed, venues.values()))
-            lists = dict(zip(venues, told, strict=True))
-            for name, listed in lists.items():
-                yield _venue(universe, name, listed)
-            source = LiveSource(universe, venues, clock, stored_bars(store))
-            await source.open(await stored_listings(store))
-            yield await _clock(source)
-            for finding in _sources(universe, source, has_key=ALPACA in venues):
+        async with open_live_venues(settings, universe, clock, Path(folder)) as venues:
+            results = await asyncio.gather(*map(_fetch_listed_symbols, venues.values()))
+            results_by_venue = dict(zip(venues, results, strict=True))
+            for name, result in results_by_venue.items():
+                yield _check_venue(universe, name, result)
+            source = LiveSource(universe, venues, clock, create_bar_loader(store))
+            await source.open(await load_listings(store))
+            yield await _check_clock(source)
+            for finding in _check_coverage(universe, source, has_key=ALPACA in venues):
                 yield finding
-            silent = {name: e.reason for name, e in lists.items() if isinstance(e, VenueError)}
-            bars = _Bars(universe, venues, source, silent, clock() // 1000)
-            yield await bars.history(await _read_daily(store))
-            async for finding in bars.fresh():
+            failure_reasons = {
+                name: e.reason for name, e in results_by_venue.items() if isinstance(e, VenueError)
+            }
+            bar_checks = _BarChecks(universe, venues, source, failure_reasons, clock() // 1000)
+            yield await bar_checks.check_history(await _read_daily_tickers(store))
+            async for finding in bar_checks.check_freshness():
                 yield finding
 
 
-async def _listed(venue: Venue) -> frozenset[str] | VenueError:
+async def _fetch_listed_symbols(venue: Venue) -> frozenset[str] | VenueError:
     try:
-        return await venue.listed()
+        return await venue.fetch_symbols()
     except VenueError as error:
         return error
 
 
-def _venue(universe: Universe, venue: str, listed: frozenset[str] | VenueError) -> Finding:
+def _check_venue(
+    universe: Universe, venue: str, listed_symbols: frozenset[str] | VenueError
+) -> Finding:
     """Hold the universe's symbols against what a venue said that it lists."""
-    named_there = _symbols(universe, venue)
-    if isinstance(listed, VenueError):
-        return _not_asked(venue, listed, len(named_there["first choices"]))
-    lacking = {
-        what: [one for one in symbols if one.rpartition(" ")[2] not in listed]
-        for what, symbols in named_there.items()
+    symbols_by_role = _group_symbols_by_role(universe, venue)
+    if isinstance(listed_symbols, VenueError):
+        return _report_unavailable_venue(
+            venue, listed_symbols, len(symbols_by_role["first choices"])
+        )
+    missing_by_role = {
+        what: [one for one in symbols if one.rpartition(" ")[2] not in listed_symbols]
+        for what, symbols in symbols_by_role.items()
     }
-    told = [
-        f"{len(missing)} of {len(named_there[what])} {what} ({named(missing)})"
-        for what, missing in lacking.items()
+    descriptions = [
+        f"{len(missing)} of {len(symbols_by_role[what])} {what} ({format_names(missing)})"
+        for what, missing in missing_by_role.items()
         if missing
     ]
-    if told:
-        return Finding("warn", "venue", f"{venue} does not list {'; '.join(told)}")
-    counts = [f"{len(symbols)} {what}" for what, symbols in named_there.items() if symbols]
+    if descriptions:
+        return Finding("warn", "venue", f"{venue} does not list {'; '.join(descriptions)}")
+    counts = [f"{len(symbols)} {what}" for what, symbols in symbols_by_role.items() if symbols]
     return Finding("ok", "venue", f"{venue} lists all of {', '.join(counts)}")
 
 
-def _symbols(universe: Universe, venue: str) -> dict[str, list[str]]:
+def _group_symbols_by_role(universe: Universe, venue: str) -> dict[str, list[str]]:
     """Return tickers with a venue's symbols, by what these are for."""
-    found: dict[str, list[str]] = {"first choices": [], "fallbacks": [], "perpetuals": []}
-    for asset in universe.tracked:
-        for place, listing in enumerate(asset.listings):
+    symbols_by_role: dict[str, list[str]] = {"first choices": [], "fallbacks": [], "perpetuals": []}
+    for asset in universe.tracked_assets:
+        for rank, listing in enumerate(asset.listings):
             if listing.venue != venue:
                 continue
-            found["fallbacks" if place else "first choices"].append(_as(asset, listing.symbol))
+            symbols_by_role["fallbacks" if rank else "first choices"].append(
+                _format_listing(asset, listing.symbol)
+            )
             if listing.perpetual is not None:
-                found["perpetuals"].append(_as(asset, listing.perpetual))
-    return found
+                symbols_by_role["perpetuals"].append(_format_listing(asset, listing.perpetual))
+    return symbols_by_role
 
 
-def _as(asset: Asset, symbol: str) -> str:
+def _format_listing(asset: Asset, symbol: str) -> str:
     return f"{asset.ticker} as {symbol}"
 
 
-def _not_asked(name: str, error: VenueError, first_choices: int) -> Finding:
+def _report_unavailable_venue(name: str, error: VenueError, first_choices: int) -> Finding:
     if not error.is_permanent:
         text = f"{name} cannot be asked at the moment ({error.reason}): {first_choices} assets wait"
         return Finding("warn", "venue", text)
@@ -112,56 +120,60 @@ def _not_asked(name: str, error: VenueError, first_choices: int) -> Finding:
     return Finding("warn", "venue", text)
 
 
-async def _clock(source: LiveSource) -> Finding:
-    skew_ms = await source.skew_ms()
+async def _check_clock(source: LiveSource) -> Finding:
+    skew_ms = await source.measure_skew_ms()
     if skew_ms is None:
         return Finding("warn", "clock", "no venue tells the time to hold this machine's against")
     side = "ahead of" if skew_ms > 0 else "behind"
     text = f"this machine's clock is {abs(skew_ms) / 1000:.1f} s {side} the venues'"
-    if abs(skew_ms) > MOST_SKEW_MS:
+    if abs(skew_ms) > MAX_SKEW_MS:
         return Finding("fix", "clock", f"{text}: set it right (NTP), or nothing is computed")
     return Finding("ok", "clock", text)
 
 
-def _sources(universe: Universe, source: LiveSource, *, has_key: bool) -> Iterator[Finding]:
+def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) -> Iterator[Finding]:
     """Yield where bars come from, what stands in, and what is not covered."""
-    chosen = {asset.ticker: _chosen(asset, source) for asset in universe.tracked}
-    covered = {ticker: listing for ticker, listing in chosen.items() if listing}
+    chosen_listings = {
+        asset.ticker: _find_chosen_listing(asset, source) for asset in universe.tracked_assets
+    }
+    covered = {ticker: listing for ticker, listing in chosen_listings.items() if listing}
     counts = Counter(listing.venue for listing in covered.values())
-    told = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
-    total = f"{len(covered)} of {len(chosen)} assets have a source"
-    yield Finding("ok" if covered else "fix", "assets", f"{total}: {told}" if told else total)
-    if stand_ins := [ticker for ticker, listing in covered.items() if listing.is_stand_in]:
-        text = f"for {len(stand_ins)} a perpetual stands in ({named(stand_ins)})"
+    venue_counts = ", ".join(f"{count} at {name}" for name, count in counts.most_common())
+    total = f"{len(covered)} of {len(chosen_listings)} assets have a source"
+    yield Finding(
+        "ok" if covered else "fix", "assets", f"{total}: {venue_counts}" if venue_counts else total
+    )
+    if proxies := [ticker for ticker, listing in covered.items() if listing.is_proxy]:
+        text = f"for {len(proxies)} a perpetual stands in ({format_names(proxies)})"
         yield Finding("ok", "assets", text)
-    unlocked = [
+    missing_key = [
         ticker
-        for ticker in chosen.keys() - covered.keys()
+        for ticker in chosen_listings.keys() - covered.keys()
         if not has_key and universe.by_ticker[ticker].venue == ALPACA
     ]
-    if unlocked:
-        text = f"{len(unlocked)} are not covered ({named(sorted(unlocked))}): set {ALPACA_KEY}"
+    if missing_key:
+        text = f"{len(missing_key)} are not covered ({format_names(sorted(missing_key))}): set {ALPACA_KEY_SETTINGS}"
         yield Finding("warn", "assets", text)
-    if rest := sorted(chosen.keys() - covered.keys() - set(unlocked)):
-        text = f"{len(rest)} are not covered, for no venue that can be asked lists them"
-        yield Finding("warn", "assets", f"{text} ({named(rest)})")
+    if uncovered := sorted(chosen_listings.keys() - covered.keys() - set(missing_key)):
+        text = f"{len(uncovered)} are not covered, for no venue that can be asked lists them"
+        yield Finding("warn", "assets", f"{text} ({format_names(uncovered)})")
 
 
-def _chosen(asset: Asset, source: LiveSource) -> Listing | None:
-    at = source.listing(asset.ticker)
-    return next((listing for listing in asset.listings if str(listing) == at), None)
+def _find_chosen_listing(asset: Asset, source: LiveSource) -> Listing | None:
+    listing_name = source.get_listing(asset.ticker)
+    return next((listing for listing in asset.listings if str(listing) == listing_name), None)
 
 
-async def _read_daily(store: MarketStore | None) -> set[str] | None:
+async def _read_daily_tickers(store: MarketStore | None) -> set[str] | None:
     """Return the assets that a store has readings of 1d of, None where it serves none yet."""
-    board = None if store is None else computed_board(await store.snapshot())
-    if board is None:
+    snapshot = None if store is None else build_snapshot(await store.snapshot())
+    if snapshot is None:
         return None
-    readings = board.snapshot.readings
+    readings = snapshot.stored.readings
     return {t for t, by_key in readings.items() if any("1d" in by for by in by_key.values())}
 
 
-class _Bars:
+class _BarChecks:
     """The bars of the covered assets at their venues; `now` is epoch seconds.
 
     Venues that are `silent`, for a reason each, are not asked again.
@@ -172,33 +184,37 @@ class _Bars:
         universe: Universe,
         venues: Mapping[str, Venue],
         source: LiveSource,
-        silent: Mapping[str, str],
+        failure_reasons: Mapping[str, str],
         now: int,
     ) -> None:
-        chosen = {asset: _chosen(asset, source) for asset in universe.tracked}
+        chosen = {asset: _find_chosen_listing(asset, source) for asset in universe.tracked_assets}
         self._covered: Final = {asset.ticker: asset for asset, at in chosen.items() if at}
         self._listings: Final = {asset.ticker: at for asset, at in chosen.items() if at}
         self._venues: Final = venues
         self._source: Final = source
-        self._silent: Final = silent
+        self._failure_reasons: Final = failure_reasons
         self._now: Final = now
 
-    async def history(self, warm: set[str] | None) -> Finding:
+    async def check_history(self, warm_tickers: set[str] | None) -> Finding:
         """Say which have too few bars for readings of 1d: those not warm, else by asking."""
         tickers = list(self._covered)
-        if warm is None:
-            tickers = [t for t in tickers if self._listings[t].venue not in self._silent]
+        if warm_tickers is None:
+            tickers = [t for t in tickers if self._listings[t].venue not in self._failure_reasons]
             has_history = await asyncio.gather(*map(self._has_history, tickers))
         else:
-            has_history = [ticker in warm for ticker in tickers]
-        short = [ticker for ticker, has in zip(tickers, has_history, strict=True) if not has]
-        enough = f"{len(tickers) - len(short)} of {len(tickers)} have history for readings of 1d"
-        if not short:
-            return Finding("ok" if tickers else "warn", "bars", enough)
-        text = f"{enough}; of {len(short)} there are no bars of {WARM_DAYS} trading days"
-        return Finding("warn", "bars", f"{text} ({named(short)})")
+            has_history = [ticker in warm_tickers for ticker in tickers]
+        short_tickers = [
+            ticker for ticker, has in zip(tickers, has_history, strict=True) if not has
+        ]
+        summary = (
+            f"{len(tickers) - len(short_tickers)} of {len(tickers)} have history for readings of 1d"
+        )
+        if not short_tickers:
+            return Finding("ok" if tickers else "warn", "bars", summary)
+        text = f"{summary}; of {len(short_tickers)} there are no bars of {MIN_HISTORY_DAYS} trading days"
+        return Finding("warn", "bars", f"{text} ({format_names(short_tickers)})")
 
-    async def fresh(self) -> AsyncIterator[Finding]:
+    async def check_freshness(self) -> AsyncIterator[Finding]:
         """Yield which have the newest bar that is due, and why others do not."""
         is_fresh = await asyncio.gather(*map(self._is_fresh, self._covered))
         stale = [ticker for ticker, fresh in zip(self._covered, is_fresh, strict=True) if not fresh]
@@ -206,15 +222,21 @@ class _Bars:
         yield Finding("ok", "bars", f"{count - len(stale)} of {count} have a fresh bar")
         by_reason: defaultdict[str, list[str]] = defaultdict(list)
         for ticker in stale:
-            silent = self._silent.get(self._listings[ticker].venue)
-            by_reason[silent or self._source.reasons[ticker]].append(ticker)
-        alone = [f"{found[0]}: {why}" for why, found in by_reason.items() if len(found) == 1]
+            failure_reason = self._failure_reasons.get(self._listings[ticker].venue)
+            by_reason[failure_reason or self._source.late_reasons[ticker]].append(ticker)
+        single_failures = [
+            f"{found[0]}: {why}" for why, found in by_reason.items() if len(found) == 1
+        ]
         for why, tickers in by_reason.items():
             if len(tickers) > 1:
-                text = f"{len(tickers)} have no fresh bar, {why} ({named(tickers)})"
+                text = f"{len(tickers)} have no fresh bar, {why} ({format_names(tickers)})"
                 yield Finding("warn", "bars", text)
-        if alone:
-            yield Finding("warn", "bars", f"{len(alone)} have no fresh bar ({named(alone)})")
+        if single_failures:
+            yield Finding(
+                "warn",
+                "bars",
+                f"{len(single_failures)} have no fresh bar ({format_names(single_failures)})",
+            )
 
     async def _has_history(self, ticker: str) -> bool:
         """Say whether a venue has bars of the day with which enough of them begin.
@@ -222,23 +244,27 @@ class _Bars:
         One that fails is not said to lack them: it is what has no fresh bar either.
         """
         listing = self._listings[ticker]
-        begin = _first_needed(self._covered[ticker], self._now)
+        start = _find_history_start(self._covered[ticker], self._now)
         try:
-            bars = await self._venues[listing.venue].bars(listing.symbol, begin, begin + DAY_S)
+            bars = await self._venues[listing.venue].fetch_bars(
+                listing.symbol, start, start + DAY_S
+            )
         except VenueError:
             return True
-        return any(begin < bar.open_time + HOUR_S <= begin + DAY_S for bar in bars)
+        return any(start < bar.open_time + HOUR_S <= start + DAY_S for bar in bars)
 
     async def _is_fresh(self, ticker: str) -> bool:
-        if self._listings[ticker].venue in self._silent:
+        if self._listings[ticker].venue in self._failure_reasons:
             return False
-        due = self._source.last_close(ticker, self._now - self._source.delay_s(ticker))
-        fetched = await self._source.fetch(ticker, due - 1, self._now)
-        return fetched.watermark >= due
+        due_close = self._source.find_last_close(
+            ticker, self._now - self._source.get_delay_s(ticker)
+        )
+        fetched = await self._source.fetch(ticker, due_close - 1, self._now)
+        return fetched.watermark >= due_close
 
 
-def _first_needed(asset: Asset, now: int) -> int:
+def _find_history_start(asset: Asset, now: int) -> int:
     """Return when the first trading day opens of those that readings of 1d need."""
-    due = hours(asset.session, now - HISTORY_S, now)
-    days, first = np.unique(due.day, return_index=True)
-    return int(due.open_time[first[-min(WARM_DAYS, len(days))]])
+    due_bars = list_expected_bars(asset.session, now - HISTORY_S, now)
+    days, first = np.unique(due_bars.day, return_index=True)
+    return int(due_bars.open_time[first[-min(MIN_HISTORY_DAYS, len(days))]])

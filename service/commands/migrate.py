@@ -7,13 +7,13 @@ from compute.audit.audit import Audit
 from compute.indicators.contract import Indicator
 from compute.universe import load_universe
 from schemas.clock import Clock
-from service.commands.console import Lines, print_findings, progress_bar, tell
+from service.commands.console import ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
-from service.config.stores import existing_market, open_access, open_market
+from service.config.stores import open_access, open_existing_market, open_market
 from service.processes.executors import reached_crews
 
 
-async def migrate(
+async def migrate_database(
     source: Settings,
     target: Settings,
     indicators: Sequence[Indicator],
@@ -26,25 +26,27 @@ async def migrate(
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two")
     crews = await reached_crews(target)
-    async with AsyncExitStack() as opened:
-        held = await existing_market(source)
-        opened.push_async_callback(held.close)
-        market = await open_market(target)
-        opened.push_async_callback(market.close)
-        with progress_bar("moving", otherwise=Lines("moving", clock)) as progressed:
-            await market.move_from(held, progressed)
-        keys = await open_access(source)
-        opened.push_async_callback(keys.close)
-        access = await open_access(target)
-        opened.push_async_callback(access.close)
-        await access.move_from(keys)
+    async with AsyncExitStack() as stack:
+        source_market = await open_existing_market(source)
+        stack.push_async_callback(source_market.close)
+        target_market = await open_market(target)
+        stack.push_async_callback(target_market.close)
+        with open_progress_bar("moving", fallback=ProgressLog("moving", clock)) as on_progress:
+            await target_market.move_from(source_market, on_progress)
+        source_access = await open_access(source)
+        stack.push_async_callback(source_access.close)
+        target_access = await open_access(target)
+        stack.push_async_callback(target_access.close)
+        await target_access.move_from(source_access)
         async with crews() as crew:
-            with progress_bar("auditing", otherwise=Lines("auditing", clock)) as progressed:
-                audit = Audit(market, load_universe(target.universe), indicators, crew)
-                report = await audit.run(progressed)
+            with open_progress_bar(
+                "auditing", fallback=ProgressLog("auditing", clock)
+            ) as on_progress:
+                audit = Audit(target_market, load_universe(target.universe), indicators, crew)
+                report = await audit.run(on_progress)
         notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
         if status := print_findings(report.checked, notes, report.findings):
             return status
-        await market.finish_move()
-    tell(f"Moved {source.store_name} to {target.store_name}: set SIGNALS_DATABASE_URL to it.")
+        await target_market.finish_move()
+    echo(f"Moved {source.store_name} to {target.store_name}: set SIGNALS_DATABASE_URL to it.")
     return 0

@@ -2,21 +2,21 @@
 
 from contextlib import AsyncExitStack
 
-from access.maintenance import horizons
+from access.maintenance import compute_cutoffs
 from schemas.clock import Clock
 from service.config.settings import Settings
-from service.config.stores import existing_market, is_there, open_access
+from service.config.stores import has_store, open_access, open_existing_market
 
 
-async def prune(settings: Settings, clock: Clock) -> int:
+async def prune_stores(settings: Settings, clock: Clock) -> int:
     """Delete rows beyond their retention; print how many. `clock` tells epoch milliseconds."""
-    async with AsyncExitStack() as opened:
-        market = await existing_market(settings)
-        opened.push_async_callback(market.close)
-        pruned = await market.prune()
-        if await is_there(settings, "access"):
+    async with AsyncExitStack() as stack:
+        market = await open_existing_market(settings)
+        stack.push_async_callback(market.close)
+        row_count = await market.prune()
+        if await has_store(settings, "access"):
             access = await open_access(settings)
-            opened.push_async_callback(access.close)
-            pruned += await access.prune(horizons(clock()))
-    print(f"pruned {pruned} rows")
+            stack.push_async_callback(access.close)
+            row_count += await access.prune(compute_cutoffs(clock()))
+    print(f"pruned {row_count} rows")
     return 0

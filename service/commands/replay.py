@@ -3,37 +3,41 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
-from compute.schedule import last_run
+from compute.schedule import find_last_run
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
-from schemas.vocabulary import instant
-from service.commands.console import from_first, progress_bar, tell
+from schemas.vocabulary import format_instant
+from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
 from service.config.stores import open_market
 from service.processes.executors import reached_crews
-from service.processes.memory import one_heap
+from service.processes.memory import limit_malloc_arenas
 
 
-async def replay(
+async def replay_bars(
     settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
 ) -> int:
     """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
-    one_heap()
+    limit_malloc_arenas()
     crews = await reached_crews(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
     store = await open_market(settings)
     try:
-        runs = Runs(store, source, universe, indicators, lambda: now, crews)
-        await runs.prepare()
-        with progress_bar("replaying") as progressed:
-            await runs.catch_up(last_run(now), from_first(progressed))
+        pipeline = HourlyPipeline(store, source, universe, indicators, lambda: now, crews)
+        await pipeline.prepare()
+        with open_progress_bar("replaying") as on_progress:
+            await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
         progress = await store.progress()
-        at = "the beginning" if progress.market_time is None else instant(progress.market_time)
-        rejected = sum(source.rejected.values())
-        tell(f"replayed {source.name} to {at}; {rejected} rows rejected")
+        reached_time = (
+            "the beginning"
+            if progress.market_time is None
+            else format_instant(progress.market_time)
+        )
+        rejected = sum(source.rejected_counts.values())
+        echo(f"replayed {source.name} to {reached_time}; {rejected} rows rejected")
     finally:
         await store.close()
     return 0

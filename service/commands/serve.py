@@ -12,23 +12,23 @@ from pathlib import Path
 
 import structlog
 
-from access.keys import Keys
-from access.maintenance import Upkeep
+from access.keys import OperatorKeys
+from access.maintenance import MaintenanceJob
 from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from rest_shim.manifest import manifest
+from rest_shim.manifest import build_manifest
 from schemas.clock import Clock
-from service.commands.compute_command import computing
-from service.commands.console import tell
-from service.config.billing import billing_note, unreachable
-from service.config.mail import mail_note
+from service.commands.compute_command import compute_in_background
+from service.commands.console import echo
+from service.config.billing import describe_billing, find_outage_reason
+from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.http.metrics import Metrics
-from service.http.metrics_server import Operations, operations_port
-from service.http.resources import Parts, app_of, opened_parts, readiness_of
-from service.http.server import listen, served, server_config
-from service.processes.memory import one_heap
-from service.processes.shutdown import beside, stoppable
+from service.http.metrics_server import MetricsServer, open_metrics_listener
+from service.http.resources import Resources, build_app, build_readiness, open_resources
+from service.http.server import build_server_config, open_listener, serve_in_background
+from service.processes.memory import limit_malloc_arenas
+from service.processes.shutdown import listen_for_shutdown, run_in_background
 from store.access_protocol import AccessStore
 from store.addresses import is_loopback
 
@@ -43,57 +43,68 @@ async def serve(
     computes: bool = True,
 ) -> int:
     """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
-    one_heap()
-    async with AsyncExitStack() as opened:
-        stop = opened.enter_context(stoppable())
-        listener = opened.enter_context(closing(listen(settings.host, settings.port)))
-        operations = Operations(opened.enter_context(operations_port(settings)))
-        parts = await opened.enter_async_context(opened_parts(settings, clock))
+    limit_malloc_arenas()
+    async with AsyncExitStack() as stack:
+        shutdown = stack.enter_context(listen_for_shutdown())
+        listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
+        metrics_server = MetricsServer(stack.enter_context(open_metrics_listener(settings)))
+        resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(TOOLS_BY_NAME)
-        with stop.ends():
-            await check_billing(parts)
-            work = computing(settings, parts.market, indicators, clock, metrics)
-            watching = operations.watching(metrics, readiness_of(parts, clock))
-            async with watching, work if computes else nullcontext():
-                config = server_config(app_of(settings, parts, clock, metrics))
-                upkeep = Upkeep(parts.access, parts.provider, clock, asyncio.sleep)
-                tell(await welcome(settings, parts, clock))
-                async with beside(upkeep.run()), served(config, listener) as serving:
+        with shutdown.cancel_on_request():
+            await check_billing(resources)
+            compute_context = compute_in_background(
+                settings, resources.market, indicators, clock, metrics
+            )
+            metrics_context = metrics_server.serve_metrics(
+                metrics, build_readiness(resources, clock)
+            )
+            async with metrics_context, compute_context if computes else nullcontext():
+                config = build_server_config(build_app(settings, resources, clock, metrics))
+                maintenance = MaintenanceJob(
+                    resources.access, resources.provider, clock, asyncio.sleep
+                )
+                echo(await build_welcome(settings, resources, clock))
+                async with (
+                    run_in_background(maintenance.run()),
+                    serve_in_background(config, listener) as serving,
+                ):
                     await asyncio.shield(serving)
     return 0
 
 
-async def check_billing(parts: Parts) -> None:
+async def check_billing(resources: Resources) -> None:
     """Warn where nobody can buy at the moment; BillingSetupError where nobody ever could."""
-    if (why := await unreachable(parts.provider)) is not None:
-        log.warning("billing_unavailable", why=why)
+    if (reason := await find_outage_reason(resources.provider)) is not None:
+        log.warning("billing_unavailable", why=reason)
 
 
-async def _first_key(settings: Settings, access: AccessStore, clock: Clock) -> str | None:
+async def _create_first_key(settings: Settings, access: AccessStore, clock: Clock) -> str | None:
     """Make a key at the first start, where only the operator's own terminal shows it."""
-    keys = Keys(access, clock)
-    is_own = is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty()
-    return await keys.create("first start") if is_own and not await keys.list() else None
+    keys = OperatorKeys(access, clock)
+    is_local_terminal = (
+        is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty()
+    )
+    return await keys.create("first start") if is_local_terminal and not await keys.list() else None
 
 
-async def welcome(settings: Settings, parts: Parts, clock: Clock) -> str:
+async def build_welcome(settings: Settings, resources: Resources, clock: Clock) -> str:
     """Return what a newcomer needs; every indented line can be pasted as it stands.
 
     The first key is made for it: what is returned must be shown.
     """
-    mcp = manifest(settings.address, None).mcp
-    api_key = await _first_key(settings, parts.access, clock)
+    mcp = build_manifest(settings.address, None).mcp
+    api_key = await _create_first_key(settings, resources.access, clock)
     if api_key is None:
-        called = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
-        key = f"Make an API key:\n  {called} keys create --label me"
+        program = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
+        key = f"Make an API key:\n  {program} keys create --label me"
     else:
         key = f"Your API key, shown this once:\n  export SIGNALS_API_KEY={api_key}"
-    said = (
+    paragraphs = (
         f"Listening on {settings.address}",
-        billing_note(parts.provider),
-        mail_note(settings),
+        describe_billing(resources.provider),
+        describe_mail(settings),
         f"MCP endpoint:\n  {mcp.url}",
         key,
         f"Register with a client:\n  {mcp.registration}",
     )
-    return "\n".join(part for part in said if part)
+    return "\n".join(part for part in paragraphs if part)

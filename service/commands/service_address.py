@@ -7,20 +7,20 @@ import httpx2
 
 from schemas.operator_error import OperatorError
 
-FACE = "/api/v1"
-ENDPOINT = FACE + "/mcp"
+API_PATH = "/api/v1"
+MCP_PATH = API_PATH + "/mcp"
 TIMEOUT = httpx2.Timeout(60.0, connect=10.0)
-SHOWN_CHARACTERS = 500
+MAX_SHOWN_CHARACTERS = 500
 
 
 class AddressError(OperatorError):
     """An address that the caller must mend, told in one line."""
 
 
-def base_address(given: str, option: str) -> str:
+def parse_base_address(text: str, option: str) -> str:
     """Return the base address of a service, given with or without /api/v1 or its MCP endpoint."""
-    address = given.strip().rstrip("/")
-    for path in (ENDPOINT, FACE):
+    address = text.strip().rstrip("/")
+    for path in (MCP_PATH, API_PATH):
         address = address.removesuffix(path).rstrip("/")
     try:
         parts = httpx2.URL(address)
@@ -33,8 +33,8 @@ def base_address(given: str, option: str) -> str:
     return address
 
 
-def one_line(text: str, api_key: str) -> str:
+def format_one_line(text: str, api_key: str) -> str:
     """Return text with pieces of answers in it as one line for a terminal, without the key."""
     hidden = text.replace(api_key, "(the key)") if api_key else text
     line = "".join(c if c.isprintable() else "?" for c in " ".join(hidden.split()))
-    return line if len(line) <= SHOWN_CHARACTERS else line[:SHOWN_CHARACTERS] + "..."
+    return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."

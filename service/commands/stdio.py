@@ -25,102 +25,110 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from schemas.errors import ApiError
-from service.commands.service_address import ENDPOINT, FACE, TIMEOUT, one_line
-from service.processes.shutdown import SIGNALS
-from serving.tool_runner import error_text
+from service.commands.service_address import API_PATH, MCP_PATH, TIMEOUT, format_one_line
+from service.processes.shutdown import SHUTDOWN_SIGNALS
+from serving.tool_runner import format_error_body
 
-Answer = JSONRPCResponse | JSONRPCError
+RpcResponse = JSONRPCResponse | JSONRPCError
 
 log = structlog.get_logger("stdio")
 
 
-class Remote:
+class RemoteEndpoint:
     """The endpoint of a service, asked with a key, or without one where that is empty."""
 
     def __init__(self, address: str, api_key: str) -> None:
-        self._docs = address + FACE
-        self._url = address + ENDPOINT
+        self._docs_url = address + API_PATH
+        self._url = address + MCP_PATH
         self._api_key = api_key
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         self.client = httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=TIMEOUT)
 
-    async def answer(self, request: JSONRPCRequest) -> Answer:
+    async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
         """Return what the service answers a request, or why it gives no answer."""
         body = request.model_dump_json(exclude_unset=True)
         try:
             response = await self.client.post(self._url, content=body)
         except httpx2.HTTPError as error:
             reason = f"{type(error).__name__} {error}".strip()
-            return self._failed(
+            return self._build_failure(
                 request,
                 f"{self._url} did not answer: {reason}. Start the service there "
                 "(`signals serve`), or give its address with --url.",
             )
-        answer = _as_answer(response, request.id)
-        return self._failed(request, self._refusal(response)) if answer is None else answer
+        rpc_response = _parse_rpc_response(response, request.id)
+        return (
+            self._build_failure(request, self._describe_refusal(response))
+            if rpc_response is None
+            else rpc_response
+        )
 
-    def _refusal(self, response: httpx2.Response) -> str:
+    def _describe_refusal(self, response: httpx2.Response) -> str:
         """Return what an answer that is no MCP says, and what to do about it."""
-        said = f"{self._url} answered {response.status_code}"
+        summary = f"{self._url} answered {response.status_code}"
         if response.has_redirect_location:
             return (
-                f"{said}, a redirect to {_host(response.headers['location'])}, which is not "
+                f"{summary}, a redirect to {_parse_host(response.headers['location'])}, which is not "
                 "followed, for the key would travel along. If you trust that address, "
                 "give it with --url."
             )
-        if (message := _message(response)) is not None:
-            return f"{said}: {message}"
+        if (message := _parse_error_message(response)) is not None:
+            return f"{summary}: {message}"
         if response.status_code in (401, 403):
-            return f"{said}; see the key in SIGNALS_API_KEY."
+            return f"{summary}; see the key in SIGNALS_API_KEY."
         kind = response.headers.get("content-type", "without a content type")
-        return f"{said} with no MCP ({kind}); is --url the address of a signal service?"
+        return f"{summary} with no MCP ({kind}); is --url the address of a signal service?"
 
-    def _failed(self, request: JSONRPCRequest, text: str) -> Answer:
+    def _build_failure(self, request: JSONRPCRequest, text: str) -> RpcResponse:
         """Tell a failure where a model reads it: a call gets a result, all else an error."""
-        text = one_line(text, self._api_key)
+        text = format_one_line(text, self._api_key)
         log.warning("not_answered", method=request.method, why=text)
         if request.method != "tools/call":
-            return _error(request.id, INTERNAL_ERROR, text)
+            return _build_rpc_error(request.id, INTERNAL_ERROR, text)
         error = ApiError("unavailable", text, 503)
         result = {
-            "content": [{"type": "text", "text": error_text(error, self._docs).decode()}],
+            "content": [
+                {"type": "text", "text": format_error_body(error, self._docs_url).decode()}
+            ],
             "isError": True,
             "_meta": {"signals/error": error.code, "signals/status": error.status},
         }
         return JSONRPCResponse(jsonrpc="2.0", id=request.id, result=result)
 
 
-async def bridge(address: str, api_key: str) -> int:
+async def bridge_stdio(address: str, api_key: str) -> int:
     """Answer what comes on standard input until it ends, or a signal ends it at once."""
-    for number in SIGNALS:
+    for number in SHUTDOWN_SIGNALS:
         # Nothing less ends the thread that waits for standard input; nothing is left to close.
         asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
-    remote = Remote(address, api_key)
+    remote = RemoteEndpoint(address, api_key)
     try:
         async with (
             remote.client,
-            stdio_server() as (requests, answers),
-            answers,
+            stdio_server() as (requests, responses),
+            responses,
             anyio.create_task_group() as tasks,
         ):
 
-            async def answered(request: JSONRPCRequest) -> None:
-                await answers.send(SessionMessage(await remote.answer(request)))
+            async def handle_request(request: JSONRPCRequest) -> None:
+                await responses.send(SessionMessage(await remote.forward_request(request)))
 
-            async for given in requests:
-                if isinstance(given, Exception):
-                    why = "Parse error: the line is no JSON-RPC message."
-                    await answers.send(SessionMessage(_error(None, PARSE_ERROR, why)))
-                elif isinstance(given.message, JSONRPCRequest):
-                    tasks.start_soon(answered, given.message)
+            async for incoming in requests:
+                if isinstance(incoming, Exception):
+                    reason = "Parse error: the line is no JSON-RPC message."
+                    await responses.send(
+                        SessionMessage(_build_rpc_error(None, PARSE_ERROR, reason))
+                    )
+                elif isinstance(incoming.message, JSONRPCRequest):
+                    tasks.start_soon(handle_request, incoming.message)
     except* (BrokenPipeError, anyio.BrokenResourceError):
         log.info("host_gone")
     return 0
 
 
-def _as_answer(response: httpx2.Response, request_id: RequestId) -> Answer | None:
+def _parse_rpc_response(response: httpx2.Response, request_id: RequestId) -> RpcResponse | None:
     """Return the JSON-RPC answer in a body, None where it holds none."""
     try:
         message = jsonrpc_message_adapter.validate_json(response.content)
@@ -131,7 +139,7 @@ def _as_answer(response: httpx2.Response, request_id: RequestId) -> Answer | Non
     return message.model_copy(update={"id": request_id})
 
 
-def _message(response: httpx2.Response) -> str | None:
+def _parse_error_message(response: httpx2.Response) -> str | None:
     """Return the message of the service's own Error object, None where the body is none."""
     try:
         message = response.json()["message"]
@@ -140,12 +148,12 @@ def _message(response: httpx2.Response) -> str | None:
     return message if isinstance(message, str) else None
 
 
-def _host(location: str) -> str:
+def _parse_host(location: str) -> str:
     try:
         return httpx2.URL(location).host or "its own host"
     except httpx2.InvalidURL:
         return "no address"
 
 
-def _error(request_id: RequestId | None, code: int, message: str) -> JSONRPCError:
+def _build_rpc_error(request_id: RequestId | None, code: int, message: str) -> JSONRPCError:
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=message))

@@ -3,14 +3,14 @@
 from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, Provider
 from access.billing.sandbox import SandboxBilling
-from access.plan import PRICE_USD
+from access.plan import PRICES_USD
 from schemas.clock import Clock
 from schemas.vocabulary import Billing
-from service.config.settings import PREFIX, STRIPE, Settings
+from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
 from store.access_protocol import AccessStore
 
 
-def open_billing(settings: Settings, store: AccessStore, clock: Clock) -> Provider:
+def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provider:
     """Return the provider, not yet checked against its processor; `clock` tells epoch ms.
 
     BillingSetupError where the settings do not go together.
@@ -18,24 +18,24 @@ def open_billing(settings: Settings, store: AccessStore, clock: Clock) -> Provid
     if settings.billing == "off":
         return NoBilling()
     if settings.billing == "stripe":
-        return _stripe(settings, clock)
+        return _open_stripe(settings, clock)
     _refuse_sandbox_in_public(settings)
     return SandboxBilling(store, clock, settings.address)
 
 
-async def unreachable(provider: Provider) -> str | None:
+async def find_outage_reason(provider: Provider) -> str | None:
     """Hold a provider against its processor; return why that cannot be asked at the moment.
 
     BillingSetupError names what the two disagree on.
     """
     try:
-        await provider.check()
+        await provider.check_prices()
     except BillingError as error:
         return str(error)
     return None
 
 
-def billing_note(provider: Provider) -> str | None:
+def describe_billing(provider: Provider) -> str | None:
     """Return one line on billing where it takes no real money."""
     if provider.mode == "live":
         return None
@@ -60,12 +60,12 @@ def _refuse_sandbox_in_public(settings: Settings) -> None:
         )
 
 
-def _stripe(settings: Settings, clock: Clock) -> Provider:
+def _open_stripe(settings: Settings, clock: Clock) -> Provider:
     api_key, webhook_secret = settings.stripe_api_key, settings.stripe_webhook_secret
     monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:
         raise BillingSetupError(
-            f"SIGNALS_BILLING=stripe needs {', '.join(_missing(settings))} too; see the README, "
+            f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; see the README, "
             "Selling access"
         )
     # Imported here, so that nobody else waits for the library.
@@ -82,7 +82,7 @@ def _stripe(settings: Settings, clock: Clock) -> Provider:
     )
 
 
-def _missing(settings: Settings) -> list[str]:
-    needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICE_USD)]
-    fields = [STRIPE + name for name in needed]
+def _list_missing_settings(settings: Settings) -> list[str]:
+    needed = ["api_key", "webhook_secret", *(f"price_{period}" for period in PRICES_USD)]
+    fields = [STRIPE_PREFIX + name for name in needed]
     return [PREFIX + field.upper() for field in fields if getattr(settings, field) is None]

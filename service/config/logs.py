@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from schemas.errors import failure_facts
+from schemas.errors import describe_failure
 
-SECRET = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
+SECRET_PATTERN = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
 LIBRARIES = ("uvicorn", "asyncio", "asyncpg")
 
 
@@ -29,28 +29,28 @@ def log_to_standard_error() -> None:
     )
     for name in LIBRARIES:
         library = logging.getLogger(name)
-        library.handlers, library.propagate = [_AsEvents(logging.WARNING)], False
+        library.handlers, library.propagate = [_EventHandler(logging.WARNING)], False
 
 
-class _AsEvents(logging.Handler):
+class _EventHandler(logging.Handler):
     """Makes an event of what a library logs: its first line, for others quote values, and where."""
 
     def emit(self, record: logging.LogRecord) -> None:
         failure = record.exc_info[1] if record.exc_info else None
-        facts = failure_facts(failure) if failure else {}
-        said = record.getMessage().partition("\n")[0]
-        structlog.get_logger("libraries").log(record.levelno, record.name, said=said, **facts)
+        facts = describe_failure(failure) if failure else {}
+        first_line = record.getMessage().partition("\n")[0]
+        structlog.get_logger("libraries").log(record.levelno, record.name, said=first_line, **facts)
 
 
 def mask_secrets(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
     """Mask keys, tokens and Stripe's secrets wherever they stand: a net, nobody logs them."""
-    return {name: _masked(value) for name, value in event.items()}
+    return {name: _mask_value(value) for name, value in event.items()}
 
 
-def _masked(value: object) -> object:
+def _mask_value(value: object) -> object:
     """Return a value as it is where its text shows no secret, else that text without it."""
     text = value if isinstance(value, str) else repr(value)
-    masked = SECRET.sub(r"\1***", text)
+    masked = SECRET_PATTERN.sub(r"\1***", text)
     return value if masked == text else masked
 
 
@@ -58,13 +58,13 @@ def escape_control_characters(
     logger: object, method: str, event: MutableMapping[str, Any]
 ) -> dict[str, Any]:
     """Write out what would end a line or steer a terminal; the renderer does so for newlines."""
-    return {name: _printable(value) for name, value in event.items()}
+    return {name: _escape_value(value) for name, value in event.items()}
 
 
-def _printable(value: object) -> object:
+def _escape_value(value: object) -> object:
     """Return a value as it is where its text is printable, else that text made so."""
     text = str(value)
-    written = "".join(
+    escaped = "".join(
         letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
     )
-    return value if written == text else written
+    return value if escaped == text else escaped

@@ -13,15 +13,15 @@ SQLITE = "sqlite:///"
 POSTGRES = "postgresql://"
 POSTGRES_ALIAS = "postgres://"
 
-Kind = TypeVar("Kind")
+ValueT = TypeVar("ValueT")
 
 
-def comma_separated(text: str) -> tuple[str, ...]:
+def split_commas(text: str) -> tuple[str, ...]:
     """Split a setting that lists things."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _as_database(value: SecretStr) -> SecretStr:
+def _parse_database_url(value: SecretStr) -> SecretStr:
     url = value.get_secret_value()
     if url.startswith(POSTGRES_ALIAS):
         url = POSTGRES + url.removeprefix(POSTGRES_ALIAS)
@@ -44,33 +44,33 @@ def _is_postgres(url: str) -> bool:
     return url.startswith(POSTGRES) and is_whole and not {"@", "/"} & set(parts.path[1:])
 
 
-def _as_scheduler(value: str) -> str:
+def _validate_scheduler(value: str) -> str:
     if not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
         raise ValueError("expected tcp://HOST:PORT")
     return value
 
 
-def _as_source(value: str) -> str:
+def _validate_source(value: str) -> str:
     is_folder = value.startswith("files:") and value != "files:"
     if value not in ("simulated", "live") and not is_folder:
         raise ValueError("expected simulated, live or files:DIR")
     return value
 
 
-def _as_webhook_secret(value: SecretStr) -> SecretStr:
+def _validate_webhook_secret(value: SecretStr) -> SecretStr:
     if not value.get_secret_value().startswith("whsec_"):
         raise ValueError("expected the endpoint's signing secret, which begins with whsec_")
     return value
 
 
-def _as_proxies(value: str) -> str:
+def _validate_proxies(value: str) -> str:
     from serving.forwarded_for import parse_proxies
 
-    parse_proxies(comma_separated(value))
+    parse_proxies(split_commas(value))
     return value
 
 
-def _as_address(value: str) -> str:
+def _parse_address(value: str) -> str:
     if not _is_address(value):
         raise ValueError(
             "expected an address such as https://signals.example.com, with a path where one leads "
@@ -90,32 +90,32 @@ def _is_address(value: str) -> bool:
     return has_host and is_plain and value.isprintable()
 
 
-def _as_smtp(value: SecretStr) -> SecretStr:
+def _validate_smtp_url(value: SecretStr) -> SecretStr:
     SmtpServer.parse(value.get_secret_value())
     return value
 
 
-def _as_mailbox(value: str) -> str:
-    from access.email_address import normal_email
+def _parse_mailbox(value: str) -> str:
+    from access.email_address import normalize_email
 
-    return normal_email(value, takes_special_use=True)
-
-
-def _as_limit(given: object) -> object:
-    return Limit.parse(given) if isinstance(given, str) else given
+    return normalize_email(value, accepts_special_use=True)
 
 
-def _none_where_empty(given: object) -> object:
-    return given.strip() or None if isinstance(given, str) else given
+def _parse_limit(value: object) -> object:
+    return Limit.parse(value) if isinstance(value, str) else value
 
 
-Given = Annotated[Kind | None, BeforeValidator(_none_where_empty)]
-Address = Annotated[str, AfterValidator(_as_address)]
-DatabaseUrl = Annotated[SecretStr, AfterValidator(_as_database)]
-Mailbox = Annotated[str, AfterValidator(_as_mailbox)]
-Proxies = Annotated[str, AfterValidator(_as_proxies)]
-Scheduler = Annotated[str, AfterValidator(_as_scheduler)]
-SmtpUrl = Annotated[SecretStr, AfterValidator(_as_smtp)]
-Source = Annotated[str, AfterValidator(_as_source)]
-Throttled = Annotated[Limit, BeforeValidator(_as_limit)]
-WebhookSecret = Annotated[SecretStr, AfterValidator(_as_webhook_secret)]
+def _parse_optional(value: object) -> object:
+    return value.strip() or None if isinstance(value, str) else value
+
+
+EmptyAsNone = Annotated[ValueT | None, BeforeValidator(_parse_optional)]
+Address = Annotated[str, AfterValidator(_parse_address)]
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_parse_database_url)]
+Mailbox = Annotated[str, AfterValidator(_parse_mailbox)]
+Proxies = Annotated[str, AfterValidator(_validate_proxies)]
+Scheduler = Annotated[str, AfterValidator(_validate_scheduler)]
+SmtpUrl = Annotated[SecretStr, AfterValidator(_validate_smtp_url)]
+Source = Annotated[str, AfterValidator(_validate_source)]
+ThrottleLimit = Annotated[Limit, BeforeValidator(_parse_limit)]
+WebhookSecret = Annotated[SecretStr, AfterValidator(_validate_webhook_secret)]

@@ -16,21 +16,21 @@ from service.config.setting_types import (
     SQLITE,
     Address,
     DatabaseUrl,
-    Given,
+    EmptyAsNone,
     Mailbox,
     Proxies,
     Scheduler,
     SmtpUrl,
     Source,
-    Throttled,
+    ThrottleLimit,
     WebhookSecret,
 )
-from store.addresses import is_loopback, name_of
+from store.addresses import is_loopback, redact_database_url
 
 PREFIX: Final = "SIGNALS_"
-CLIENTS_VARIABLE: Final = "SIGNALS_API_KEY"
-STRIPE: Final = "stripe_"
-SECRETS: Final = (STRIPE, "alpaca_", "database_url", "smtp_url")
+API_KEY_VARIABLE: Final = "SIGNALS_API_KEY"
+STRIPE_PREFIX: Final = "stripe_"
+SECRET_PREFIXES: Final = (STRIPE_PREFIX, "alpaca_", "database_url", "smtp_url")
 
 
 class SettingsError(OperatorError):
@@ -66,17 +66,17 @@ class Settings(BaseModel):
     universe: Path | None = Field(
         default=None, description="Another universe file (TOML); default is the built-in one."
     )
-    alpaca_key_id: Given[str] = Field(
+    alpaca_key_id: EmptyAsNone[str] = Field(
         default=None, description="Key id of Alpaca's market data, for equities of the live source."
     )
-    alpaca_secret_key: Given[SecretStr] = Field(
+    alpaca_secret_key: EmptyAsNone[SecretStr] = Field(
         default=None, description="The secret that goes with it."
     )
     live_api_base: Address | None = Field(
         default=None,
         description="Another server in place of all venues, their hosts in the path, for tests.",
     )
-    dask_scheduler: Given[Scheduler] = Field(
+    dask_scheduler: EmptyAsNone[Scheduler] = Field(
         default=None,
         description="A Dask scheduler (tcp://HOST:PORT) whose workers rebuild and audit; without "
         "one this process does.",
@@ -94,41 +94,41 @@ class Settings(BaseModel):
         default=False,
         description="1 lets sandbox billing give keys away on an address that others reach.",
     )
-    stripe_api_key: Given[SecretStr] = Field(
+    stripe_api_key: EmptyAsNone[SecretStr] = Field(
         default=None, description="Stripe's secret or restricted key, of test or of live mode."
     )
-    stripe_webhook_secret: Given[WebhookSecret] = Field(
+    stripe_webhook_secret: EmptyAsNone[WebhookSecret] = Field(
         default=None, description="The signing secret of the endpoint BASE_URL/webhooks/stripe."
     )
-    stripe_price_monthly: Given[str] = Field(
+    stripe_price_monthly: EmptyAsNone[str] = Field(
         default=None, description="Id of Stripe's price of the plan, USD 129 a month."
     )
-    stripe_price_yearly: Given[str] = Field(
+    stripe_price_yearly: EmptyAsNone[str] = Field(
         default=None, description="Id of Stripe's price of the plan, USD 1199 a year."
     )
-    stripe_api_base: Given[Address] = Field(
+    stripe_api_base: EmptyAsNone[Address] = Field(
         default=None, description="Another address of Stripe's API, for tests."
     )
-    smtp_url: Given[SmtpUrl] = Field(
+    smtp_url: EmptyAsNone[SmtpUrl] = Field(
         default=None,
         description="The server that mail is sent by: smtp[s]://[USER:PASSWORD@]HOST[:PORT]; "
         "default is none: mail is written to a folder beside the database.",
     )
-    mail_from: Given[Mailbox] = Field(
+    mail_from: EmptyAsNone[Mailbox] = Field(
         default=None, description="The address that mail is from; SIGNALS_SMTP_URL needs it."
     )
     daily_limit: int = Field(
         default=DAILY_LIMIT, ge=1, description="Calls that a key may make a UTC day."
     )
-    checkout_limit: Throttled = Field(
+    checkout_limit: ThrottleLimit = Field(
         default=DEFAULT_LIMIT,
         description="Checkouts that one client address may try: ATTEMPTS/SECONDS.",
     )
-    access_request_limit: Throttled = Field(
+    access_request_limit: ThrottleLimit = Field(
         default=DEFAULT_LIMIT,
         description="Access requests that one client address may send: ATTEMPTS/SECONDS.",
     )
-    sign_in_limit: Throttled = Field(
+    sign_in_limit: ThrottleLimit = Field(
         default=DEFAULT_LIMIT,
         description="Sign-in links that one client address may ask for: ATTEMPTS/SECONDS.",
     )
@@ -149,30 +149,37 @@ class Settings(BaseModel):
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the environment; SettingsError names the first variable that is wrong."""
-        given = os.environ if environment is None else environment
-        known = {PREFIX + name.upper(): name for name in cls.model_fields}
-        for variable in sorted(given):
-            if variable.startswith(PREFIX) and variable not in {*known, CLIENTS_VARIABLE}:
-                raise SettingsError(_unknown(variable, list(known)))
-        values = {name: given[variable] for variable, name in known.items() if variable in given}
+        variables = os.environ if environment is None else environment
+        fields_by_variable = {PREFIX + name.upper(): name for name in cls.model_fields}
+        for variable in sorted(variables):
+            if variable.startswith(PREFIX) and variable not in {
+                *fields_by_variable,
+                API_KEY_VARIABLE,
+            }:
+                raise SettingsError(_format_unknown_variable(variable, list(fields_by_variable)))
+        values = {
+            name: variables[variable]
+            for variable, name in fields_by_variable.items()
+            if variable in variables
+        }
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise SettingsError(_wrong(error, values)) from None
+            raise SettingsError(_format_validation_error(error, values)) from None
 
-    def on(self, database_url: str) -> Self:
+    def with_database(self, database_url: str) -> Self:
         """Return the same settings for another database; SettingsError where it is none."""
         try:
             return type(self).model_validate({**self.model_dump(), "database_url": database_url})
         except ValidationError as error:
-            raise SettingsError(_wrong(error, {})) from None
+            raise SettingsError(_format_validation_error(error, {})) from None
 
     @classmethod
-    def clients_api_key(cls) -> str:
+    def read_api_key(cls) -> str:
         """Return the key that commands which call a service use, empty where none is set."""
-        api_key = os.environ.get(CLIENTS_VARIABLE, "").strip()
+        api_key = os.environ.get(API_KEY_VARIABLE, "").strip()
         if not (api_key.isascii() and api_key.isprintable()):
-            raise SettingsError(f"{CLIENTS_VARIABLE} holds characters that no API key has")
+            raise SettingsError(f"{API_KEY_VARIABLE} holds characters that no API key has")
         return api_key
 
     @property
@@ -184,7 +191,7 @@ class Settings(BaseModel):
     def store_name(self) -> str:
         """Where everything is kept, without user and password."""
         url = self.database_url.get_secret_value()
-        return str(self.market_path) if self.is_sqlite else name_of(url)
+        return str(self.market_path) if self.is_sqlite else redact_database_url(url)
 
     @property
     def market_path(self) -> Path:
@@ -228,8 +235,8 @@ class Settings(BaseModel):
     @property
     def is_local(self) -> bool:
         """Whether nobody but this machine is meant to reach the service."""
-        named = "" if self.base_url is None else urlsplit(self.base_url).hostname or ""
-        return is_loopback(self.host) and (self.base_url is None or is_loopback(named))
+        base_url_host = "" if self.base_url is None else urlsplit(self.base_url).hostname or ""
+        return is_loopback(self.host) and (self.base_url is None or is_loopback(base_url_host))
 
     @property
     def address(self) -> str:
@@ -238,19 +245,21 @@ class Settings(BaseModel):
         return self.base_url or f"http://{host}:{self.port}"
 
 
-def _wrong(error: ValidationError, values: Mapping[str, str]) -> str:
+def _format_validation_error(error: ValidationError, values: Mapping[str, str]) -> str:
     """Return one line on the first wrong value, which is not repeated where it may be a secret."""
     first = error.errors(include_input=False)[0]
     field, reason = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-    given = "" if _may_be_secret(field, values) else f"={values[field]!r}"
-    return f"{PREFIX}{field.upper()}{given}: {reason}"
+    shown_value = "" if _may_be_secret(field, values) else f"={values[field]!r}"
+    return f"{PREFIX}{field.upper()}{shown_value}: {reason}"
 
 
 def _may_be_secret(field: str, values: Mapping[str, str]) -> bool:
     """Tell whether a value is one, or an address with a password in it."""
-    return field.startswith(SECRETS) or "@" in values[field].partition("://")[2]
+    return field.startswith(SECRET_PREFIXES) or "@" in values[field].partition("://")[2]
 
 
-def _unknown(variable: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(variable, known, n=1, cutoff=0.0)
-    return f"{variable} is no setting; did you mean {nearest[0]}? Known: {', '.join(known)}"
+def _format_unknown_variable(variable: str, known_variables: list[str]) -> str:
+    nearest = difflib.get_close_matches(variable, known_variables, n=1, cutoff=0.0)
+    return (
+        f"{variable} is no setting; did you mean {nearest[0]}? Known: {', '.join(known_variables)}"
+    )

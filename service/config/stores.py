@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # Commands about keys do without the market's libraries.
     from store.sql.access_store import SqlAccessStore
     from store.sql.market_store import SqlMarketStore
 
-Part = Literal["market", "access"]
+StoreKind = Literal["market", "access"]
 
 
 async def open_market(settings: Settings) -> "SqlMarketStore":
@@ -34,9 +34,9 @@ async def open_access(settings: Settings) -> "SqlAccessStore":
     return await PostgresAccessStore.open(settings.database_url.get_secret_value())
 
 
-async def existing_market(settings: Settings) -> "SqlMarketStore":
+async def open_existing_market(settings: Settings) -> "SqlMarketStore":
     """Open the store; StoreError where there is none, so that no command succeeds on nothing."""
-    if not await is_there(settings, "market"):
+    if not await has_store(settings, "market"):
         raise StoreError(
             f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL, "
             "or fill one with `signals replay --bars DIR`"
@@ -44,11 +44,11 @@ async def existing_market(settings: Settings) -> "SqlMarketStore":
     return await open_market(settings)
 
 
-async def is_there(settings: Settings, part: Part) -> bool:
+async def has_store(settings: Settings, kind: StoreKind) -> bool:
     """Tell whether a store was ever made."""
     if settings.is_sqlite:
-        return {"market": settings.market_path, "access": settings.access_path}[part].exists()
+        return {"market": settings.market_path, "access": settings.access_path}[kind].exists()
     from store.postgres.database_info import has_schema
     from store.postgres.schema import SCHEMAS
 
-    return await has_schema(settings.database_url.get_secret_value(), *SCHEMAS[part])
+    return await has_schema(settings.database_url.get_secret_value(), *SCHEMAS[kind])

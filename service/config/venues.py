@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from compute.sources.alpaca import DATA_ADDRESS, SETTINGS, TRADING_ADDRESS, AlpacaVenue
-from compute.sources.ccxt_venue import CcxtVenue, moved
-from compute.sources.retrying_venue import PATIENT, Patience, SteadyVenue
+from compute.sources.alpaca import DATA_ADDRESS, SETTING_NAMES, TRADING_ADDRESS, AlpacaVenue
+from compute.sources.ccxt_venue import CcxtVenue, rebase_url
+from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
 from compute.sources.venue import Venue
 from compute.universe import Universe
 from service.config.settings import Settings, SettingsError
@@ -16,14 +16,14 @@ ALPACA = "alpaca"
 
 
 @asynccontextmanager
-async def opened_venues(
+async def open_venues(
     settings: Settings,
     universe: Universe,
     clock: Callable[[], int],
-    elapsed: Callable[[], int],
+    elapsed_ms: Callable[[], int],
     sleep: Callable[[float], Awaitable[object]],
-    spread: Callable[[], float],
-    kept: Path,
+    draw_jitter: Callable[[], float],
+    listings_folder: Path,
 ) -> AsyncIterator[dict[str, Venue]]:
     """Hold a client of each venue that the universe names; equities' one where it has its key.
 
@@ -31,49 +31,57 @@ async def opened_venues(
     they list is `kept` in a folder, which need not be there.
     """
     venues: dict[str, Venue] = {}
-    async with AsyncExitStack() as opened:
-        for name, wanted in symbols(universe).items():
-            venue = _venue(settings, name, wanted, clock, kept)
+    async with AsyncExitStack() as stack:
+        for name, venue_symbols in collect_symbols(universe).items():
+            venue = _open_venue(settings, name, venue_symbols, clock, listings_folder)
             if venue is not None:
-                opened.push_async_callback(venue.close)
-                venues[name] = SteadyVenue(venue, elapsed, sleep, spread, patience_with(name))
+                stack.push_async_callback(venue.close)
+                venues[name] = RetryingVenue(
+                    venue, elapsed_ms, sleep, draw_jitter, choose_retry_policy(name)
+                )
         yield venues
 
 
-def symbols(universe: Universe) -> dict[str, set[str]]:
+def collect_symbols(universe: Universe) -> dict[str, set[str]]:
     """Return the symbols that a universe names by venue, those of perpetuals too."""
-    named: defaultdict[str, set[str]] = defaultdict(set)
+    symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
     for asset in universe.assets:
         for listing in asset.listings:
-            named[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
-    return dict(named)
+            symbols_by_venue[listing.venue] |= {listing.symbol, listing.perpetual or listing.symbol}
+    return dict(symbols_by_venue)
 
 
-def patience_with(name: str, usual: Patience = PATIENT) -> Patience:
+def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) -> RetryPolicy:
     """Return how a venue is asked: all that Alpaca is asked at once goes out as one request."""
-    return usual._replace(calls_at_once=1000) if name == ALPACA else usual
+    return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
-def _venue(
-    settings: Settings, name: str, wanted: set[str], clock: Callable[[], int], kept: Path
+def _open_venue(
+    settings: Settings,
+    name: str,
+    symbols: set[str],
+    clock: Callable[[], int],
+    listings_folder: Path,
 ) -> Venue | None:
     if name == ALPACA:
-        return _alpaca(settings)
-    return CcxtVenue(name, wanted, kept / f"{name}.json", clock, settings.live_api_base)
+        return _open_alpaca(settings)
+    return CcxtVenue(name, symbols, listings_folder / f"{name}.json", clock, settings.live_api_base)
 
 
-def _alpaca(settings: Settings) -> AlpacaVenue | None:
+def _open_alpaca(settings: Settings) -> AlpacaVenue | None:
     key_id, secret_key = settings.alpaca_key_id, settings.alpaca_secret_key
     if key_id is None and secret_key is None:
         return None
     if key_id is None or secret_key is None:
-        raise SettingsError(f"of {SETTINGS} one is not set: set both, or neither")
-    data, trading = (_at(settings, address) for address in (DATA_ADDRESS, TRADING_ADDRESS))
+        raise SettingsError(f"of {SETTING_NAMES} one is not set: set both, or neither")
+    data, trading = (
+        _rebase_address(settings, address) for address in (DATA_ADDRESS, TRADING_ADDRESS)
+    )
     return AlpacaVenue(
         key_id, secret_key.get_secret_value(), data_address=data, trading_address=trading
     )
 
 
-def _at(settings: Settings, address: str) -> str:
+def _rebase_address(settings: Settings, address: str) -> str:
     base = settings.live_api_base
-    return address if base is None else moved(address, base)
+    return address if base is None else rebase_url(address, base)

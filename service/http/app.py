@@ -14,32 +14,32 @@ from access.claims import Claims
 from access.mail.mailer import Mailer
 from access.member_keys import MemberKeys
 from access.purchases import Purchases
-from access.quota import Admissions
+from access.quota import QuotaGuard
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
-from access.webhooks import Webhooks
+from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.tools.registry import TOOLS
-from rest_shim.endpoints import CHECKOUT, CLAIM, REQUEST_ACCESS
-from rest_shim.error_responses import failure_handlers
-from rest_shim.purchases import Submissions
-from rest_shim.routes import Read, routes
-from rest_shim.webhooks import webhook_route
+from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT, REQUEST_ACCESS
+from rest_shim.error_responses import build_exception_handlers
+from rest_shim.purchases import PurchaseHandlers
+from rest_shim.routes import ToolRoute, build_routes
+from rest_shim.webhooks import build_webhook_route
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAILY_LIMIT
-from service.http.health import Readiness, health_routes
-from service.http.pages import page_routes
+from service.http.health import Readiness, build_health_routes
+from service.http.pages import build_page_routes
 from serving.context import Context
-from serving.forwarded_for import ClientAddress, parse_proxies
-from serving.host_origin import Gate
-from serving.snapshot_cache import Boards
-from serving.tool_runner import Calls, Observed
+from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
+from serving.host_origin import HostOriginMiddleware
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import OnCall, ToolRunner
 from store.access_protocol import AccessStore
 from store.errors import MarketStore, StoreError
 
-Sold = Callable[[str, str], None]
-Submit = Callable[[Any, str], Coroutine[Any, Any, Any]]
+OnSale = Callable[[str, str], None]
+PurchaseHandler = Callable[[Any, str], Coroutine[Any, Any, Any]]
 
 
 def create_app(
@@ -50,8 +50,8 @@ def create_app(
     *,
     base_url: str,
     clock: Clock,
-    observed: Observed = lambda tool, outcome, seconds: None,
-    sold: Sold = lambda operation, outcome: None,
+    on_call: OnCall = lambda tool, outcome, seconds: None,
+    on_sale: OnSale = lambda operation, outcome: None,
     daily_limit: int = DAILY_LIMIT,
     checkout_limit: Limit = DEFAULT_LIMIT,
     access_request_limit: Limit = DEFAULT_LIMIT,
@@ -70,68 +70,70 @@ def create_app(
     one that is neither.
     """
     base_url = base_url.rstrip("/")
-    docs = f"{base_url}/api/v1"
-    admissions = Admissions(access, clock, mode=provider.mode, daily_limit=daily_limit)
-    context = Context(Boards(market), base_url, docs, clock, provider.mode, daily_limit)
-    calls = Calls(admissions, context, observed)
+    docs_url = f"{base_url}/api/v1"
+    quota_guard = QuotaGuard(access, clock, mode=provider.mode, daily_limit=daily_limit)
+    context = Context(SnapshotCache(market), base_url, docs_url, clock, provider.mode, daily_limit)
+    runner = ToolRunner(quota_guard, context, on_call)
     claims = Claims(access, provider, clock)
-    submissions = _submissions(
-        access, provider, claims, context, checkout_limit, access_request_limit, sold
+    purchase_handlers = _build_purchase_handlers(
+        access, provider, claims, context, checkout_limit, access_request_limit, on_sale
     )
-    members = MemberKeys(access, provider, claims, clock)
-    asking = Throttle(access, clock, "sign-in", sign_in_limit)
-    sign_in = SignIn(access, provider, claims, mailer, asking, clock, base_url=base_url)
-    endpoint = McpEndpoint(calls, TOOLS)
+    member_keys = MemberKeys(access, provider, claims, clock)
+    sign_in_throttle = Throttle(access, clock, "sign-in", sign_in_limit)
+    sign_in = SignIn(access, provider, claims, mailer, sign_in_throttle, clock, base_url=base_url)
+    endpoint = McpEndpoint(runner, TOOLS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
-            *routes(calls, submissions),
-            *page_routes(calls, provider, members, sign_in, outbox),
-            *health_routes(Readiness(context.boards, access, clock)),
-            *_reports(access, provider, clock, calls),
+            *build_routes(runner, purchase_handlers),
+            *build_page_routes(runner, provider, member_keys, sign_in, outbox),
+            *build_health_routes(Readiness(context.snapshots, access, clock)),
+            *_build_webhook_routes(access, provider, clock, runner),
         ],
-        exception_handlers=failure_handlers(calls),
+        exception_handlers=build_exception_handlers(runner),
     )
     app.router.redirect_slashes = False
-    gate = Gate(
-        Shortcut(app.build_middleware_stack(), app.routes),
+    host_origin = HostOriginMiddleware(
+        FastPathRouter(app.build_middleware_stack(), app.routes),
         base_url=base_url,
-        docs=docs,
+        docs=docs_url,
         allowed_hosts=allowed_hosts,
         allowed_origins=allowed_origins,
     )
-    trusted = parse_proxies(trusted_proxies)
-    app.middleware_stack = ClientAddress(gate, trusted=trusted, store=access, clock=clock)
+    trusted_networks = parse_proxies(trusted_proxies)
+    app.middleware_stack = ForwardedForMiddleware(
+        host_origin, trusted=trusted_networks, store=access, clock=clock
+    )
     return app
 
 
-class Shortcut:
+class FastPathRouter:
     """Takes calls of tools past Starlette's own middleware and routing, which cost as much."""
 
-    def __init__(self, routed: ASGIApp, routes: Iterable[BaseRoute]) -> None:
-        self._routed = routed
-        self._apps: dict[tuple[str | None, str | None], ASGIApp] = {
+    def __init__(self, fallback: ASGIApp, routes: Iterable[BaseRoute]) -> None:
+        self._fallback = fallback
+        self._apps_by_route: dict[tuple[str | None, str | None], ASGIApp] = {
             (method, route.path): route.app
             for route in routes
-            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | Read)
+            if isinstance(route, Route) and isinstance(route.endpoint, McpEndpoint | ToolRoute)
             for method in route.methods or ("POST",)
         }
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Hand a request to the app of its method and path, to Starlette where it has none."""
-        app = self._apps.get((scope.get("method"), scope.get("path")), self._routed)
+        app = self._apps_by_route.get((scope.get("method"), scope.get("path")), self._fallback)
         return app(scope, receive, send)
 
 
-def _submissions(
+def _build_purchase_handlers(
     access: AccessStore,
     provider: Provider,
     claims: Claims,
     context: Context,
     checkout_limit: Limit,
     access_request_limit: Limit,
-    sold: Sold,
-) -> Submissions:
+    on_sale: OnSale,
+) -> PurchaseHandlers:
     """Return who answers each of the purchase routes."""
     clock = context.clock
     purchases = Purchases(
@@ -143,39 +145,45 @@ def _submissions(
         base_url=context.base_url,
         daily_limit=context.daily_limit,
     )
-    requests = AccessRequests(
+    access_requests = AccessRequests(
         access,
         Throttle(access, clock, "access-request", access_request_limit),
         clock,
-        takes_special_use_email=provider.takes_special_use_email,
+        accepts_special_use_email=provider.accepts_special_use_email,
     )
     return {
-        CHECKOUT.operation_id: _told("checkout", purchases.checkout, sold),
-        CLAIM.operation_id: _told("claim", purchases.claim, sold),
-        REQUEST_ACCESS.operation_id: requests.put,
+        CREATE_CHECKOUT.operation_id: _wrap_purchase_handler(
+            "checkout", purchases.create_checkout, on_sale
+        ),
+        CLAIM_KEY.operation_id: _wrap_purchase_handler("claim", purchases.claim, on_sale),
+        REQUEST_ACCESS.operation_id: access_requests.submit_request,
     }
 
 
-def _told(operation: str, submit: Submit, sold: Sold) -> Submit:
+def _wrap_purchase_handler(
+    operation: str, handler: PurchaseHandler, on_sale: OnSale
+) -> PurchaseHandler:
     """Return the same submission, of which what it came to is told."""
 
-    async def answer(body: Any, address: str) -> Any:
+    async def handle(body: Any, address: str) -> Any:
         try:
-            answer = await submit(body, address)
+            response = await handler(body, address)
         except ApiError as refusal:
-            sold(operation, refusal.code)
+            on_sale(operation, refusal.code)
             raise
         except StoreError:
-            sold(operation, "unavailable")
+            on_sale(operation, "unavailable")
             raise
-        sold(operation, answer.status)
-        return answer
+        on_sale(operation, response.status)
+        return response
 
-    return answer
+    return handle
 
 
-def _reports(access: AccessStore, provider: Provider, clock: Clock, calls: Calls) -> list[Route]:
+def _build_webhook_routes(
+    access: AccessStore, provider: Provider, clock: Clock, runner: ToolRunner
+) -> list[Route]:
     """Return the address that the payment processor reports to, where it has one."""
     if provider.name != "stripe":
         return []
-    return [webhook_route(Webhooks(access, provider, clock), calls)]
+    return [build_webhook_route(WebhookHandler(access, provider, clock), runner)]

@@ -9,14 +9,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from schemas.clock import Clock
-from serving.freshness import is_played_out, is_stale
-from serving.snapshot_cache import Boards
+from serving.freshness import is_recording_over, is_stale
+from serving.snapshot_cache import SnapshotCache
 from store.access_protocol import AccessStore
 from store.errors import StoreError
 
-ANSWERS_WITHIN_S = 2.0
-HEADERS = {"Cache-Control": "no-store"}
-WELL = frozenset({"ok", "fresh", "resting"})
+PROBE_TIMEOUT_S = 2.0
+NO_STORE_HEADERS = {"Cache-Control": "no-store"}
+HEALTHY_STATES = frozenset({"ok", "fresh", "resting"})
 
 Checks = dict[str, str]
 
@@ -29,75 +29,78 @@ class Readiness:
 
     def __init__(
         self,
-        boards: Boards,
+        snapshots: SnapshotCache,
         access: AccessStore | None,
         clock: Clock,
-        within_s: float = ANSWERS_WITHIN_S,
+        timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
         """A store that takes longer than `within_s` counts as one that does not answer."""
-        self.boards: Final = boards
+        self.snapshots: Final = snapshots
         self._access: Final = access
         self.clock: Final = clock
-        self._within_s: Final = within_s
+        self._timeout_s: Final = timeout_s
 
-    async def checks(self) -> Checks:
+    async def run_checks(self) -> Checks:
         """Return in a word or two how each part is."""
-        asked = {"market_store": self._asked(self._market())}
+        probes = {"market_store": self._run_probe(self._probe_market())}
         if self._access is not None:
-            asked["access_store"] = self._asked(self._access.notices())
-        checks = dict(zip(asked, await asyncio.gather(*asked.values()), strict=True))
-        return {**checks, "state": self._state() if checks["market_store"] == "ok" else "unknown"}
+            probes["access_store"] = self._run_probe(self._access.list_notices())
+        checks = dict(zip(probes, await asyncio.gather(*probes.values()), strict=True))
+        return {
+            **checks,
+            "state": self._describe_state() if checks["market_store"] == "ok" else "unknown",
+        }
 
-    async def _market(self) -> None:
+    async def _probe_market(self) -> None:
         """Ask the store itself, for the board may be held already."""
-        await self.boards.store.progress()
-        await self.boards.board()
+        await self.snapshots.store.progress()
+        await self.snapshots.snapshot()
 
-    async def _asked(self, work: Awaitable[object]) -> str:
-        asking = asyncio.ensure_future(work)
-        asking.add_done_callback(_heard)
+    async def _run_probe(self, probe: Awaitable[object]) -> str:
+        task = asyncio.ensure_future(probe)
+        task.add_done_callback(_on_probe_done)
         try:
             # Not asyncio.timeout, which waits on where giving up hangs too.
-            done, _ = await asyncio.wait([asking], timeout=self._within_s)
+            done, _ = await asyncio.wait([task], timeout=self._timeout_s)
             if not done:
                 return "no answer"
-            asking.result()
+            task.result()
         except StoreError:
             return "not reachable"
         finally:
-            asking.cancel()
+            task.cancel()
         return "ok"
 
-    def _state(self) -> str:
-        board = self.boards.held
-        if board is None:
+    def _describe_state(self) -> str:
+        snapshot = self.snapshots.last
+        if snapshot is None:
             return "not computed yet"
-        if is_played_out(board):
+        if is_recording_over(snapshot):
             return "resting"
-        return "stale" if is_stale(board, self.clock()) else "fresh"
+        return "stale" if is_stale(snapshot, self.clock()) else "fresh"
 
 
-def _heard(asking: "asyncio.Future[object]") -> None:
+def _on_probe_done(task: "asyncio.Future[object]") -> None:
     """Take note of how asking ended: where it was given up, nobody else does."""
-    if not asking.cancelled():
-        asking.exception()
+    if not task.cancelled():
+        task.exception()
 
 
 def is_ready(checks: Checks) -> bool:
     """Tell whether all is as it should be."""
-    return WELL.issuperset(checks.values())
+    return HEALTHY_STATES.issuperset(checks.values())
 
 
-def health_routes(readiness: Readiness) -> list[Route]:
+def build_health_routes(readiness: Readiness) -> list[Route]:
     """Return the routes of /healthz, that the process answers, and of /readyz, that it can work."""
 
     async def healthz(request: Request) -> Response:
-        return JSONResponse({"status": "ok"}, headers=HEADERS)
+        return JSONResponse({"status": "ok"}, headers=NO_STORE_HEADERS)
 
     async def readyz(request: Request) -> Response:
-        checks = await readiness.checks()
-        is_well = is_ready(checks)
-        told = {"status": "ready" if is_well else "not ready", "checks": checks}
-        return JSONResponse(told, 200 if is_well else 503, HEADERS)
+        checks = await readiness.run_checks()
+        is_healthy = is_ready(checks)
+        body = {"status": "ready" if is_healthy else "not ready", "checks": checks}
+        return JSONResponse(body, 200 if is_healthy else 503, NO_STORE_HEADERS)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]

@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 
 from schemas.vocabulary import RETENTION_MS, ErrorCode
 from serving.tool_runner import OK
-from store.market_rows import Pass
+from store.market_rows import Batch
 
-CALL_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-RUN_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 # Where the library finds the folder in which several processes count together. It decides so once,
 # when it is first loaded.
-SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
@@ -36,23 +36,23 @@ class Metrics:
             ["tool", "outcome"],
             registry=registry,
         )
-        took = Histogram(
+        durations = Histogram(
             "signals_call_duration_seconds",
             "Time from a call's admission to its answer.",
             ["tool"],
-            buckets=CALL_S,
+            buckets=CALL_BUCKETS_S,
             registry=registry,
         )
         # Bound beforehand: a call costs little more, and each series begins at 0, as rates need.
         self._calls = {
-            (tool, outcome): (calls.labels(tool, outcome).inc, took.labels(tool).observe)
+            (tool, outcome): (calls.labels(tool, outcome).inc, durations.labels(tool).observe)
             for tool in tools
             for outcome in (OK, *get_args(ErrorCode))
         }
         self._runs = Histogram(
             "signals_run_duration_seconds",
             "Time of an hourly run's first pass, from its fetch to its commit.",
-            buckets=RUN_S,
+            buckets=RUN_BUCKETS_S,
             registry=registry,
         )
         rows = Counter(
@@ -68,43 +68,43 @@ class Metrics:
         self._lag = Histogram(
             "signals_event_loop_lag_seconds",
             "How much later than asked a sleep of the event loop ends, sampled.",
-            buckets=LAG_S,
+            buckets=LAG_BUCKETS_S,
             registry=registry,
         )
 
-    def called(self, tool: str, outcome: str, seconds: float) -> None:
+    def on_call(self, tool: str, outcome: str, seconds: float) -> None:
         """Count a call of a tool."""
-        count, took = self._calls[tool, outcome]
+        count, observe_duration = self._calls[tool, outcome]
         count()
-        took(seconds)
+        observe_duration(seconds)
 
-    def ran(self, seconds: float) -> None:
+    def on_run(self, seconds: float) -> None:
         """Count an hourly run."""
         self._runs.observe(seconds)
 
-    def written(self, work: Pass) -> None:
+    def on_commit(self, batch: Batch) -> None:
         """Count what a pass published."""
-        self._rows["universe"].inc(sum(row.published for row in work.changes))
-        self._rows["alerts"].inc(len(work.alerts))
+        self._rows["universe"].inc(sum(row.published for row in batch.changes))
+        self._rows["alerts"].inc(len(batch.alerts))
 
-    def sold(self, operation: str, outcome: str) -> None:
+    def on_sale(self, operation: str, outcome: str) -> None:
         """Count what a checkout or a claim came to."""
         self._sales.labels(operation, outcome).inc()
 
-    def lagged(self, seconds: float) -> None:
+    def on_lag(self, seconds: float) -> None:
         """Count one sample of the event loop's lag."""
         self._lag.observe(seconds)
 
 
 @contextmanager
-def counted_together() -> Iterator[Path]:
+def open_shared_metrics_folder() -> Iterator[Path]:
     """Have the processes that the block starts count in one folder, which ends with it.
 
     What one has counted stays when it dies. All of it are sums, so no file needs to be forgotten.
     """
     with TemporaryDirectory(prefix="signals-metrics-") as folder:
-        os.environ[SHARED_VARIABLE] = folder
+        os.environ[MULTIPROCESS_VARIABLE] = folder
         try:
             yield Path(folder)
         finally:
-            del os.environ[SHARED_VARIABLE]
+            del os.environ[MULTIPROCESS_VARIABLE]

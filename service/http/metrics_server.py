@@ -29,38 +29,44 @@ from starlette.routing import Route
 
 from mcp_server.dispatcher import SERVER_VERSION
 from service.config.settings import Settings, SettingsError
-from service.http.health import HEADERS, Readiness, health_routes, is_ready
+from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
 from service.http.metrics import Metrics
-from service.http.server import BoundedProtocol, Listener, listen, served, server_config
-from service.processes.shutdown import beside
-from serving.snapshot_cache import Board
+from service.http.server import (
+    BoundedProtocol,
+    Listener,
+    build_server_config,
+    open_listener,
+    serve_in_background,
+)
+from service.processes.shutdown import run_in_background
+from serving.snapshot_cache import Snapshot
 
-LAG_STEP_S = 0.25
-MOST_CONNECTIONS = 16
+LAG_SAMPLE_INTERVAL_S = 0.25
+MAX_METRICS_CONNECTIONS = 16
 
 log = structlog.get_logger("operations")
 
 
-class Operations(NamedTuple):
+class MetricsServer(NamedTuple):
     """Where a process serves its operator, if anywhere; other processes count in `shared` too."""
 
     listener: Listener | None
-    shared: Path | None = None
+    shared_folder: Path | None = None
 
     @asynccontextmanager
-    async def watching(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
+    async def serve_metrics(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
         """Serve the operator, and sample the event loop's lag, beside the block."""
-        async with AsyncExitStack() as opened:
-            await opened.enter_async_context(beside(watch_loop(metrics.lagged)))
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
-                app = operations_app(readiness, counted_by(metrics, self.shared))
-                config = server_config(app, OperationsProtocol)
-                await opened.enter_async_context(served(config, self.listener))
+                app = build_metrics_app(readiness, choose_collector(metrics, self.shared_folder))
+                config = build_server_config(app, MetricsProtocol)
+                await stack.enter_async_context(serve_in_background(config, self.listener))
             yield
 
 
 @contextmanager
-def operations_port(settings: Settings) -> Iterator[Listener | None]:
+def open_metrics_listener(settings: Settings) -> Iterator[Listener | None]:
     """Take the port for the block; None where it is turned off.
 
     The default one may be another service's: nobody asked for it, so it is done without then.
@@ -69,7 +75,7 @@ def operations_port(settings: Settings) -> Iterator[Listener | None]:
         yield None
         return
     try:
-        listener = listen(settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_")
+        listener = open_listener(settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_")
     except SettingsError as error:
         if {"metrics_host", "metrics_port"} & settings.model_fields_set:
             raise
@@ -80,41 +86,41 @@ def operations_port(settings: Settings) -> Iterator[Listener | None]:
         yield listener
 
 
-class OperationsProtocol(BoundedProtocol):
+class MetricsProtocol(BoundedProtocol):
     """A connection of the operator's, few enough to leave users theirs."""
 
-    most = staticmethod(lambda: MOST_CONNECTIONS)
+    max_connections = staticmethod(lambda: MAX_METRICS_CONNECTIONS)
 
 
-def operations_app(readiness: Readiness, counted: Collector | CollectorRegistry) -> Starlette:
+def build_metrics_app(readiness: Readiness, counters: Collector | CollectorRegistry) -> Starlette:
     """Return the app of /healthz, /readyz and /metrics."""
 
     async def metrics(request: Request) -> Response:
-        checks = await readiness.checks()
-        now = Present(readiness.boards.held, is_ready(checks), readiness.clock())
+        checks = await readiness.run_checks()
+        gauges = CurrentGauges(readiness.snapshots.last, is_ready(checks), readiness.clock())
         registry = CollectorRegistry()
-        for collector in (counted, now, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        for collector in (counters, gauges, PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
-        encoded, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encoded(registry), headers={**HEADERS, "Content-Type": media_type})
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={**NO_STORE_HEADERS, "Content-Type": media_type})
 
-    app = Starlette(routes=[*health_routes(readiness), Route("/metrics", metrics)])
+    app = Starlette(routes=[*build_health_routes(readiness), Route("/metrics", metrics)])
     app.router.redirect_slashes = False
     return app
 
 
-def counted_by(metrics: Metrics, shared: Path | None) -> Collector | CollectorRegistry:
+def choose_collector(metrics: Metrics, shared_folder: Path | None) -> Collector | CollectorRegistry:
     """Return what a process has counted, or all those that count in a folder."""
-    if shared is None:
+    if shared_folder is None:
         return metrics.registry
-    return MultiProcessCollector(None, str(shared))  # type: ignore[no-untyped-call]
+    return MultiProcessCollector(None, str(shared_folder))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)
-class Present:
+class CurrentGauges:
     """What a scrape finds as it is at that moment; `now` is epoch ms."""
 
-    board: Board | None
+    snapshot: Snapshot | None
     is_ready: bool
     now: int
 
@@ -128,21 +134,23 @@ class Present:
         yield GaugeMetricFamily(
             "signals_ready", "1 where /readyz answers 200, else 0.", value=self.is_ready
         )
-        if self.board is not None:
-            age_s = max(0, self.now - self.board.market_time) / 1000
+        if self.snapshot is not None:
+            age_s = max(0, self.now - self.snapshot.market_time) / 1000
             yield GaugeMetricFamily(
                 "signals_snapshot_age_seconds", "Time since the last compute.", value=age_s
             )
-            late = len(self.board.snapshot.late)
+            late = len(self.snapshot.stored.late_tickers)
             yield GaugeMetricFamily(
                 "signals_late_assets", "Assets whose bars were due and had not come.", value=late
             )
 
 
-async def watch_loop(lagged: Callable[[float], None], step_s: float = LAG_STEP_S) -> None:
+async def sample_loop_lag(
+    on_lag: Callable[[float], None], step_s: float = LAG_SAMPLE_INTERVAL_S
+) -> None:
     """Tell again and again by how many seconds a sleep of `step_s` took too long."""
-    now = asyncio.get_running_loop().time
+    get_time = asyncio.get_running_loop().time
     while True:
-        before = now()
+        before = get_time()
         await asyncio.sleep(step_s)
-        lagged(max(0.0, now() - before - step_s))
+        on_lag(max(0.0, get_time() - before - step_s))

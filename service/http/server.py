@@ -34,18 +34,18 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from service.config.settings import SettingsError
-from serving.http import CLOSE, EXCHANGE, REQUEST_ID, HeaderList, fields
+from serving.http import CLOSE_CONNECTION, EXCHANGE_KEY, REQUEST_ID_KEY, HeaderList, read_headers
 
 # Who connects while the service starts, or is busy, waits in it.
-QUEUE = 1024
-EXCHANGE_S = 60.0
+LISTEN_BACKLOG = 1024
+EXCHANGE_TIMEOUT_S = 60.0
 # Descriptors that stores, sources and the payment processor need.
-RESERVED = 128
-MOST_CONNECTIONS = 10_000
-MOST_HEAD_BYTES = 64 * 1024
-UNANSWERED_S = 3
+RESERVED_DESCRIPTORS = 128
+MAX_CONNECTIONS = 10_000
+MAX_HEAD_BYTES = 64 * 1024
+GRACEFUL_SHUTDOWN_S = 3
 # What a client may name its request; it is written into logs, headers and JSON as it stands.
-PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Listener(socket):
@@ -54,28 +54,28 @@ class Listener(socket):
     asyncio takes as many connections a turn as it would make the queue long.
     """
 
-    def listen(self, backlog: int = QUEUE, /) -> None:
+    def listen(self, backlog: int = LISTEN_BACKLOG, /) -> None:
         """Listen with a queue of a length of its own."""
-        super().listen(QUEUE)
+        super().listen(LISTEN_BACKLOG)
 
     def __reduce__(self) -> Any:
         """Return what makes it again in a process that is being started."""
-        return _listener, (self.family, self.type, self.proto, DupFd(self.fileno()))
+        return _rebuild_listener, (self.family, self.type, self.proto, DupFd(self.fileno()))
 
 
-def _listener(family: int, kind: int, protocol: int, duplicate: Any) -> Listener:
-    return Listener(family, kind, protocol, duplicate.detach())
+def _rebuild_listener(family: int, kind: int, protocol: int, duplicated_fd: Any) -> Listener:
+    return Listener(family, kind, protocol, duplicated_fd.detach())
 
 
-def most_connections() -> int:
+def calculate_max_connections() -> int:
     """Return how many connections the process's limit of open files leaves room for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return max(1, min(MOST_CONNECTIONS, soft - RESERVED))
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS))
 
 
-def listen(host: str, port: int, settings: str = "SIGNALS_") -> Listener:
+def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> Listener:
     """Take a port before any work, so that an occupied one is told at once.
 
     SettingsError names the two settings, which begin with `settings`.
@@ -83,7 +83,7 @@ def listen(host: str, port: int, settings: str = "SIGNALS_") -> Listener:
     listener: Listener | None = None
     try:
         found = getaddrinfo(host, port, type=SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda place: place[0] != AF_INET)
+        family, _, _, _, address = min(found, key=lambda entry: entry[0] != AF_INET)
         # asyncio disables Nagle's delay only on sockets that name their protocol.
         listener = Listener(family, SOCK_STREAM, IPPROTO_TCP)
         listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
@@ -94,7 +94,7 @@ def listen(host: str, port: int, settings: str = "SIGNALS_") -> Listener:
             listener.close()
         raise SettingsError(
             f"cannot listen on {host} port {port}: {error.strerror}; "
-            f"set {settings}PORT or {settings}HOST"
+            f"set {setting_prefix}PORT or {setting_prefix}HOST"
         ) from None
     return listener
 
@@ -109,7 +109,9 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(config: uvicorn.Config, listener: Listener) -> AsyncIterator[asyncio.Task[None]]:
+async def serve_in_background(
+    config: uvicorn.Config, listener: Listener
+) -> AsyncIterator[asyncio.Task[None]]:
     """Serve beside the block; at its end, what is in flight is answered first."""
     server = Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -120,7 +122,7 @@ async def served(config: uvicorn.Config, listener: Listener) -> AsyncIterator[as
         await serving
 
 
-class AtOnce:
+class DirectExchange:
     """An `Exchange` over a connection."""
 
     __slots__ = ("_connection", "_cycle")
@@ -129,7 +131,7 @@ class AtOnce:
         self._connection = connection
         self._cycle = cycle
 
-    def body(self) -> bytes | None:
+    def take_body(self) -> bytes | None:
         """Return the whole body, once; None where it has not come, or nobody waits any more."""
         cycle = self._cycle
         if cycle.more_body or cycle.disconnected:
@@ -137,7 +139,7 @@ class AtOnce:
         body, cycle.body = bytes(cycle.body), bytearray()
         return body
 
-    def answer(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
+    def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
         """Send a whole answer, its head and body in one write; return False where it must wait.
 
         uvicorn writes them apart and searches each header for what ours never hold.
@@ -149,7 +151,7 @@ class AtOnce:
         head = [STATUS_LINE[status]]
         for name, value in (*cycle.default_headers, *headers):
             head += (name, b": ", value, b"\r\n")
-        if CLOSE in headers:
+        if CLOSE_CONNECTION in headers:
             cycle.keep_alive = False
         elif not cycle.keep_alive:
             head.append(b"connection: close\r\n")
@@ -184,24 +186,26 @@ class BoundedProtocol(HttpToolsProtocol):
     so idle ones cannot keep others out.
     """
 
-    exchange_s = EXCHANGE_S
-    most = staticmethod(most_connections)
+    exchange_s = EXCHANGE_TIMEOUT_S
+    max_connections = staticmethod(calculate_max_connections)
     _awaits_head = True
-    _heads = _head_bytes = _begun_requests = 0
+    _head_count = _head_bytes = _request_count = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Take a connection, at the cost of the longest waiting one where there are too many."""
         super().connection_made(transport)
-        self._name = os.urandom(8).hex().encode()
-        self.begun = self.loop.time()
-        self._expiry = self.loop.call_later(self.exchange_s, self._expire)
-        taken = [held for held in self.connections if not held.transport.is_closing()]
-        if len(taken) > self.most():
-            min(taken, key=attrgetter("begun")).transport.abort()
+        self._id_prefix = os.urandom(8).hex().encode()
+        self.exchange_began_at = self.loop.time()
+        self._deadline = self.loop.call_later(self.exchange_s, self._expire)
+        open_connections = [
+            connection for connection in self.connections if not connection.transport.is_closing()
+        ]
+        if len(open_connections) > self.max_connections():
+            min(open_connections, key=attrgetter("exchange_began_at")).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
-        self._expiry.cancel()
+        self._deadline.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
@@ -209,7 +213,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
         So does its wait, for which uvicorn would set a timer after each answer.
         """
-        self.begun = self.loop.time()
+        self.exchange_began_at = self.loop.time()
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()
@@ -218,16 +222,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what comes; the parser itself would hold a head of any length."""
-        awaited, heads = self._awaits_head, self._heads
+        awaited_head, previous_head_count = self._awaits_head, self._head_count
         super().data_received(data)
-        is_head = awaited and heads == self._heads
+        is_head = awaited_head and previous_head_count == self._head_count
         self._head_bytes = self._head_bytes + len(data) if is_head else 0
-        if self._head_bytes > MOST_HEAD_BYTES:
+        if self._head_bytes > MAX_HEAD_BYTES:
             self.send_400_response("The head of the request is too long.")
 
     def on_headers_complete(self) -> None:
         """Pass a request on; one for another server than this, in absolute form, has no path."""
-        self._heads, self._awaits_head = self._heads + 1, False
+        self._head_count, self._awaits_head = self._head_count + 1, False
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url
         super().on_headers_complete()
@@ -243,21 +247,21 @@ class BoundedProtocol(HttpToolsProtocol):
         Whoever answers it, the answer has its id, and so has what is logged meanwhile.
         """
         scope: Any = cycle.scope
-        scope[EXCHANGE] = AtOnce(self, cycle)
-        scope[REQUEST_ID] = request_id = self._id_of(scope)
+        scope[EXCHANGE_KEY] = DirectExchange(self, cycle)
+        scope[REQUEST_ID_KEY] = request_id = self._choose_request_id(scope)
         cycle.default_headers = [*cycle.default_headers, (b"x-request-id", request_id)]
         # Of its own: it may begin within the task of the one before, which may go on.
-        own = copy_context()
-        own.run(bind_contextvars, request_id=request_id.decode())
-        own.run(super()._start_asgi_task, cycle, app)
+        context = copy_context()
+        context.run(bind_contextvars, request_id=request_id.decode())
+        context.run(super()._start_asgi_task, cycle, app)
 
-    def _id_of(self, scope: Any) -> bytes:
+    def _choose_request_id(self, scope: Any) -> bytes:
         """Return the id of a request: its own where it brings a plain one."""
-        sent = fields(scope).get(b"x-request-id")
-        if sent is not None and PLAIN_ID.fullmatch(sent):
+        sent = read_headers(scope).get(b"x-request-id")
+        if sent is not None and REQUEST_ID_PATTERN.fullmatch(sent):
             return sent
-        self._begun_requests += 1
-        return b"%b-%04x" % (self._name, self._begun_requests)
+        self._request_count += 1
+        return b"%b-%04x" % (self._id_prefix, self._request_count)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Let the answer be the last: the parser leaves what follows to another protocol."""
@@ -265,14 +269,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expire(self) -> None:
         """End the connection, or come back when the exchange that goes on has had its time."""
-        left = self.begun + self.exchange_s - self.loop.time()
-        if left <= 0:
+        remaining_s = self.exchange_began_at + self.exchange_s - self.loop.time()
+        if remaining_s <= 0:
             self.transport.abort()
         else:
-            self._expiry = self.loop.call_later(left, self._expire)
+            self._deadline = self.loop.call_later(remaining_s, self._expire)
 
 
-def server_config(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -> uvicorn.Config:
+def build_server_config(
+    app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
+) -> uvicorn.Config:
     """Return how an app is served: no other parser, no WebSocket, no banner, no log of requests.
 
     Malformed requests are answered and not logged: whoever can connect could fill a disk.
@@ -288,5 +294,5 @@ def server_config(app: Any, protocol: type[BoundedProtocol] = BoundedProtocol) -
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=UNANSWERED_S,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
     )

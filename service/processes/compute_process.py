@@ -13,26 +13,26 @@ from signal import SIG_BLOCK, SIG_SETMASK, SIGHUP, SIGINT, pthread_sigmask
 
 import structlog
 
-from access.maintenance import Upkeep
+from access.maintenance import MaintenanceJob
 from compute.indicators.contract import Indicator
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.clock import Clock
-from service.commands.compute_command import computing
+from service.commands.compute_command import compute_in_background
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.http.metrics import Metrics
-from service.http.metrics_server import Operations
-from service.http.resources import opened_parts, readiness_of
-from service.processes.memory import one_heap
-from service.processes.shutdown import stoppable
-from service.processes.worker import end_with_parent
+from service.http.metrics_server import MetricsServer
+from service.http.resources import build_readiness, open_resources
+from service.processes.memory import limit_malloc_arenas
+from service.processes.shutdown import listen_for_shutdown
+from service.processes.worker import terminate_with_parent
 
-SPAWNING = get_context("spawn")
+SPAWN_CONTEXT = get_context("spawn")
 
 log = structlog.get_logger("service")
 
 
-class Computer:
+class ComputeProcess:
     """The process as its parent has it: begun again where something killed it."""
 
     def __init__(
@@ -41,115 +41,123 @@ class Computer:
         indicators: Sequence[Indicator],
         clock: Clock,
         computes: bool,
-        operations: Operations,
+        metrics_server: MetricsServer,
     ) -> None:
         """Start it, for the upkeep alone unless it `computes`; `clock` tells epoch milliseconds.
 
         It serves the operations port.
         """
-        self._given = settings, indicators, clock, computes, operations
+        self._arguments = settings, indicators, clock, computes, metrics_server
         self._has_caught_up = False
         self._start()
 
-    async def caught_up(self) -> None:
+    async def wait_until_caught_up(self) -> None:
         """Wait until it has caught up or stands by; raise what it failed with."""
-        loop, said = asyncio.get_running_loop(), asyncio.Event()
+        loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
         while not self._has_caught_up:
-            loop.add_reader(self._told, said.set)
+            loop.add_reader(self._receiver, is_readable.set)
             try:
-                await said.wait()
+                await is_readable.wait()
             finally:
-                loop.remove_reader(self._told)
-            said.clear()
-            self.watch()
+                loop.remove_reader(self._receiver)
+            is_readable.clear()
+            self.poll_status()
 
-    def watch(self) -> None:
+    def poll_status(self) -> None:
         """Begin it again where it was killed; raise what it failed with."""
-        while self._told.poll():
+        while self._receiver.poll():
             try:
-                failure = self._told.recv()
+                failure = self._receiver.recv()
             except EOFError:
-                self._start_again()
+                self._restart()
                 continue
             if failure is not None:
                 raise failure
             self._has_caught_up = True
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End it and wait until it has closed what it opened."""
         self._process.terminate()
         self._process.join()
-        self._told.close()
+        self._receiver.close()
 
     def _start(self) -> None:
-        self._told, telling = SPAWNING.Pipe(duplex=False)
-        self._process = SPAWNING.Process(target=_compute, args=(*self._given, telling))
-        with deaf_to_terminals():
+        self._receiver, sender = SPAWN_CONTEXT.Pipe(duplex=False)
+        self._process = SPAWN_CONTEXT.Process(target=_run_process, args=(*self._arguments, sender))
+        with block_terminal_signals():
             self._process.start()
-        telling.close()
+        sender.close()
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         self._process.join()
-        status = self._process.exitcode or 0
-        if status > 0:
-            raise RuntimeError(f"the computing process ended with status {status}")
-        died = self._process.pid
-        self._told.close()
+        exit_status = self._process.exitcode or 0
+        if exit_status > 0:
+            raise RuntimeError(f"the computing process ended with status {exit_status}")
+        dead_pid = self._process.pid
+        self._receiver.close()
         self._start()
-        log.warning("computing_again", died=died, status=status)
+        log.warning("computing_again", died=dead_pid, status=exit_status)
 
 
 @contextmanager
-def deaf_to_terminals() -> Iterator[None]:
+def block_terminal_signals() -> Iterator[None]:
     """Start processes that no terminal ends, for it tells all of a group; their parent does."""
-    before = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGHUP})
+    previous_mask = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGHUP})
     try:
         yield
     finally:
-        pthread_sigmask(SIG_SETMASK, before)
+        pthread_sigmask(SIG_SETMASK, previous_mask)
 
 
-def _compute(
+def _run_process(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Clock,
     computes: bool,
-    operations: Operations,
+    metrics_server: MetricsServer,
     parent: Connection,
 ) -> None:
     log_to_standard_error()
     try:
-        asyncio.run(_computed(settings, indicators, clock, computes, operations, parent))
+        asyncio.run(
+            _run_until_stopped(settings, indicators, clock, computes, metrics_server, parent)
+        )
     except Exception as error:
         # Where it failed is lost on the way to the parent, which raises it.
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
-        _tell(parent, error)
+        _send_to_parent(parent, error)
 
 
-async def _computed(
+async def _run_until_stopped(
     settings: Settings,
     indicators: Sequence[Indicator],
     clock: Clock,
     computes: bool,
-    operations: Operations,
+    metrics_server: MetricsServer,
     parent: Connection,
 ) -> None:
     """Compute until it is told to end; tell the parent once the store is caught up."""
-    one_heap()
-    async with AsyncExitStack() as opened:
-        stop = opened.enter_context(stoppable())
-        end_with_parent()
-        parts = await opened.enter_async_context(opened_parts(settings, clock))
+    limit_malloc_arenas()
+    async with AsyncExitStack() as stack:
+        shutdown = stack.enter_context(listen_for_shutdown())
+        terminate_with_parent()
+        resources = await stack.enter_async_context(open_resources(settings, clock))
         metrics = Metrics(TOOLS_BY_NAME)
-        with stop.ends():
-            work = computing(settings, parts.market, indicators, clock, metrics)
-            watching = operations.watching(metrics, readiness_of(parts, clock))
-            async with watching, work if computes else nullcontext():
-                _tell(parent, None)
-                await Upkeep(parts.access, parts.provider, clock, asyncio.sleep).run()
+        with shutdown.cancel_on_request():
+            compute_context = compute_in_background(
+                settings, resources.market, indicators, clock, metrics
+            )
+            metrics_context = metrics_server.serve_metrics(
+                metrics, build_readiness(resources, clock)
+            )
+            async with metrics_context, compute_context if computes else nullcontext():
+                _send_to_parent(parent, None)
+                await MaintenanceJob(
+                    resources.access, resources.provider, clock, asyncio.sleep
+                ).run()
 
 
-def _tell(parent: Connection, failure: Exception | None) -> None:
+def _send_to_parent(parent: Connection, failure: Exception | None) -> None:
     # A parent that is gone ends this process by another way.
     with suppress(BrokenPipeError):
         parent.send(failure)

@@ -7,7 +7,7 @@ from contextlib import suppress
 M_ARENA_MAX = -8  # of glibc's malloc.h
 
 
-def one_heap() -> None:
+def limit_malloc_arenas() -> None:
     """Have threads keep no heaps of their own.
 
     To be called before there are threads; C libraries other than glibc are left as they are.
@@ -16,7 +16,7 @@ def one_heap() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
-def settle() -> None:
+def release_memory() -> None:
     """Give free memory back, and spare what was made by now from the garbage collector.
 
     It would else halt all threads for 0.1 s.

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stop:
+class ShutdownSignal:
     """What SIGINT and SIGTERM ask for; the first one counts.
 
     It ends the block that is `ended` by it; asked for outside, as while stores open, it ends the
@@ -17,26 +17,26 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self._is_asked = False
+        self._is_requested = False
         self._task: asyncio.Task[object] | None = None
 
-    def ask(self) -> None:
+    def request_shutdown(self) -> None:
         """End what can be ended; what closes behind it is left in peace."""
-        if not self._is_asked and self._task is not None:
+        if not self._is_requested and self._task is not None:
             self._task.cancel()
-        self._is_asked = True
+        self._is_requested = True
 
     @contextmanager
-    def ends(self) -> Iterator[None]:
+    def cancel_on_request(self) -> Iterator[None]:
         """End the block, whatever it waits for, when asked."""
         self._task = task = asyncio.current_task()
         assert task is not None
-        if self._is_asked:
+        if self._is_requested:
             task.cancel()
         try:
             yield
         except asyncio.CancelledError:
-            if not self._is_asked:
+            if not self._is_requested:
                 raise
             task.uncancel()
         finally:
@@ -44,29 +44,29 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
+def listen_for_shutdown() -> Iterator[ShutdownSignal]:
     """Listen to the signals until the block has closed what it opened."""
-    stop, loop = Stop(), asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop.ask)
+    shutdown, loop = ShutdownSignal(), asyncio.get_running_loop()
+    for signal_number in SHUTDOWN_SIGNALS:
+        loop.add_signal_handler(signal_number, shutdown.request_shutdown)
     try:
-        yield stop
+        yield shutdown
     finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
+        for signal_number in SHUTDOWN_SIGNALS:
+            loop.remove_signal_handler(signal_number)
 
 
 @asynccontextmanager
-async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
     """Run something beside the block, which ends with it if it fails."""
     block, running = asyncio.current_task(), asyncio.create_task(work)
     assert block is not None
 
-    def ended(task: asyncio.Task[None]) -> None:
+    def on_done(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             block.cancel()
 
-    running.add_done_callback(ended)
+    running.add_done_callback(on_done)
     try:
         yield running
     finally:

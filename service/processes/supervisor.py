@@ -14,27 +14,27 @@ from uvicorn.supervisors import Multiprocess
 
 from compute.indicators.contract import Indicator
 from schemas.clock import Clock
-from service.commands.console import tell
-from service.commands.serve import check_billing, welcome
+from service.commands.console import echo
+from service.commands.serve import build_welcome, check_billing
 from service.config.settings import Settings
-from service.http.metrics import counted_together
-from service.http.metrics_server import Operations, operations_port
-from service.http.resources import opened_parts
-from service.http.server import listen, server_config
-from service.processes.compute_process import Computer, deaf_to_terminals
-from service.processes.shutdown import stoppable
+from service.http.metrics import open_shared_metrics_folder
+from service.http.metrics_server import MetricsServer, open_metrics_listener
+from service.http.resources import open_resources
+from service.http.server import build_server_config, open_listener
+from service.processes.compute_process import ComputeProcess, block_terminal_signals
+from service.processes.shutdown import listen_for_shutdown
 from service.processes.worker import Worker
 
 # What starts up on a busy machine is not hung.
-ANSWERS_WITHIN_S = 30
+HEALTHCHECK_TIMEOUT_S = 30
 # asyncio takes as many connections a turn as it would make their queue long: one worker would take
 # them all.
-TAKEN_A_TURN = 1
+ACCEPTS_PER_TURN = 1
 
 log = structlog.get_logger("service")
 
 
-async def serve_by_workers(
+async def serve_with_workers(
     settings: Settings,
     workers: int,
     indicators: Sequence[Indicator],
@@ -46,32 +46,34 @@ async def serve_by_workers(
 
     Return 1 where one of them cannot start; raise what the computing one fails with.
     """
-    async with AsyncExitStack() as opened:
-        stop = opened.enter_context(stoppable())
-        listener = opened.enter_context(closing(listen(settings.host, settings.port)))
-        operations = opened.enter_context(shared_operations(settings))
-        with stop.ends():
-            async with opened_parts(settings, clock) as parts:
-                await check_billing(parts)
-                is_first_start = (await parts.market.progress()).market_time is None
-                computer = Computer(settings, indicators, clock, computes, operations)
-                opened.callback(computer.end)
+    async with AsyncExitStack() as stack:
+        shutdown = stack.enter_context(listen_for_shutdown())
+        listener = stack.enter_context(closing(open_listener(settings.host, settings.port)))
+        metrics_server = stack.enter_context(open_shared_metrics_server(settings))
+        with shutdown.cancel_on_request():
+            async with open_resources(settings, clock) as resources:
+                await check_billing(resources)
+                is_first_start = (await resources.market.progress()).market_time is None
+                compute_process = ComputeProcess(
+                    settings, indicators, clock, computes, metrics_server
+                )
+                stack.callback(compute_process.stop)
                 if is_first_start:
-                    await computer.caught_up()
-                tell(await welcome(settings, parts, clock))
-            return Supervisor(settings, workers, clock, listener, computer).supervise()
+                    await compute_process.wait_until_caught_up()
+                echo(await build_welcome(settings, resources, clock))
+            return Supervisor(settings, workers, clock, listener, compute_process).supervise()
     return 0
 
 
 @contextmanager
-def shared_operations(settings: Settings) -> Iterator[Operations]:
+def open_shared_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
     """Take the operations port for the process that computes, which tells of all of them there."""
-    with operations_port(settings) as listener:
+    with open_metrics_listener(settings) as listener:
         if listener is None:
-            yield Operations(None)
+            yield MetricsServer(None)
             return
-        with counted_together() as folder:
-            yield Operations(listener, folder)
+        with open_shared_metrics_folder() as folder:
+            yield MetricsServer(listener, folder)
 
 
 class Supervisor(Multiprocess):
@@ -86,11 +88,11 @@ class Supervisor(Multiprocess):
         workers: int,
         clock: Clock,
         listener: socket,
-        computer: Computer,
+        compute_process: ComputeProcess,
     ) -> None:
         """Hear signals from now on; `clock` tells epoch milliseconds."""
-        super().__init__(worker_config(Worker(settings, clock), workers), [listener])
-        self._computer = computer
+        super().__init__(build_worker_config(Worker(settings, clock), workers), [listener])
+        self._compute_process = compute_process
 
     def supervise(self) -> int:
         """Serve until interrupted; return the status."""
@@ -104,28 +106,28 @@ class Supervisor(Multiprocess):
 
     def init_processes(self) -> None:
         """Start those that serve."""
-        with deaf_to_terminals():
+        with block_terminal_signals():
             super().init_processes()
 
     def keep_subprocess_alive(self) -> None:
         """Begin anew what has died; raise what the computing one failed with."""
-        self._computer.watch()
-        before = tuple(self.processes)
-        for process in before:
+        self._compute_process.poll_status()
+        previous_processes = tuple(self.processes)
+        for process in previous_processes:
             # With this copy open, one killed amid an answer would be waited for as if hung.
             process.child_conn.close()
-        with deaf_to_terminals():
+        with block_terminal_signals():
             super().keep_subprocess_alive()
-        for old, new in zip(before, self.processes, strict=True):
+        for old, new in zip(previous_processes, self.processes, strict=True):
             if new is not old:
                 log.warning("serving_again", died=old.pid, status=old.exitcode)
 
 
-def worker_config(app: Worker, workers: int) -> uvicorn.Config:
+def build_worker_config(app: Worker, workers: int) -> uvicorn.Config:
     """Return how each of so many workers serves."""
-    config = server_config(app)
+    config = build_server_config(app)
     config.lifespan = "on"
     config.workers = workers
-    config.backlog = TAKEN_A_TURN
-    config.timeout_worker_healthcheck = ANSWERS_WITHIN_S
+    config.backlog = ACCEPTS_PER_TURN
+    config.timeout_worker_healthcheck = HEALTHCHECK_TIMEOUT_S
     return config

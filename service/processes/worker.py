@@ -17,9 +17,9 @@ from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
 from service.http.metrics import Metrics
-from service.http.metrics_server import watch_loop
-from service.http.resources import app_of, opened_parts
-from service.processes.shutdown import beside
+from service.http.metrics_server import sample_loop_lag
+from service.http.resources import build_app, open_resources
+from service.processes.shutdown import run_in_background
 
 
 class Worker:
@@ -34,20 +34,20 @@ class Worker:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; of the server's own life hear its start and its end."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         log_to_standard_error()
-        end_with_parent()
+        terminate_with_parent()
         await receive()
         metrics = Metrics(TOOLS_BY_NAME)
         async with (
-            opened_parts(self._settings, self._clock) as parts,
-            beside(watch_loop(metrics.lagged)),
+            open_resources(self._settings, self._clock) as resources,
+            run_in_background(sample_loop_lag(metrics.on_lag)),
         ):
-            self._app = app_of(self._settings, parts, self._clock, metrics)
+            self._app = build_app(self._settings, resources, self._clock, metrics)
             gc.collect()
             gc.freeze()
             await send({"type": "lifespan.startup.complete"})
@@ -55,14 +55,14 @@ class Worker:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def end_with_parent() -> None:
+def terminate_with_parent() -> None:
     """Take the end of the process that started this one, however it came, for a SIGTERM."""
     loop, parent = asyncio.get_running_loop(), parent_process()
     assert parent is not None
-    ended: int = parent.sentinel
+    parent_sentinel: int = parent.sentinel
 
-    def end() -> None:
-        loop.remove_reader(ended)
+    def on_parent_exit() -> None:
+        loop.remove_reader(parent_sentinel)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    loop.add_reader(ended, end)
+    loop.add_reader(parent_sentinel, on_parent_exit)

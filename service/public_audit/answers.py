@@ -12,38 +12,38 @@ Json = dict[str, Any]
 Cell = tuple[str, str, str]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SHOWN_CHARACTERS = 160
+MAX_SHOWN_CHARACTERS = 160
 
 
-def ms(text: str) -> int:
+def parse_epoch_ms(text: str) -> int:
     """Return epoch milliseconds of an instant as the service writes it."""
     return (datetime.fromisoformat(text) - EPOCH) // timedelta(milliseconds=1)
 
 
-def iso(epoch_ms: int) -> str:
+def format_epoch_ms(epoch_ms: int) -> str:
     """Write epoch milliseconds as the service does."""
     at = EPOCH + timedelta(milliseconds=epoch_ms)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value of an answer as one short piece of ASCII."""
     text = json.dumps(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
 
 
-def cell_of(row: Json) -> Cell:
+def get_cell(row: Json) -> Cell:
     """Return the ticker, indicator and timeframe of a feed row."""
     return row["ticker"], row["indicator"], row["timeframe"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class QueryResponse:
     """A read with its arguments, and the answer as it came."""
 
     view: str
     arguments: Json
-    answer: Json
+    body: Json
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answers:
+class Responses:
     """Everything that one audit has read; it belongs to one version of the board.
 
     `pages` are those of the feed, newest first, the last one empty; so are `alert_pages` of
@@ -66,31 +66,31 @@ class Answers:
     pages: list[Json]
     alert_pages: list[Json]
     merged_pages: list[Json]
-    confluence: list[Asked]
-    flips: list[Asked]
+    confluence: list[QueryResponse]
+    flips: list[QueryResponse]
     since: int | None
 
     @cached_property
     def as_of(self) -> int:
         """When the underlying compute last ran, in epoch ms."""
-        return ms(self.state["as_of"])
+        return parse_epoch_ms(self.state["as_of"])
 
     @cached_property
     def rows(self) -> list[tuple[int, Json]]:
         """Every universe row with its `created_at` in epoch ms, in the order of the pages."""
-        return _rows(self.pages)
+        return _flatten_rows(self.pages)
 
     @cached_property
     def alerts(self) -> list[tuple[int, Json]]:
         """Every alert, likewise."""
-        return _rows(self.alert_pages)
+        return _flatten_rows(self.alert_pages)
 
     @cached_property
-    def merged(self) -> list[tuple[int, Json]]:
+    def merged_rows(self) -> list[tuple[int, Json]]:
         """The rows of both tiers that were read together, likewise."""
-        return _rows(self.merged_pages)
+        return _flatten_rows(self.merged_pages)
 
-    def feeds(self) -> dict[str, list[Json]]:
+    def collect_pages_by_feed(self) -> dict[str, list[Json]]:
         """Return the pages by what findings call them."""
         return {
             "signals": self.pages,
@@ -99,7 +99,7 @@ class Answers:
         }
 
     @cached_property
-    def removed(self) -> set[str]:
+    def removed_tickers(self) -> set[str]:
         """The tickers that are no longer covered."""
         return set(self.state["meta"]["removed_assets"])
 
@@ -112,22 +112,22 @@ class Answers:
             for asset in listed
         }
 
-    def named(self) -> Iterator[tuple[str, Json]]:
+    def iterate_named(self) -> Iterator[tuple[str, Json]]:
         """Yield every answer with what findings call it."""
         yield "state", self.state
         yield "catalog", self.catalog
         yield "stats", self.stats
-        for name, pages in self.feeds().items():
+        for name, pages in self.collect_pages_by_feed().items():
             yield from ((f"{name} page {at}", page) for at, page in enumerate(pages, 1))
-        yield from ((asked.name, asked.answer) for asked in [*self.confluence, *self.flips])
+        yield from ((response.name, response.body) for response in [*self.confluence, *self.flips])
 
-    def reaches(self, start: int) -> bool:
+    def has_rows_since(self, start: int) -> bool:
         """Tell whether the feed read holds every row after an instant (epoch ms)."""
         return self.since is None or self.since <= start
 
 
-def _rows(pages: Iterable[Json]) -> list[tuple[int, Json]]:
-    return [(ms(row["created_at"]), row) for page in pages for row in page["signals"]]
+def _flatten_rows(pages: Iterable[Json]) -> list[tuple[int, Json]]:
+    return [(parse_epoch_ms(row["created_at"]), row) for page in pages for row in page["signals"]]
 
 
 @dataclass
@@ -138,43 +138,53 @@ class Report:
     not_checked: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
-    def find(self, what: str) -> None:
+    def add_finding(self, text: str) -> None:
         """Add a finding."""
-        self.findings.append(what)
+        self.findings.append(text)
 
-    def same(self, what: str, told: object, recomputed: object) -> None:
+    def check_equal(self, label: str, actual: object, expected: object) -> None:
         """Add a finding where an answer differs from what other answers make of it."""
-        if told != recomputed or isinstance(told, bool) != isinstance(recomputed, bool):
-            self.find(f"{what} is {shown(told)}, recomputed {shown(recomputed)}")
+        if actual != expected or isinstance(actual, bool) != isinstance(expected, bool):
+            self.add_finding(
+                f"{label} is {format_value(actual)}, recomputed {format_value(expected)}"
+            )
 
-    def holds(self, what: str, is_so: bool) -> None:
+    def check_true(self, text: str, is_true: bool) -> None:
         """Add a finding where something is not so."""
-        if not is_so:
-            self.find(what)
+        if not is_true:
+            self.add_finding(text)
 
-    def once(self, where: str, names: Iterable[str]) -> None:
+    def check_unique(self, label: str, names: Iterable[str]) -> None:
         """Add a finding for each name that comes more than once."""
         for name, times in Counter(names).items():
-            self.holds(f"{where}: {name} comes {times} times", times == 1)
+            self.check_true(f"{label}: {name} comes {times} times", times == 1)
 
-    def ranked(self, where: str, told: list[Json], recomputed: list[Json]) -> None:
+    def check_ranking(
+        self, label: str, actual_entries: list[Json], expected_entries: list[Json]
+    ) -> None:
         """Compare two rankings of assets: who is in them, every field, and the order."""
-        tickers = [entry["ticker"] for entry in told]
-        expected = {entry["ticker"]: entry for entry in recomputed}
-        self.once(where, tickers)
+        tickers = [entry["ticker"] for entry in actual_entries]
+        expected_by_ticker = {entry["ticker"]: entry for entry in expected_entries}
+        self.check_unique(label, tickers)
         for ticker in set(tickers):
-            self.holds(f"{where}: {ticker} does not belong there", ticker in expected)
-        for ticker in expected.keys() - set(tickers):
-            self.find(f"{where}: {ticker} is missing")
-        for entry in told:
-            self._fields(f"{where}: {entry['ticker']}", entry, expected.get(entry["ticker"], entry))
-        order = [ticker for ticker in expected if ticker in tickers]
-        listed = [ticker for ticker in dict.fromkeys(tickers) if ticker in expected]
-        for place, (ticker, due) in enumerate(zip(listed, order, strict=True), 1):
-            if ticker != due:
-                self.same(f"{where}: place {place}", ticker, due)
+            self.check_true(
+                f"{label}: {ticker} does not belong there", ticker in expected_by_ticker
+            )
+        for ticker in expected_by_ticker.keys() - set(tickers):
+            self.add_finding(f"{label}: {ticker} is missing")
+        for entry in actual_entries:
+            self._check_fields(
+                f"{label}: {entry['ticker']}", entry, expected_by_ticker.get(entry["ticker"], entry)
+            )
+        expected_order = [ticker for ticker in expected_by_ticker if ticker in tickers]
+        actual_order = [ticker for ticker in dict.fromkeys(tickers) if ticker in expected_by_ticker]
+        for position, (ticker, expected_ticker) in enumerate(
+            zip(actual_order, expected_order, strict=True), 1
+        ):
+            if ticker != expected_ticker:
+                self.check_equal(f"{label}: place {position}", ticker, expected_ticker)
                 break
 
-    def _fields(self, where: str, told: Json, recomputed: Json) -> None:
-        for name in recomputed | told:
-            self.same(f"{where}: {name}", told.get(name), recomputed.get(name))
+    def _check_fields(self, label: str, actual: Json, expected: Json) -> None:
+        for name in expected | actual:
+            self.check_equal(f"{label}: {name}", actual.get(name), expected.get(name))

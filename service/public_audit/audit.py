@@ -5,7 +5,14 @@ from itertools import product
 
 from schemas.vocabulary import DAY_MS, TIMEFRAMES
 from service.public_audit.alerts import check_alerts, check_cooldown, check_merged
-from service.public_audit.answers import Answers, Asked, Json, Report, iso, ms
+from service.public_audit.answers import (
+    Json,
+    QueryResponse,
+    Report,
+    Responses,
+    format_epoch_ms,
+    parse_epoch_ms,
+)
 from service.public_audit.board import (
     check_catalog,
     check_confluence,
@@ -13,7 +20,7 @@ from service.public_audit.board import (
     check_state,
 )
 from service.public_audit.feed import (
-    PAGE,
+    PAGE_SIZE,
     RETENTION_DAYS,
     check_order,
     check_pages,
@@ -21,23 +28,25 @@ from service.public_audit.feed import (
     check_state_against_feed,
 )
 from service.public_audit.reader import Reader
-from service.public_audit.windows import HOURS, SIDES, check_flips, check_stats
+from service.public_audit.windows import SIDES, WINDOW_HOURS, check_flips, check_stats
 
 ATTEMPTS = 3
 MAX_PAGES = 100_000
-MERGED_PAGES = 5
+MAX_MERGED_PAGES = 5
 MIN_AGREES = (1, 3, 6)
-CONFLUENCE: list[Json] = [
+CONFLUENCE_QUERIES: list[Json] = [
     {"timeframe": timeframe, "direction": side, "min_agree": least}
     for timeframe, side, least in product(TIMEFRAMES, SIDES, MIN_AGREES)
 ]
-FLIPS: list[Json] = [
+FLIPS_QUERIES: list[Json] = [
     {"timeframe": timeframe, "direction": direction, **hours}
     for timeframe, direction in product(TIMEFRAMES, ("all", *SIDES))
-    for hours in ({}, {"hours": HOURS[timeframe][1]})
+    for hours in ({}, {"hours": WINDOW_HOURS[timeframe][1]})
 ]
-OTHER_CALLS = len(CONFLUENCE) + len(FLIPS) + len(("state", "catalog", "stats", "state"))
-CHECKS: dict[str, Callable[[Answers, Report], None]] = {
+NON_FEED_CALLS = (
+    len(CONFLUENCE_QUERIES) + len(FLIPS_QUERIES) + len(("state", "catalog", "stats", "state"))
+)
+CHECKS: dict[str, Callable[[Responses, Report], None]] = {
     "one version": check_one_version,
     "state": check_state,
     "catalog": check_catalog,
@@ -52,82 +61,88 @@ CHECKS: dict[str, Callable[[Answers, Report], None]] = {
     "flips": check_flips,
     "stats": check_stats,
 }
-BAD_SHAPE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
-async def public_audit(reader: Reader, days: int) -> Report:
+async def run_public_audit(reader: Reader, days: int) -> Report:
     """Read all views and this many days of feed (365: all there is), and check them."""
     try:
-        answers = await steady_answers(reader, days)
-    except BAD_SHAPE as error:
-        raise reader.failure(
+        responses = await read_consistent_responses(reader, days)
+    except SHAPE_ERRORS as error:
+        raise reader.build_error(
             f"{reader.address} gave an answer that is not of SPEC.md's shape ({error!r})"
         ) from None
-    report = audited(answers)
-    report.findings = [reader.line(finding) for finding in report.findings]
+    report = check_responses(responses)
+    report.findings = [reader.format_line(finding) for finding in report.findings]
     return report
 
 
-def audited(answers: Answers) -> Report:
+def check_responses(responses: Responses) -> Report:
     """Run every check; an answer of another shape than SPEC.md's is a finding too."""
     report = Report()
     for name, check in CHECKS.items():
         try:
-            check(answers, report)
-        except BAD_SHAPE as error:
-            report.find(f"{name}: an answer is not of SPEC.md's shape ({error!r})")
+            check(responses, report)
+        except SHAPE_ERRORS as error:
+            report.add_finding(f"{name}: an answer is not of SPEC.md's shape ({error!r})")
     return report
 
 
-async def steady_answers(reader: Reader, days: int) -> Answers:
+async def read_consistent_responses(reader: Reader, days: int) -> Responses:
     """Read until no compute came in between; PublicAuditError where one always did."""
     for _ in range(ATTEMPTS):
-        reader.expected = reader.calls + OTHER_CALLS + 3
-        answers = await _answers(reader, days)
-        last = await reader.read("state")
-        if all(last[key] == answers.state[key] for key in ("as_of", "assets")):
-            return answers
-    raise reader.failure(
+        reader.expected_calls = reader.calls + NON_FEED_CALLS + 3
+        responses = await _read_responses(reader, days)
+        last = await reader.read_view("state")
+        if all(last[key] == responses.state[key] for key in ("as_of", "assets")):
+            return responses
+    raise reader.build_error(
         f"{reader.address} computed anew during each of {ATTEMPTS} readings, so that its views "
         f"could not be compared; now as_of is {last['as_of']}. Try again, or with fewer --days"
     )
 
 
-async def _answers(reader: Reader, days: int) -> Answers:
-    state = await reader.read("state")
-    since = None if days >= RETENTION_DAYS else ms(state["as_of"]) - days * DAY_MS
-    return Answers(
+async def _read_responses(reader: Reader, days: int) -> Responses:
+    state = await reader.read_view("state")
+    since = None if days >= RETENTION_DAYS else parse_epoch_ms(state["as_of"]) - days * DAY_MS
+    return Responses(
         state=state,
-        pages=await _pages(reader, "universe", since, ms(state["as_of"])),
-        alert_pages=await _pages(reader, "alerts", since, ms(state["as_of"])),
-        merged_pages=await _pages(reader, "all", since, ms(state["as_of"]), MERGED_PAGES),
-        confluence=[await _asked(reader, "confluence", arguments) for arguments in CONFLUENCE],
-        flips=[await _asked(reader, "flips", arguments) for arguments in FLIPS],
-        stats=await reader.read("stats"),
-        catalog=await reader.read("catalog"),
+        pages=await _read_pages(reader, "universe", since, parse_epoch_ms(state["as_of"])),
+        alert_pages=await _read_pages(reader, "alerts", since, parse_epoch_ms(state["as_of"])),
+        merged_pages=await _read_pages(
+            reader, "all", since, parse_epoch_ms(state["as_of"]), MAX_MERGED_PAGES
+        ),
+        confluence=[
+            await _query_view(reader, "confluence", arguments) for arguments in CONFLUENCE_QUERIES
+        ],
+        flips=[await _query_view(reader, "flips", arguments) for arguments in FLIPS_QUERIES],
+        stats=await reader.read_view("stats"),
+        catalog=await reader.read_view("catalog"),
         since=since,
     )
 
 
-async def _asked(reader: Reader, view: str, arguments: Json) -> Asked:
-    return Asked(view, arguments, await reader.read(view, **arguments))
+async def _query_view(reader: Reader, view: str, arguments: Json) -> QueryResponse:
+    return QueryResponse(view, arguments, await reader.read_view(view, **arguments))
 
 
-async def _pages(
-    reader: Reader, tier: str, since: int | None, as_of: int, most: int = MAX_PAGES
+async def _read_pages(
+    reader: Reader, tier: str, since: int | None, as_of: int, max_pages: int = MAX_PAGES
 ) -> list[Json]:
     """Return the pages of a tier after an instant, newest first, up to the first empty one."""
-    fixed: Json = {"tier": tier, "limit": PAGE}
+    base_arguments: Json = {"tier": tier, "limit": PAGE_SIZE}
     if since is not None:
-        fixed["since"] = iso(since)
+        base_arguments["since"] = format_epoch_ms(since)
     span = RETENTION_DAYS * DAY_MS if since is None else as_of - since
-    others = reader.expected - 1
+    other_calls = reader.expected_calls - 1
     pages: list[Json] = []
-    while len(pages) < most and (not pages or pages[-1]["signals"]):
-        pages.append(await reader.read("signals", **fixed, offset=len(pages) * PAGE))
+    while len(pages) < max_pages and (not pages or pages[-1]["signals"]):
+        pages.append(
+            await reader.read_view("signals", **base_arguments, offset=len(pages) * PAGE_SIZE)
+        )
         if rows := pages[-1]["signals"]:
-            read = max(as_of - ms(rows[-1]["created_at"]), 1)
-            guess = max(len(pages), len(pages) * span // read) + 1
-            reader.expected = others + min(guess, most)
-    reader.expected = others + len(pages)
+            covered_ms = max(as_of - parse_epoch_ms(rows[-1]["created_at"]), 1)
+            expected_pages = max(len(pages), len(pages) * span // covered_ms) + 1
+            reader.expected_calls = other_calls + min(expected_pages, max_pages)
+    reader.expected_calls = other_calls + len(pages)
     return pages

@@ -4,7 +4,7 @@ from typing import Self
 
 from store.postgres.engine import PostgresEngine
 from store.postgres.schema import SCHEMAS
-from store.postgres.usage import PostgresCounts
+from store.postgres.usage import PostgresUsageCounter
 from store.sql.access_store import SqlAccessStore
 
 
@@ -15,4 +15,4 @@ class PostgresAccessStore(SqlAccessStore):
     async def open(cls, url: str) -> Self:
         """Migrate and open it, creating its schema where it is missing; StoreError in one line."""
         engine = await PostgresEngine.open(url, *SCHEMAS["access"])
-        return cls(engine, PostgresCounts(engine))
+        return cls(engine, PostgresUsageCounter(engine))

@@ -3,46 +3,50 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.addresses import name_of
-from store.postgres.engine import connect, telling_errors
-from store.postgres.market_engine import COMPUTING, HOLDER
-from store.postgres.schema import applied
+from store.addresses import redact_database_url
+from store.postgres.engine import connect, raise_store_errors
+from store.postgres.market_engine import COMPUTE_LOCK_ID, SELECT_LOCK_HOLDER
+from store.postgres.schema import list_applied_migrations
 
-SERVER = """
+SELECT_SERVER_INFO = """
 SELECT current_setting('server_version'), pg_database_size(current_database())
 """
 
 
-class Facts(NamedTuple):
+class DatabaseInfo(NamedTuple):
     """The server's version, the size of the database, and who computes on it."""
 
-    server: str
+    server_version: str
     size_bytes: int
-    computing: str | None
+    lock_holder: str | None
 
 
 async def has_schema(url: str, schema: str, migrations: Sequence[str]) -> bool:
     """Tell whether anything was ever migrated there."""
-    return await missing(url, schema, migrations) < len(migrations)
+    return await count_missing_migrations(url, schema, migrations) < len(migrations)
 
 
-async def missing(url: str, schema: str, migrations: Sequence[str]) -> int:
+async def count_missing_migrations(url: str, schema: str, migrations: Sequence[str]) -> int:
     """Return how many migrations a schema lacks; StoreError where a newer version wrote it."""
-    with telling_errors(name_of(url)):
+    with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
-            return len(migrations) - len(await applied(session, name_of(url), migrations))
+            return len(migrations) - len(
+                await list_applied_migrations(session, redact_database_url(url), migrations)
+            )
         finally:
             await session.close()
 
 
-async def facts(url: str, schema: str) -> Facts:
+async def load_database_info(url: str, schema: str) -> DatabaseInfo:
     """Return what is so at the moment."""
-    with telling_errors(name_of(url)):
+    with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
-            server, size_bytes = await session.fetchrow(SERVER)
-            holder = await session.fetchrow(HOLDER, COMPUTING)
+            server_version, size_bytes = await session.fetchrow(SELECT_SERVER_INFO)
+            holder = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         finally:
             await session.close()
-    return Facts(server, size_bytes, None if holder is None else holder[1] or "another role's")
+    return DatabaseInfo(
+        server_version, size_bytes, None if holder is None else holder[1] or "another role's"
+    )

@@ -9,26 +9,26 @@ from typing import Any, Self
 
 import asyncpg
 
-from store.addresses import name_of
+from store.addresses import redact_database_url
 from store.errors import StoreError
 from store.postgres.schema import migrate
 from store.postgres.transaction import PostgresDatabase
 
 # What a session fails with; the third where it is cut within a statement.
-FAILURES = (
+DATABASE_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,
     TimeoutError,
 )
-SESSIONS = 5
-CONNECTS_WITHIN_S = 10.0
-ANSWERS_WITHIN_S = 60.0
+POOL_SIZE = 5
+CONNECT_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 60.0
 # Room for all 192 of the feed and the others.
-STATEMENTS = 512
+STATEMENT_CACHE_SIZE = 512
 # What a session fails with, or its server; the internal ones where it is cut amid an answer.
-FAILURES = (
+DATABASE_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
@@ -37,7 +37,7 @@ FAILURES = (
 )
 # Every read is of few rows by index, in the order of one: what a plan would gain by other means in
 # a small table it would lose in a large one.
-PLANS = {
+PLANNER_SETTINGS = {
     "jit": "off",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -60,90 +60,90 @@ class PostgresEngine:
     @classmethod
     async def open(cls, url: str, schema: str, migrations: Sequence[str]) -> Self:
         """Migrate and open a schema of a database that is there."""
-        with telling_errors(name_of(url)):
+        with raise_store_errors(redact_database_url(url)):
             connection = await connect(url, schema)
             try:
-                await migrate(connection, name_of(url), schema, migrations)
+                await migrate(connection, redact_database_url(url), schema, migrations)
             finally:
                 await connection.close()
             pool = await asyncpg.create_pool(
                 url,
                 min_size=0,
-                max_size=SESSIONS,
-                reset=_left_as_it_is,
-                server_settings=_settings(schema) | PLANS,
-                **_patience(),
+                max_size=POOL_SIZE,
+                reset=_skip_reset,
+                server_settings=_build_server_settings(schema) | PLANNER_SETTINGS,
+                **_build_connect_options(),
             )
         return cls(url, schema, pool)
 
     @property
     def name(self) -> str:
         """Where it is, as an operator may read it."""
-        return name_of(self.url)
+        return redact_database_url(self.url)
 
     async def close(self) -> None:
         """Close every session; idempotent."""
         await self._pool.close()
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[PostgresDatabase]:
+    async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with self.querying() as database, database.connection.transaction():
+        async with self.acquire_connection() as database, database.connection.transaction():
             yield database
 
-    def writing_for_good(self) -> AbstractAsyncContextManager[PostgresDatabase]:
+    def begin_durable_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
         """Hold a write transaction; every one is on the disk once it is committed."""
-        return self.writing()
+        return self.begin_write()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[PostgresDatabase]:
+    async def begin_read(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a read transaction: all that is read in it is of one version."""
         async with (
-            self.querying() as database,
+            self.acquire_connection() as database,
             database.connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             yield database
 
     @asynccontextmanager
-    async def querying(self) -> AsyncIterator[PostgresDatabase]:
+    async def acquire_connection(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a session for one statement, which is a transaction by itself."""
-        with telling_errors(self.name):
-            async with self._pool.acquire(timeout=CONNECTS_WITHIN_S) as session:
+        with raise_store_errors(self.name):
+            async with self._pool.acquire(timeout=CONNECT_TIMEOUT_S) as session:
                 yield PostgresDatabase(session)
 
 
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
     """Open a session of its own in a schema."""
-    given = _settings(schema) | settings
-    return await asyncpg.connect(url, server_settings=given, **_patience())
+    server_settings = _build_server_settings(schema) | settings
+    return await asyncpg.connect(url, server_settings=server_settings, **_build_connect_options())
 
 
 @contextmanager
-def telling_errors(name: str) -> Iterator[None]:
+def raise_store_errors(name: str) -> Iterator[None]:
     """Raise StoreError, which names the database, for what a session or its server fails with."""
     try:
         yield
     except asyncpg.InvalidAuthorizationSpecificationError as error:
         raise StoreError(f"{name} lets nobody in by the user and password of its URL") from error
-    except FAILURES as error:
+    except DATABASE_ERRORS as error:
         # Further lines tell what rows hold.
-        said = str(error) or type(error).__name__
-        raise StoreError(f"{name}: {said.splitlines()[0]}") from error
+        message = str(error) or type(error).__name__
+        raise StoreError(f"{name}: {message.splitlines()[0]}") from error
 
 
-async def _left_as_it_is(session: asyncpg.Connection) -> None:
+async def _skip_reset(session: asyncpg.Connection) -> None:
     """Spare the statement that takes back what a session was set to: nothing here sets any."""
 
 
-def _settings(schema: str) -> dict[str, str]:
+def _build_server_settings(schema: str) -> dict[str, str]:
     return {"search_path": schema, "application_name": "signals"}
 
 
-def _patience() -> Mapping[str, Any]:
+def _build_connect_options() -> Mapping[str, Any]:
     return {
-        "timeout": CONNECTS_WITHIN_S,
-        "command_timeout": ANSWERS_WITHIN_S,
-        "statement_cache_size": STATEMENTS,
+        "timeout": CONNECT_TIMEOUT_S,
+        "command_timeout": COMMAND_TIMEOUT_S,
+        "statement_cache_size": STATEMENT_CACHE_SIZE,
         "max_cacheable_statement_size": 0,
         "max_cached_statement_lifetime": 0,
     }

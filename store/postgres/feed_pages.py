@@ -2,48 +2,61 @@
 
 from schemas.vocabulary import Tier
 from store.market_rows import FeedQuery
-from store.sql.feed_pages import ALERT, CHANGE, FeedStatements, arms, in_order, of_page
+from store.sql.feed_pages import (
+    SELECT_ALERT,
+    SELECT_CHANGE,
+    FeedStatements,
+    build_arms,
+    build_order_clause,
+    build_page_clause,
+)
 
 # No feed has so many rows, and no sum with a limit overflows.
-BEYOND_ALL = 2**62
+OFFSET_CEILING = 2**62
 
 
-def changes_statement(query: FeedQuery) -> str:
+def build_changes_query(query: FeedQuery) -> str:
     """Select a page of published changes."""
-    picked = _page(query, "universe")
-    return f"{CHANGE} FROM ({picked}) p JOIN changes c USING (created_at) {_in_order(query)}"
+    page_sql = _build_page(query, "universe")
+    return f"{SELECT_CHANGE} FROM ({page_sql}) p JOIN changes c USING (created_at) {_build_page_order(query)}"
 
 
-def alerts_statement(query: FeedQuery) -> str:
+def build_alerts_query(query: FeedQuery) -> str:
     """Select a page of alerts."""
-    picked = _page(query, "alerts")
-    return f"{ALERT} FROM ({picked}) p JOIN alerts a USING (created_at) {_in_order(query)}"
+    page_sql = _build_page(query, "alerts")
+    return f"{SELECT_ALERT} FROM ({page_sql}) p JOIN alerts a USING (created_at) {_build_page_order(query)}"
 
 
-def merged_statement(query: FeedQuery) -> str:
+def build_merged_query(query: FeedQuery) -> str:
     """Select a page of both tiers; the last column is the action of an alert, NULL of a change."""
-    picked = _page(query, "universe", "alerts")
+    page_sql = _build_page(query, "universe", "alerts")
     return f"""
         SELECT p.created_at,
           (SELECT ticker FROM assets WHERE id = coalesce(c.asset_id, a.asset_id)),
           coalesce(c.indicator, a.indicator), coalesce(c.timeframe, a.timeframe),
           coalesce(c.close_time, a.close_time), coalesce(c.epoch, a.epoch),
           c."before", c."after", coalesce(c.price, a.price), c.published, a.action
-        FROM ({picked}) p
+        FROM ({page_sql}) p
           LEFT JOIN changes c USING (created_at) LEFT JOIN alerts a USING (created_at)
-        {_in_order(query)}
+        {_build_page_order(query)}
     """
 
 
-def _page(query: FeedQuery, *tiers: Tier) -> str:
+def _build_page(query: FeedQuery, *tiers: Tier) -> str:
     """Select a page of times; arms are merged in order where each has an order of its own."""
-    most = f"LIMIT CAST(:limit AS BIGINT) + least(CAST(:offset AS BIGINT), {BEYOND_ALL})"
-    ordered = [f"({arm} {in_order(query)} {most})" for arm in arms(query, *tiers)]
-    return f"SELECT created_at FROM ({' UNION ALL '.join(ordered)}) arms {of_page(query)}"
+    limit_clause = (
+        f"LIMIT CAST(:limit AS BIGINT) + least(CAST(:offset AS BIGINT), {OFFSET_CEILING})"
+    )
+    ordered = [
+        f"({arm} {build_order_clause(query)} {limit_clause})" for arm in build_arms(query, *tiers)
+    ]
+    return f"SELECT created_at FROM ({' UNION ALL '.join(ordered)}) arms {build_page_clause(query)}"
 
 
-def _in_order(query: FeedQuery) -> str:
-    return in_order(query).replace("ORDER BY 1", "ORDER BY p.created_at")
+def _build_page_order(query: FeedQuery) -> str:
+    return build_order_clause(query).replace("ORDER BY 1", "ORDER BY p.created_at")
 
 
-POSTGRES_FEED = FeedStatements(changes_statement, alerts_statement, merged_statement)
+POSTGRES_FEED_STATEMENTS = FeedStatements(
+    build_changes_query, build_alerts_query, build_merged_query
+)

@@ -15,24 +15,24 @@ from typing import Final
 import asyncpg
 
 from store.errors import LockTakenError, StoreError
-from store.postgres.engine import FAILURES, PostgresEngine, connect, telling_errors
+from store.postgres.engine import DATABASE_ERRORS, PostgresEngine, connect, raise_store_errors
 from store.postgres.transaction import PostgresDatabase
 
 # Of all that sessions may hold by number in a database: who computes on it.
-COMPUTING = 5_189_272
+COMPUTE_LOCK_ID = 5_189_272
 LEASE_S = 6.0
-ENDS_WITHIN_MS = 1000
-BEAT_S = 1.5
+TERMINATE_TIMEOUT_MS = 1000
+HEARTBEAT_S = 1.5
 POLL_S = 0.5
 CHANNEL = "signals_version"
-TRY = "SELECT pg_try_advisory_lock($1)"
-HOLDER = """
+TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
+SELECT_LOCK_HOLDER = """
 SELECT pid, application_name, (state_change, bytes_processed)::text, wait_event = 'ClientRead'
 FROM pg_locks JOIN pg_stat_activity USING (pid) LEFT JOIN pg_stat_progress_copy USING (pid)
 WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = $1
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-MOVE = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, number::text)"
+BUMP_VERSION = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, number::text)"
 
 
 class PostgresMarketEngine(PostgresEngine):
@@ -40,149 +40,151 @@ class PostgresMarketEngine(PostgresEngine):
 
     def __init__(self, url: str, schema: str, pool: asyncpg.Pool) -> None:
         super().__init__(url, schema, pool)
-        self._turn: Final = asyncio.Lock()
-        self._computer: asyncpg.Connection | None = None
-        self._beating: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._session_turn: Final = asyncio.Lock()
+        self._lock_session: asyncpg.Connection | None = None
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._version = 0
-        self._waits: tuple[object, float] = None, 0.0
+        self._holder_idle_since: tuple[object, float] = None, 0.0
 
     async def close(self) -> None:
         """Close every session and let go of the lock; idempotent."""
-        await _ended(self._watching)
+        await _cancel_task(self._watch_task)
         await self.unlock()
         await super().close()
 
     async def lock(self) -> None:
         """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
-        if self._computer is not None and not self._computer.is_closed():
+        if self._lock_session is not None and not self._lock_session.is_closed():
             return
-        session = await self._locked()
+        session = await self._open_lock_session()
         # Until here a session that ended is kept: nothing is committed by another in its place.
         await self.unlock()
-        self._computer = session
-        self._beating = asyncio.create_task(self._beat(session))
+        self._lock_session = session
+        self._heartbeat_task = asyncio.create_task(self._send_heartbeats(session))
 
     async def unlock(self) -> None:
         """Let go of the compute lock; idempotent."""
-        computer, self._computer = self._computer, None
-        await _ended(self._beating)
-        if computer is not None:
-            with telling_errors(self.name):
-                await computer.close()
+        session, self._lock_session = self._lock_session, None
+        await _cancel_task(self._heartbeat_task)
+        if session is not None:
+            with raise_store_errors(self.name):
+                await session.close()
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[PostgresDatabase]:
+    async def begin_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with super().writing() as database:
+        async with super().begin_write() as database:
             yield database
-            await _move(database)
+            await _bump_version(database)
 
     @asynccontextmanager
-    async def computing(self) -> AsyncIterator[PostgresDatabase]:
+    async def begin_compute_write(self) -> AsyncIterator[PostgresDatabase]:
         """Hold a write transaction of the process that computes.
 
         LockTakenError where that is another one, or may be since this one's session ended.
         """
         async with (
-            self._turn,
-            self._own_session() as database,
+            self._session_turn,
+            self._acquire_lock_session() as database,
             database.connection.transaction(),
         ):
-            if not await database.rows("SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTING):
+            if not await database.execute(
+                "SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTE_LOCK_ID
+            ):
                 raise LockTakenError(f"another process is computing on {self.name}")
             yield database
-            await _move(database)
+            await _bump_version(database)
 
     def version(self) -> int:
         """Return a number that moves whenever anything committed; it waits for nothing."""
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+        if self._watch_task is None:
+            self._watch_task = asyncio.create_task(self._watch_version())
         return self._version
 
     @asynccontextmanager
-    async def _own_session(self) -> AsyncIterator[PostgresDatabase]:
+    async def _acquire_lock_session(self) -> AsyncIterator[PostgresDatabase]:
         """Lend the session that holds the lock; any where this process never took it."""
-        computer = self._computer
-        if computer is None:
-            async with self.querying() as database:
+        session = self._lock_session
+        if session is None:
+            async with self.acquire_connection() as database:
                 yield database
             return
         try:
-            with telling_errors(self.name):
-                yield PostgresDatabase(computer)
+            with raise_store_errors(self.name):
+                yield PostgresDatabase(session)
         except StoreError as error:
-            if isinstance(error, LockTakenError) or not computer.is_closed():
+            if isinstance(error, LockTakenError) or not session.is_closed():
                 raise
             raise LockTakenError(f"no longer computing on {error}") from error
 
-    async def _locked(self) -> asyncpg.Connection:
+    async def _open_lock_session(self) -> asyncpg.Connection:
         """Open a session that holds the lock."""
-        with telling_errors(self.name):
-            session = await connect(self.url, self.schema, application_name=_own_name())
+        with raise_store_errors(self.name):
+            session = await connect(self.url, self.schema, application_name=_build_session_name())
             try:
-                if not await session.fetchval(TRY, COMPUTING):
-                    holder = await self._holder(session)
+                if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
+                    holder = await self._check_lock_holder(session)
                     # It may have been ended as one that sleeps.
-                    if not await session.fetchval(TRY, COMPUTING):
+                    if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
                         raise LockTakenError(f"{holder} is computing on {self.name}")
             except BaseException:
                 await session.close()
                 raise
         return session
 
-    async def _holder(self, session: asyncpg.Connection) -> str:
+    async def _check_lock_holder(self, session: asyncpg.Connection) -> str:
         """Return who holds the lock; end a session that has waited for its client for a lease."""
-        row = await session.fetchrow(HOLDER, COMPUTING)
+        row = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         if row is None:
             return "another process"
-        pid, name, since, waits = row
-        now, (seen, seen_at) = asyncio.get_running_loop().time(), self._waits
-        if not waits or seen != (pid, since):
-            self._waits = (pid, since), now
+        pid, name, changed_at, is_idle = row
+        now, (seen, seen_at) = asyncio.get_running_loop().time(), self._holder_idle_since
+        if not is_idle or seen != (pid, changed_at):
+            self._holder_idle_since = (pid, changed_at), now
         elif now - seen_at >= LEASE_S:
-            await session.execute("SELECT pg_terminate_backend($1, $2)", pid, ENDS_WITHIN_MS)
+            await session.execute("SELECT pg_terminate_backend($1, $2)", pid, TERMINATE_TIMEOUT_MS)
         return f"another {name}"
 
-    async def _beat(self, session: asyncpg.Connection) -> None:
+    async def _send_heartbeats(self, session: asyncpg.Connection) -> None:
         """Show that this process is awake for as long as its session lasts."""
-        with suppress(*FAILURES):
+        with suppress(*DATABASE_ERRORS):
             while True:
-                await asyncio.sleep(BEAT_S)
-                async with self._turn:
+                await asyncio.sleep(HEARTBEAT_S)
+                async with self._session_turn:
                     await session.execute("SELECT 1")
 
-    async def _watch(self) -> None:
+    async def _watch_version(self) -> None:
         """Follow the version: what is told of it, and for what may be lost on the way, asking."""
         while True:
-            with suppress(*FAILURES):
-                await self._follow()
+            with suppress(*DATABASE_ERRORS):
+                await self._follow_version()
             await asyncio.sleep(POLL_S)
 
-    async def _follow(self) -> None:
+    async def _follow_version(self) -> None:
         session = await connect(self.url, self.schema)
         try:
-            await session.add_listener(CHANNEL, self._heard)
+            await session.add_listener(CHANNEL, self._on_version)
             while True:
                 self._version = await session.fetchval("SELECT number FROM version")
                 await asyncio.sleep(POLL_S)
         finally:
             session.terminate()
 
-    def _heard(self, session: object, pid: int, channel: str, payload: object) -> None:
+    def _on_version(self, session: object, pid: int, channel: str, payload: object) -> None:
         self._version = int(str(payload))
 
 
-async def _move(database: PostgresDatabase) -> None:
-    await database.connection.execute(MOVE, CHANNEL)
+async def _bump_version(database: PostgresDatabase) -> None:
+    await database.connection.execute(BUMP_VERSION, CHANNEL)
 
 
-async def _ended(task: "asyncio.Task[None] | None") -> None:
+async def _cancel_task(task: "asyncio.Task[None] | None") -> None:
     if task is not None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
 
-def _own_name() -> str:
+def _build_session_name() -> str:
     return f"signals process (pid {os.getpid()} on {socket.gethostname()})"

@@ -18,7 +18,7 @@ SCHEMAS = {
     "access": ("signals_access", ACCESS_MIGRATIONS),
 }
 # Of all that sessions may hold by number in a database: who migrates it.
-MIGRATING = 5_189_271
+MIGRATION_LOCK_ID = 5_189_271
 
 
 async def migrate(connection: Connection, name: str, schema: str, names: Sequence[str]) -> None:
@@ -27,12 +27,12 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
     `name` is where the database is. StoreError where a newer version wrote it.
     """
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATING)
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
         await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         await connection.execute(
             'CREATE TABLE IF NOT EXISTS migrations (name TEXT COLLATE "C" PRIMARY KEY)'
         )
-        done = await applied(connection, name, names)
+        done = await list_applied_migrations(connection, name, names)
         for missing in names[len(done) :]:
             script = (
                 files("store.postgres")
@@ -43,7 +43,9 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
             await connection.execute("INSERT INTO migrations (name) VALUES ($1)", missing)
 
 
-async def applied(connection: Connection, name: str, names: Sequence[str]) -> list[str]:
+async def list_applied_migrations(
+    connection: Connection, name: str, names: Sequence[str]
+) -> list[str]:
     """Return which of the named migrations a schema has; StoreError where it has others."""
     if await connection.fetchval("SELECT to_regclass('migrations')") is None:
         return []

@@ -8,42 +8,44 @@ from typing import Any
 from asyncpg import Connection
 from asyncpg.pool import PoolConnectionProxy
 
-from store.postgres.feed_pages import POSTGRES_FEED
+from store.postgres.feed_pages import POSTGRES_FEED_STATEMENTS
 
 _HINT = re.compile(r"\s(NOT INDEXED|INDEXED BY \w+)")
-_PLACE = re.compile(r"\?(\d*)|(?<!:):(\w+)")
+_PLACEHOLDER = re.compile(r"\?(\d*)|(?<!:):(\w+)")
 
 
 @lru_cache(maxsize=1024)
-def put(sql: str) -> tuple[str, tuple[str, ...]]:
+def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
     """Number the places of a statement, without its hints; return it and the names of places."""
-    seen: list[str] = []
+    labels: list[str] = []
 
-    def numbered(place: re.Match[str]) -> str:
-        number, name = place.groups()
-        known = number or name or f"{len(seen) + 1}"
-        if known not in seen:
-            seen.append(known)
-        return f"${number or seen.index(known) + 1}"
+    def number_placeholder(match: re.Match[str]) -> str:
+        number, name = match.groups()
+        label = number or name or f"{len(labels) + 1}"
+        if label not in labels:
+            labels.append(label)
+        return f"${number or labels.index(label) + 1}"
 
-    return _PLACE.sub(numbered, _HINT.sub("", sql)), tuple(seen)
+    return _PLACEHOLDER.sub(number_placeholder, _HINT.sub("", sql)), tuple(labels)
 
 
 class PostgresDatabase:
     """A Database on one connection, in whose transaction it is."""
 
-    feed = POSTGRES_FEED
+    feed_statements = POSTGRES_FEED_STATEMENTS
 
     def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
         self.connection = connection
 
-    async def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Return every row that a statement gives."""
-        return [tuple(row) for row in await self.connection.fetch(put(sql)[0], *values)]
+        return [
+            tuple(row) for row in await self.connection.fetch(convert_placeholders(sql)[0], *values)
+        ]
 
-    async def named_rows(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Return every row of a statement whose values are named."""
-        statement, names = put(sql)
+        statement, names = convert_placeholders(sql)
         found = await self.connection.fetch(statement, *(values[name] for name in names))
         return [tuple(row) for row in found]
 
@@ -55,16 +57,16 @@ class PostgresDatabase:
         if not conflict:
             await self.connection.copy_records_to_table(table, records=rows, columns=names)
         elif rows:
-            places = ", ".join(f"${n + 1}" for n in range(len(names)))
-            sql = f"INSERT INTO {table} ({columns}) VALUES ({places}) {conflict}"
+            placeholders = ", ".join(f"${n + 1}" for n in range(len(names)))
+            sql = f"INSERT INTO {table} ({columns}) VALUES ({placeholders}) {conflict}"
             await self.connection.executemany(sql, rows)
 
-    async def number_on(self, table: str) -> None:
+    async def advance_id_sequence(self, table: str) -> None:
         """Give rows to come ids after the highest, which was not given by the database."""
-        highest = f"SELECT setval(pg_get_serial_sequence($1, 'id'), max(id)) FROM {table}"
-        await self.connection.execute(highest, table)
+        statement = f"SELECT setval(pg_get_serial_sequence($1, 'id'), max(id)) FROM {table}"
+        await self.connection.execute(statement, table)
 
-    async def alone(self, *names: str) -> None:
+    async def acquire_named_lock(self, *names: str) -> None:
         """Wait for the transactions that were alone by the same names, and keep others waiting."""
         sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
         await self.connection.execute(sql, "/".join(names))

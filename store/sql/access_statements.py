@@ -1,43 +1,43 @@
 """The statements of the access store that are longer than a line, for every engine."""
 
-KEYS = """
+LIST_KEYS = """
 SELECT id, label, created_at, revoked_at, mode, membership_id,
   (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
 FROM keys ORDER BY id
 """
-_CLAIMS = """
+_SELECT_CLAIMS = """
 SELECT id, token_hash, provider, mode, session, contact_email, billing, agent_name, created_at,
   expires_at, redeemed_at
 FROM claims
 """
-CLAIM = f"{_CLAIMS} WHERE token_hash = ?"
-CLAIMS_OF_EMAIL = f"""
-{_CLAIMS} WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
+FIND_CLAIM = f"{_SELECT_CLAIMS} WHERE token_hash = ?"
+LIST_UNREDEEMED_CLAIMS = f"""
+{_SELECT_CLAIMS} WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
 ORDER BY created_at DESC LIMIT ?
 """
-NEW_CLAIM = """
+INSERT_CLAIM = """
 INSERT INTO claims (id, token_hash, provider, mode, session, contact_email, billing, agent_name,
   created_at, expires_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-TAKE_CLAIM = """
+REDEEM_CLAIM = """
 UPDATE claims SET redeemed_at = ? WHERE id = ? AND redeemed_at IS NULL RETURNING 1
 """
-NEW_MEMBERSHIP = """
+INSERT_MEMBERSHIP = """
 INSERT INTO memberships
   (provider, mode, subscription, customer, contact_email, billing, created_at)
 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (provider, subscription) DO NOTHING RETURNING id
 """
-NEW_BOUGHT_KEY = """
+INSERT_PURCHASED_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id) VALUES (?, ?, ?, ?, ?)
 RETURNING id
 """
-_LIVE_MEMBERSHIPS = """
+_SELECT_ACTIVE_MEMBERSHIPS = """
 SELECT provider, mode, subscription, customer, contact_email, billing, created_at
 FROM memberships WHERE provider = ? AND ended_at IS NULL
 """
-MEMBERSHIPS = f"{_LIVE_MEMBERSHIPS} ORDER BY id"
-MEMBERSHIPS_OF_CUSTOMER = f"{_LIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
+LIST_ACTIVE_MEMBERSHIPS = f"{_SELECT_ACTIVE_MEMBERSHIPS} ORDER BY id"
+LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER = f"{_SELECT_ACTIVE_MEMBERSHIPS} AND customer = ? ORDER BY id"
 END_MEMBERSHIP = """
 UPDATE memberships SET ended_at = ?, ended_why = ?
 WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
@@ -45,18 +45,18 @@ WHERE provider = ? AND subscription = ? AND ended_at IS NULL RETURNING id
 REVOKE_KEYS_OF_MEMBERSHIP = """
 UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
 """
-MEMBERSHIPS_OF_EMAIL = """
+LIST_MEMBERSHIPS_BY_EMAIL = """
 SELECT id, ended_at, ended_why, provider, mode, subscription, customer, contact_email, billing,
   created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
-KEYS_OF_MEMBERSHIP = """
+LIST_MEMBER_KEYS = """
 SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0),
   id, label, created_at, revoked_at, mode, membership_id,
   (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
 FROM keys WHERE membership_id = ? ORDER BY id
 """
-NEW_MEMBER_KEY = """
+INSERT_MEMBER_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id)
 SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id FROM memberships
 WHERE id = ?4 AND ended_at IS NULL
@@ -74,24 +74,24 @@ USE_SIGN_IN_LINK = """
 UPDATE sign_in_links SET used_at = ?1 WHERE token_hash = ?2 AND used_at IS NULL AND expires_at > ?1
 RETURNING contact_email
 """
-NEW_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+INSERT_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
 END_SESSIONS = """
 DELETE FROM sessions
 WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
 RETURNING 1
 """
-SESSION = """
+FIND_SESSION = """
 SELECT token_hash, contact_email, expires_at FROM sessions WHERE token_hash = ? AND expires_at > ?
 """
-NEW_ATTEMPT = """
+INSERT_ATTEMPT = """
 INSERT INTO attempts (kind, address, at) SELECT ?1, ?2, CAST(?3 AS BIGINT)
 WHERE (SELECT count(*) FROM attempts WHERE kind = ?1 AND address = ?2 AND at > ?4) < ?5
 RETURNING at
 """
-FREE_AGAIN = """
+FIND_OLDEST_COUNTED_ATTEMPT = """
 SELECT at FROM attempts WHERE kind = ?1 AND address = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3 - 1
 """
-KNOWN_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
+FIND_ACCESS_REQUEST = "SELECT 1 FROM access_requests WHERE contact_email = ?"
 PUT_ACCESS_REQUEST = """
 INSERT INTO access_requests
   (contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at)
@@ -100,7 +100,7 @@ ON CONFLICT (contact_email) DO UPDATE SET agent_name = excluded.agent_name,
   operator = excluded.operator, use_case = excluded.use_case,
   expected_volume = excluded.expected_volume, updated_at = excluded.updated_at
 """
-ACCESS_REQUESTS = """
+LIST_ACCESS_REQUESTS = """
 SELECT contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at
 FROM access_requests ORDER BY created_at, contact_email
 """

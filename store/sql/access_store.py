@@ -10,26 +10,26 @@ from store.access_rows import (
     CallGroup,
     ClaimRow,
     CountedGroup,
-    HeldKey,
-    HeldMembership,
-    Horizons,
+    KeyLimits,
     KeyRow,
+    MemberKey,
     MembershipRow,
-    MostKeys,
     Notice,
+    RetentionCutoffs,
     SandboxSession,
     SandboxStatus,
     SignInRow,
-    mailbox,
+    StoredMembership,
+    normalize_email,
 )
 from store.sql import access_statements as statements
 from store.sql.database import Engine
 
 
-class Counting(Protocol):
+class UsageCounter(Protocol):
     """How an engine decides and counts calls, as AccessStore.count."""
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Decide and count groups of calls; at most MOST_GROUPS of them."""
@@ -38,9 +38,9 @@ class Counting(Protocol):
 class SqlAccessStore:
     """An AccessStore on a database engine."""
 
-    def __init__(self, engine: Engine, counting: Counting) -> None:
+    def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         self._engine = engine
-        self._counting = counting
+        self._usage_counter = usage_counter
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
@@ -51,231 +51,241 @@ class SqlAccessStore:
         from store.sql import migrate_database as moving  # It loads the market's libraries.
 
         await moving.move_access(source._engine, self._engine)
-        await moving.verify(source._engine, self._engine, moving.ACCESS)
+        await moving.verify_row_counts(source._engine, self._engine, moving.ACCESS_TABLES)
 
     async def create_key(self, key_hash: bytes, label: str, created_at: int) -> int:
         """Store a key of the operator's own and return its id."""
         sql = "INSERT INTO keys (key_hash, label, created_at) VALUES (?, ?, ?) RETURNING id"
-        async with self._engine.writing_for_good() as db:
-            rows = await db.rows(sql, key_hash, label, created_at)
+        async with self._engine.begin_durable_write() as db:
+            rows = await db.execute(sql, key_hash, label, created_at)
         return int(rows[0][0])
 
     async def list_keys(self) -> list[KeyRow]:
         """Return every key, oldest first."""
-        async with self._engine.querying() as db:
-            return [KeyRow(*row) for row in await db.rows(statements.KEYS)]
+        async with self._engine.acquire_connection() as db:
+            return [KeyRow(*row) for row in await db.execute(statements.LIST_KEYS)]
 
     async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
         """Revoke a key for good, the first time counting; False where no such key exists."""
         sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING id"
-        async with self._engine.writing_for_good() as db:
-            return bool(await db.rows(sql, revoked_at, key_id))
+        async with self._engine.begin_durable_write() as db:
+            return bool(await db.execute(sql, revoked_at, key_id))
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Decide and count groups of calls; at most MOST_GROUPS of them."""
-        return await self._counting.count(groups, mode, limit)
+        return await self._usage_counter.count_calls(groups, mode, limit)
 
     async def create_claim(self, claim: ClaimRow) -> None:
         """Store a checkout."""
-        async with self._engine.writing_for_good() as db:
-            await db.rows(statements.NEW_CLAIM, *astuple(claim)[:-1])
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.INSERT_CLAIM, *astuple(claim)[:-1])
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
         """Return the checkout of a token."""
-        async with self._engine.querying() as db:
-            rows = await db.rows(statements.CLAIM, token_hash)
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.FIND_CLAIM, token_hash)
         return ClaimRow(*rows[0]) if rows else None
 
-    async def redeem(
-        self, claim: ClaimRow, member: MembershipRow, key_hash: bytes, redeemed_at: int
+    async def redeem_claim(
+        self, claim: ClaimRow, membership: MembershipRow, key_hash: bytes, redeemed_at: int
     ) -> bool:
         """Make the one key of a claim, and its membership; False where it was redeemed before."""
-        async with self._engine.writing_for_good() as db:
-            if not await db.rows(statements.TAKE_CLAIM, redeemed_at, claim.id):
+        async with self._engine.begin_durable_write() as db:
+            if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, claim.id):
                 return False
-            made = await db.rows(statements.NEW_MEMBERSHIP, *astuple(member))
-            if not made:
+            inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
+            if not inserted:
                 return False
-            key = (key_hash, claim.agent_name, redeemed_at, member.mode, made[0][0])
-            key_id = (await db.rows(statements.NEW_BOUGHT_KEY, *key))[0][0]
-            await db.rows("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
+            key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0][0])
+            key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0][0]
+            await db.execute("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
         return True
 
-    async def claims_of(self, email: str, provider: str, mode: Mode, most: int) -> list[ClaimRow]:
+    async def list_unredeemed_claims(
+        self, email: str, provider: str, mode: Mode, limit: int
+    ) -> list[ClaimRow]:
         """Return the newest checkouts of a mailbox with a provider that were not redeemed."""
-        of = mailbox(email), provider, mode
-        async with self._engine.querying() as db:
-            rows = await db.rows(statements.CLAIMS_OF_EMAIL, *of, most)
+        filters = normalize_email(email), provider, mode
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_UNREDEEMED_CLAIMS, *filters, limit)
         return [ClaimRow(*row) for row in rows]
 
-    async def memberships(self, provider: str, customer: str | None = None) -> list[MembershipRow]:
+    async def list_active_memberships(
+        self, provider: str, customer: str | None = None
+    ) -> list[MembershipRow]:
         """Return a provider's memberships that have not ended, of one customer or of all."""
-        async with self._engine.querying() as db:
+        async with self._engine.acquire_connection() as db:
             if customer is None:
-                rows = await db.rows(statements.MEMBERSHIPS, provider)
+                rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
             else:
-                rows = await db.rows(statements.MEMBERSHIPS_OF_CUSTOMER, provider, customer)
+                rows = await db.execute(
+                    statements.LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER, provider, customer
+                )
         return [MembershipRow(*row) for row in rows]
 
-    async def end_membership(self, member: MembershipRow, ended_at: int, why: str) -> int:
+    async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
         """Revoke every live key of a membership for good; return how many."""
-        subscription = member.provider, member.subscription
-        async with self._engine.writing_for_good() as db:
-            ended = await db.rows(statements.END_MEMBERSHIP, ended_at, why, *subscription)
+        subscription_key = membership.provider, membership.subscription
+        async with self._engine.begin_durable_write() as db:
+            ended = await db.execute(statements.END_MEMBERSHIP, ended_at, reason, *subscription_key)
             if not ended:
                 return 0
             # Else a key that is being made would outlive it.
-            await db.alone("keys of a membership", str(ended[0][0]))
-            revoking = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
-            return len(await db.rows(*revoking))
+            await db.acquire_named_lock("keys of a membership", str(ended[0][0]))
+            revocation = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
+            return len(await db.execute(*revocation))
 
-    async def memberships_of(self, email: str) -> list[HeldMembership]:
+    async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
         """Return every membership of a mailbox, in whatever case its address is; oldest first."""
-        async with self._engine.querying() as db:
-            rows = await db.rows(statements.MEMBERSHIPS_OF_EMAIL, mailbox(email))
-        return [HeldMembership(row[0], MembershipRow(*row[3:]), *row[1:3]) for row in rows]
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
+        return [StoredMembership(row[0], MembershipRow(*row[3:]), *row[1:3]) for row in rows]
 
-    async def keys_of(self, membership_id: int, day: int) -> list[HeldKey]:
+    async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
         """Return the keys of a membership, oldest first."""
-        async with self._engine.querying() as db:
-            rows = await db.rows(statements.KEYS_OF_MEMBERSHIP, day, membership_id)
-        return [HeldKey(KeyRow(*row[1:]), row[0]) for row in rows]
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.LIST_MEMBER_KEYS, day, membership_id)
+        return [MemberKey(KeyRow(*row[1:]), row[0]) for row in rows]
 
     async def create_member_key(
-        self, membership_id: int, key_hash: bytes, label: str, created_at: int, most: MostKeys
+        self, membership_id: int, key_hash: bytes, label: str, created_at: int, limits: KeyLimits
     ) -> bool:
         """Store a key of a membership; False where that has ended, or has as many as it may."""
-        async with self._engine.writing_for_good() as db:
-            await db.alone("keys of a membership", str(membership_id))
-            key = key_hash, label, created_at, membership_id, *most
-            return bool(await db.rows(statements.NEW_MEMBER_KEY, *key))
+        async with self._engine.begin_durable_write() as db:
+            await db.acquire_named_lock("keys of a membership", str(membership_id))
+            key = key_hash, label, created_at, membership_id, *limits
+            return bool(await db.execute(statements.INSERT_MEMBER_KEY, *key))
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
         """Give a key of a membership another label; False where there is no such live key."""
-        async with self._engine.writing_for_good() as db:
-            return bool(await db.rows(statements.RELABEL_KEY, label, key_id, membership_id))
+        async with self._engine.begin_durable_write() as db:
+            return bool(await db.execute(statements.RELABEL_KEY, label, key_id, membership_id))
 
     async def revoke_member_key(self, membership_id: int, key_id: int, revoked_at: int) -> bool:
         """Revoke a key of a membership for good, the first time counting; False for no such key."""
-        async with self._engine.writing_for_good() as db:
+        async with self._engine.begin_durable_write() as db:
             return bool(
-                await db.rows(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
+                await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
             )
 
     async def create_sign_in_link(self, link: SignInRow) -> None:
         """Store a link that was mailed."""
         sql = "INSERT INTO sign_in_links (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
-        async with self._engine.writing_for_good() as db:
-            await db.rows(sql, *astuple(link))
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(sql, *astuple(link))
 
     async def sign_in(
         self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
     ) -> str | None:
         """Use a link up for a session; return whose, None where it was used, is late or unknown."""
-        async with self._engine.writing_for_good() as db:
-            used = await db.rows(statements.USE_SIGN_IN_LINK, at, link_hash)
+        async with self._engine.begin_durable_write() as db:
+            used = await db.execute(statements.USE_SIGN_IN_LINK, at, link_hash)
             if not used:
                 return None
-            await db.rows(statements.NEW_SESSION, session_hash, used[0][0], expires_at)
+            await db.execute(statements.INSERT_SESSION, session_hash, used[0][0], expires_at)
         return str(used[0][0])
 
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
         """Return a session that lasts."""
-        async with self._engine.querying() as db:
-            rows = await db.rows(statements.SESSION, token_hash, at)
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(statements.FIND_SESSION, token_hash, at)
         return SignInRow(*rows[0]) if rows else None
 
     async def end_sessions(self, token_hash: bytes) -> None:
         """End every session of the mailbox that a session is of; idempotent."""
-        async with self._engine.writing_for_good() as db:
-            await db.rows(statements.END_SESSIONS, token_hash)
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(statements.END_SESSIONS, token_hash)
 
-    async def is_handled(self, event_id: str) -> bool:
+    async def is_event_handled(self, event_id: str) -> bool:
         """Tell whether an event of the processor was handled before."""
-        async with self._engine.querying() as db:
-            return bool(await db.rows("SELECT 1 FROM events WHERE id = ?", event_id))
+        async with self._engine.acquire_connection() as db:
+            return bool(await db.execute("SELECT 1 FROM events WHERE id = ?", event_id))
 
-    async def mark_handled(self, event_id: str, handled_at: int) -> None:
+    async def mark_event_handled(self, event_id: str, handled_at: int) -> None:
         """Remember that an event was handled; idempotent."""
         sql = "INSERT INTO events (id, handled_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        async with self._engine.writing_for_good() as db:
-            await db.rows(sql, event_id, handled_at)
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(sql, event_id, handled_at)
 
     async def create_sandbox_session(self, session: SandboxSession) -> None:
         """Open a checkout in the sandbox's books."""
         sql = "INSERT INTO sandbox_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
-        async with self._engine.writing_for_good() as db:
-            await db.rows(sql, *astuple(session))
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(sql, *astuple(session))
 
     async def find_sandbox_session(self, session_id: str) -> SandboxSession | None:
         """Return a checkout of the sandbox's books."""
         sql = "SELECT * FROM sandbox_sessions WHERE id = ?"
-        async with self._engine.querying() as db:
-            rows = await db.rows(sql, session_id)
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute(sql, session_id)
         return SandboxSession(*rows[0]) if rows else None
 
     async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
         """Pay or cancel a checkout that is open; one that is settled stays as it is."""
         sql = "UPDATE sandbox_sessions SET status = ? WHERE id = ? AND status = 'open'"
-        async with self._engine.writing_for_good() as db:
-            await db.rows(sql, status, session_id)
+        async with self._engine.begin_durable_write() as db:
+            await db.execute(sql, status, session_id)
 
-    async def attempt(
+    async def record_attempt(
         self, kind: str, address: str, at: int, limit: int, window_ms: int
     ) -> int | None:
         """Take one of an address's attempts; the time when one is free again if none is left."""
-        async with self._engine.writing() as db:
-            await db.alone(kind, address)
-            if await db.rows(statements.NEW_ATTEMPT, kind, address, at, at - window_ms, limit):
+        async with self._engine.begin_write() as db:
+            await db.acquire_named_lock(kind, address)
+            if await db.execute(
+                statements.INSERT_ATTEMPT, kind, address, at, at - window_ms, limit
+            ):
                 return None
-            newest = await db.rows(statements.FREE_AGAIN, kind, address, limit)
+            newest = await db.execute(statements.FIND_OLDEST_COUNTED_ATTEMPT, kind, address, limit)
             return int(newest[0][0]) + window_ms
 
     async def put_access_request(self, request: AccessRequestRow) -> bool:
         """Store a request, or update the one of this address; True where it is new."""
-        async with self._engine.writing_for_good() as db:
-            await db.alone(request.contact_email)
-            known = await db.rows(statements.KNOWN_ACCESS_REQUEST, request.contact_email)
-            await db.rows(statements.PUT_ACCESS_REQUEST, *astuple(request))
-        return not known
+        async with self._engine.begin_durable_write() as db:
+            await db.acquire_named_lock(request.contact_email)
+            existing = await db.execute(statements.FIND_ACCESS_REQUEST, request.contact_email)
+            await db.execute(statements.PUT_ACCESS_REQUEST, *astuple(request))
+        return not existing
 
     async def list_access_requests(self) -> list[AccessRequestRow]:
         """Return every request, oldest first."""
-        async with self._engine.querying() as db:
-            return [AccessRequestRow(*row) for row in await db.rows(statements.ACCESS_REQUESTS)]
+        async with self._engine.acquire_connection() as db:
+            return [
+                AccessRequestRow(*row) for row in await db.execute(statements.LIST_ACCESS_REQUESTS)
+            ]
 
-    async def notice(self, notice: Notice) -> None:
+    async def put_notice(self, notice: Notice) -> None:
         """Keep what a serving process saw, in place of the last of this name."""
         sql = (
             "INSERT INTO notices (name, detail, at) VALUES (?, ?, ?) "
             "ON CONFLICT (name) DO UPDATE SET detail = excluded.detail, at = excluded.at"
         )
-        async with self._engine.writing() as db:
-            await db.rows(sql, notice.name, notice.detail, notice.at)
+        async with self._engine.begin_write() as db:
+            await db.execute(sql, notice.name, notice.detail, notice.at)
 
-    async def notices(self) -> list[Notice]:
+    async def list_notices(self) -> list[Notice]:
         """Return what serving processes saw, by name."""
-        async with self._engine.querying() as db:
-            rows = await db.rows("SELECT name, detail, at FROM notices ORDER BY name")
+        async with self._engine.acquire_connection() as db:
+            rows = await db.execute("SELECT name, detail, at FROM notices ORDER BY name")
         return [Notice(*row) for row in rows]
 
-    async def prune(self, before: Horizons) -> int:
+    async def prune(self, cutoffs: RetentionCutoffs) -> int:
         """Delete what is no longer needed; return how many rows. Each key keeps its last day.
 
         A transaction a table, so that no call waits for long to be counted.
         """
         pruned = 0
-        for sql, time in (
-            (statements.PRUNE_USAGE, before.usage),
-            (statements.PRUNE_CLAIMS, before.unredeemed),
-            (statements.PRUNE_SANDBOX, before.unredeemed),
-            (statements.PRUNE_EVENTS, before.events),
-            (statements.PRUNE_ATTEMPTS, before.attempts),
-            (statements.PRUNE_SIGN_IN_LINKS, before.sign_ins),
-            (statements.PRUNE_SESSIONS, before.sign_ins),
+        for sql, cutoff in (
+            (statements.PRUNE_USAGE, cutoffs.usage),
+            (statements.PRUNE_CLAIMS, cutoffs.unredeemed_claims),
+            (statements.PRUNE_SANDBOX, cutoffs.unredeemed_claims),
+            (statements.PRUNE_EVENTS, cutoffs.events),
+            (statements.PRUNE_ATTEMPTS, cutoffs.attempts),
+            (statements.PRUNE_SIGN_IN_LINKS, cutoffs.sign_ins),
+            (statements.PRUNE_SESSIONS, cutoffs.sign_ins),
         ):
-            async with self._engine.writing() as db:
-                pruned += len(await db.rows(sql, time))
+            async with self._engine.begin_write() as db:
+                pruned += len(await db.execute(sql, cutoff))
         return pruned

@@ -14,12 +14,12 @@ from store.sql.feed_pages import FeedStatements
 class Database(Protocol):
     """One open transaction."""
 
-    feed: FeedStatements
+    feed_statements: FeedStatements
 
-    async def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Return every row that a statement gives; nothing of it is open afterwards."""
 
-    async def named_rows(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Return every row of a statement whose values are named."""
 
     async def insert(
@@ -27,10 +27,10 @@ class Database(Protocol):
     ) -> None:
         """Insert rows in their order; `conflict` is an ON CONFLICT clause."""
 
-    async def number_on(self, table: str) -> None:
+    async def advance_id_sequence(self, table: str) -> None:
         """Give rows to come ids after the highest, which was not given by the database."""
 
-    async def alone(self, *names: str) -> None:
+    async def acquire_named_lock(self, *names: str) -> None:
         """Wait for the transactions that were alone by the same names, and keep others waiting."""
 
 
@@ -47,16 +47,16 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Close every connection; idempotent."""
 
-    def writing(self) -> Transaction:
+    def begin_write(self) -> Transaction:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
 
-    def writing_for_good(self) -> Transaction:
+    def begin_durable_write(self) -> Transaction:
         """Hold a write transaction that is on the disk once it is committed."""
 
-    def reading(self) -> Transaction:
+    def begin_read(self) -> Transaction:
         """Hold a read transaction: all that is read in it is of one version."""
 
-    def querying(self) -> Transaction:
+    def acquire_connection(self) -> Transaction:
         """Hold a connection for one statement, which is a transaction by itself."""
 
 
@@ -69,7 +69,7 @@ class MarketEngine(Engine, Protocol):
     async def unlock(self) -> None:
         """Let go of the compute lock; idempotent."""
 
-    def computing(self) -> Transaction:
+    def begin_compute_write(self) -> Transaction:
         """Hold a write transaction of the process that computes.
 
         LockTakenError where that is another one, or has been since this one took the lock.
@@ -79,7 +79,7 @@ class MarketEngine(Engine, Protocol):
         """Return a number that moves whenever anything committed; it waits for nothing."""
 
 
-async def one_value(db: Database, sql: str, *values: object) -> Any:
+async def fetch_value(db: Database, sql: str, *values: object) -> Any:
     """Return the first column of the first row, or None."""
-    rows = await db.rows(sql, *values)
+    rows = await db.execute(sql, *values)
     return rows[0][0] if rows else None

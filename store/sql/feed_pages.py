@@ -14,15 +14,15 @@ from schemas.vocabulary import ACTION_DIRECTIONS, ACTIONS, INDICATOR_IDS, STORED
 from store.codes import DIRECTION_CODES, TIMEFRAME_CODES
 from store.market_rows import FeedQuery
 
-CHANGE = """
+SELECT_CHANGE = """
 SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id), c.indicator, c.timeframe,
   c.close_time, c.epoch, c."before", c."after", c.price, c.published
 """
-ALERT = """
+SELECT_ALERT = """
 SELECT a.created_at, (SELECT ticker FROM assets WHERE id = a.asset_id), a.indicator, a.timeframe,
   a.close_time, a.epoch, a.action, a.price
 """
-_ASSET = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
+_ASSET_CONDITION = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
 
 
 class FeedStatements(NamedTuple):
@@ -46,20 +46,20 @@ class TierIndexes:
     direction, None for any.
     """
 
-    all: str
-    kind: str
-    cell: str
-    shown: Sequence[str]
+    all_source: str
+    kind_source: str
+    cell_source: str
+    visible_conditions: Sequence[str]
     indicators: range
-    turned: str
-    turns: Mapping[int | None, Sequence[int]]
+    outcome_column: str
+    outcome_codes: Mapping[int | None, Sequence[int]]
 
-    def search(self, source: str, *conditions: str) -> str:
+    def build_search(self, source: str, *conditions: str) -> str:
         """Name an index and the conditions on its rows, those of all shown rows among them."""
-        return f"FROM {source} WHERE {' AND '.join([*conditions, *self.shown])}"
+        return f"FROM {source} WHERE {' AND '.join([*conditions, *self.visible_conditions])}"
 
 
-def _actions(direction: int) -> list[int]:
+def _list_action_codes(direction: int) -> list[int]:
     """Return the codes of the actions with a direction."""
     return [
         code
@@ -70,60 +70,64 @@ def _actions(direction: int) -> list[int]:
 
 INDEXES: dict[Tier, TierIndexes] = {
     "universe": TierIndexes(
-        all="changes INDEXED BY feed_all",
-        kind="changes INDEXED BY feed_kind",
-        cell="changes INDEXED BY cell",
-        shown=("published = 1", "created_at > :after", "created_at <= :until"),
+        all_source="changes INDEXED BY feed_all",
+        kind_source="changes INDEXED BY feed_kind",
+        cell_source="changes INDEXED BY cell",
+        visible_conditions=("published = 1", "created_at > :after", "created_at <= :until"),
         indicators=range(len(STORED_KEYS)),
-        turned='"after"',
-        turns={None: (-1, 0, 1), -1: (-1,), 0: (0,), 1: (1,)},
+        outcome_column='"after"',
+        outcome_codes={None: (-1, 0, 1), -1: (-1,), 0: (0,), 1: (1,)},
     ),
     "alerts": TierIndexes(
-        all="alerts NOT INDEXED",
-        kind="alerts INDEXED BY alerts_kind",
-        cell="alerts INDEXED BY alerts_cell",
-        shown=("created_at > :alerts_after", "created_at <= :until"),
+        all_source="alerts NOT INDEXED",
+        kind_source="alerts INDEXED BY alerts_kind",
+        cell_source="alerts INDEXED BY alerts_cell",
+        visible_conditions=("created_at > :alerts_after", "created_at <= :until"),
         indicators=range(len(INDICATOR_IDS)),
-        turned="action",
-        turns={None: range(len(ACTIONS)), **{side: _actions(side) for side in (-1, 0, 1)}},
+        outcome_column="action",
+        outcome_codes={
+            None: range(len(ACTIONS)),
+            **{side: _list_action_codes(side) for side in (-1, 0, 1)},
+        },
     ),
 }
 
 
-def arms(query: FeedQuery, *tiers: Tier) -> list[str]:
+def build_arms(query: FeedQuery, *tiers: Tier) -> list[str]:
     """Select the `created_at` of all that a query asks for, of one tier or of both."""
     return [
         f"SELECT created_at {search}"
         for tier in tiers
-        for search in _searches(query, INDEXES[tier])
+        for search in _build_searches(query, INDEXES[tier])
     ]
 
 
-def of_page(query: FeedQuery) -> str:
+def build_page_clause(query: FeedQuery) -> str:
     """Cut a page out of rows in the query's order."""
-    return f"{in_order(query)} LIMIT :limit OFFSET :offset"
+    return f"{build_order_clause(query)} LIMIT :limit OFFSET :offset"
 
 
-def in_order(query: FeedQuery) -> str:
+def build_order_clause(query: FeedQuery) -> str:
     """Order by the first column, `created_at`."""
     return f"ORDER BY 1 {'ASC' if query.oldest_first else 'DESC'}"
 
 
-def counts(tier: Tier) -> str:
+def build_counts_query(tier: Tier) -> str:
     """Select indicator, timeframe, what was turned to, and how many rows, of every kind."""
     indexes = INDEXES[tier]
-    kinds = product(indexes.indicators, TIMEFRAME_CODES.values(), indexes.turns[None])
+    kinds = product(indexes.indicators, TIMEFRAME_CODES.values(), indexes.outcome_codes[None])
     return " UNION ALL ".join(
-        f"SELECT {', '.join(map(str, kind))}, count(*) {_kind(indexes, *kind)}" for kind in kinds
+        f"SELECT {', '.join(map(str, kind))}, count(*) {_search_kind(indexes, *kind)}"
+        for kind in kinds
     )
 
 
-def oldest(tier: Tier) -> str:
+def build_oldest_query(tier: Tier) -> str:
     """Select the oldest `created_at`."""
-    return f"SELECT min(created_at) {INDEXES[tier].search(INDEXES[tier].all)}"
+    return f"SELECT min(created_at) {INDEXES[tier].build_search(INDEXES[tier].all_source)}"
 
 
-def _searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
+def _build_searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
     """Return the searches of which a page is the merge."""
     cells: list[tuple[object, object]] = [
         *product(
@@ -132,21 +136,25 @@ def _searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
         )
     ]
     if query.ticker is not None:
-        return [_cell(indexes, *cell, query.direction) for cell in cells]
+        return [_search_cell(indexes, *cell, query.direction) for cell in cells]
     if (query.indicator, query.timeframe, query.direction) == (None, None, None):
-        return [indexes.search(indexes.all)]
-    turns = indexes.turns[query.direction]
-    return [_kind(indexes, *cell, turn) for cell in cells for turn in turns]
+        return [indexes.build_search(indexes.all_source)]
+    codes = indexes.outcome_codes[query.direction]
+    return [_search_kind(indexes, *cell, code) for cell in cells for code in codes]
 
 
-def _kind(indexes: TierIndexes, indicator: object, timeframe: object, turn: int) -> str:
-    codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {indexes.turned} = {turn}"
-    return indexes.search(indexes.kind, codes)
+def _search_kind(
+    indexes: TierIndexes, indicator: object, timeframe: object, outcome_code: int
+) -> str:
+    codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {indexes.outcome_column} = {outcome_code}"
+    return indexes.build_search(indexes.kind_source, codes)
 
 
-def _cell(indexes: TierIndexes, indicator: object, timeframe: object, direction: int | None) -> str:
+def _search_cell(
+    indexes: TierIndexes, indicator: object, timeframe: object, direction: int | None
+) -> str:
     """Search a cell of the asked asset; so few are its rows that a direction is told one by one."""
-    codes = f"{_ASSET} AND indicator = {indicator} AND timeframe = {timeframe}"
+    codes = f"{_ASSET_CONDITION} AND indicator = {indicator} AND timeframe = {timeframe}"
     if direction is not None:
-        codes += f" AND {indexes.turned} IN ({', '.join(map(str, indexes.turns[direction]))})"
-    return indexes.search(indexes.cell, codes)
+        codes += f" AND {indexes.outcome_column} IN ({', '.join(map(str, indexes.outcome_codes[direction]))})"
+    return indexes.build_search(indexes.cell_source, codes)

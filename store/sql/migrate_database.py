@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
-from store.sql.database import Database, Engine, MarketEngine, one_value
-from store.sql.market_reads import market_time
-from store.sql.market_writes import MOVING, write_clock
+from store.sql.database import Database, Engine, MarketEngine, fetch_value
+from store.sql.market_reads import load_market_time
+from store.sql.market_writes import MOVE_SOURCE_KEY, write_clock
 
-Progressed = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class Table(NamedTuple):
@@ -30,13 +30,13 @@ class Table(NamedTuple):
     is_numbered: bool = False
 
 
-PASSES = Table(
+COMMITS_TABLE = Table(
     "passes",
     "number, market_time, written_at, first_created_at, last_created_at, bars_digest, "
     "changes_digest, alerts_digest, digest",
     "number",
 )
-OF_PASSES = (
+COMMIT_CONTENT_TABLES = (
     Table(
         "bars",
         "asset_id, generation, timeframe, pass, first_open, last_open, count, data",
@@ -45,7 +45,7 @@ OF_PASSES = (
     Table("funding", "asset_id, settled_at, funding_rate, pass", "pass, asset_id, settled_at"),
     Table("watermarks", "pass, asset_id, watermark, is_late", "pass, asset_id"),
 )
-TIERS = (
+FEED_TABLES = (
     Table(
         "changes",
         'created_at, asset_id, indicator, timeframe, close_time, epoch, "before", "after", price, '
@@ -58,7 +58,7 @@ TIERS = (
         "created_at",
     ),
 )
-NUMBERED = (
+NUMBERED_TABLES = (
     Table("assets", "id, ticker, publish_from", "id", is_numbered=True),
     Table(
         "epochs",
@@ -67,7 +67,7 @@ NUMBERED = (
         is_numbered=True,
     ),
 )
-REPLACED = (
+REPLACED_TABLES = (
     Table("coverage", "id, document", "id"),
     Table("readings", "asset_id, timeframe, indicator, reading", "asset_id, timeframe, indicator"),
     Table(
@@ -76,9 +76,9 @@ REPLACED = (
         "asset_id, timeframe, indicator",
     ),
 )
-FACTS = Table("facts", "key, value", "key")
+FACTS_TABLE = Table("facts", "key, value", "key")
 # Each after those that it points to.
-ACCESS = (
+ACCESS_TABLES = (
     Table(
         "memberships",
         "id, provider, mode, subscription, customer, contact_email, billing, created_at, ended_at, "
@@ -117,58 +117,64 @@ ACCESS = (
 )
 
 
-async def begin(source: MarketEngine, target: MarketEngine) -> None:
+async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
     """Mark a store as one that another is moved into; StoreError where it is in use."""
-    async with target.computing() as db:
-        known = dict(await db.rows("SELECT key, value FROM facts"))
-        begun = known.get(MOVING)
-        if begun is not None and begun != source.name:
-            raise StoreError(f"{target.name} holds a part of {begun}: finish that move first")
-        if known and begun is None:
+    async with target.begin_compute_write() as db:
+        facts = dict(await db.execute("SELECT key, value FROM facts"))
+        unfinished_source = facts.get(MOVE_SOURCE_KEY)
+        if unfinished_source is not None and unfinished_source != source.name:
+            raise StoreError(
+                f"{target.name} holds a part of {unfinished_source}: finish that move first"
+            )
+        if facts and unfinished_source is None:
             raise StoreError(f"{target.name} is in use: name a database that holds nothing")
-        await db.insert("facts", FACTS.columns, [(MOVING, source.name)], "ON CONFLICT DO NOTHING")
+        await db.insert(
+            "facts", FACTS_TABLE.columns, [(MOVE_SOURCE_KEY, source.name)], "ON CONFLICT DO NOTHING"
+        )
 
 
-async def move_market(source: MarketEngine, target: MarketEngine, progressed: Progressed) -> None:
+async def move_market(source: MarketEngine, target: MarketEngine, on_progress: OnProgress) -> None:
     """Move what a market store holds; `progressed` is told the passes done and those there are."""
-    async with target.reading() as db:
-        done = await one_value(db, "SELECT coalesce(max(number), 0) FROM passes")
-    async with source.reading() as db:
+    async with target.begin_read() as db:
+        done = await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes")
+    async with source.begin_read() as db:
         sql = "SELECT number, market_time FROM passes WHERE number > ? ORDER BY number"
-        missing = await db.rows(sql, done)
-    await _add_numbered(source, target, NUMBERED[0])
+        missing = await db.execute(sql, done)
+    await _copy_numbered_table(source, target, NUMBERED_TABLES[0])
     total = done + len(missing)
-    progressed(done, total)
+    on_progress(done, total)
     for _, day in groupby(missing, key=lambda row: row[1] // DAY_MS):
         first, *others = [number for number, _ in day]
         last = others[-1] if others else first
-        await _move_passes(source, target, first, last)
-        progressed(last, total)
-    await _add_numbered(source, target, NUMBERED[1])
-    await _replace(source, target)
+        await _move_commits(source, target, first, last)
+        on_progress(last, total)
+    await _copy_numbered_table(source, target, NUMBERED_TABLES[1])
+    await _replace_tables(source, target)
 
 
 async def move_access(source: Engine, target: Engine) -> None:
     """Replace what an access store holds, in one transaction; StoreError where it is in use."""
-    async with source.reading() as held, target.writing_for_good() as db:
-        own, other = [set(await each.rows("SELECT key_hash FROM keys")) for each in (db, held)]
-        if own - other:
+    async with source.begin_read() as source_db, target.begin_durable_write() as db:
+        target_keys, source_keys = [
+            set(await each.execute("SELECT key_hash FROM keys")) for each in (db, source_db)
+        ]
+        if target_keys - source_keys:
             raise StoreError(f"{target.name} holds keys of its own: name an empty database")
-        for table in reversed(ACCESS):
-            await db.rows(f"DELETE FROM {table.name}")
-        for table in ACCESS:
-            await db.insert(table.name, table.columns, await _all(held, table))
+        for table in reversed(ACCESS_TABLES):
+            await db.execute(f"DELETE FROM {table.name}")
+        for table in ACCESS_TABLES:
+            await db.insert(table.name, table.columns, await _select_all(source_db, table))
             if table.is_numbered:
-                await db.number_on(table.name)
+                await db.advance_id_sequence(table.name)
 
 
-async def verify(source: Engine, target: Engine, tables: Iterable[Table]) -> None:
+async def verify_row_counts(source: Engine, target: Engine, tables: Iterable[Table]) -> None:
     """Hold the numbers of rows of two stores against each other; StoreError where they differ."""
     for table in tables:
         counts = []
         for engine in (source, target):
-            async with engine.querying() as db:
-                counts.append(await one_value(db, f"SELECT count(*) FROM {table.name}"))
+            async with engine.acquire_connection() as db:
+                counts.append(await fetch_value(db, f"SELECT count(*) FROM {table.name}"))
         if counts[0] != counts[1]:
             raise StoreError(
                 f"{target.name} holds {counts[1]} rows of {table.name} where {source.name} holds "
@@ -176,75 +182,87 @@ async def verify(source: Engine, target: Engine, tables: Iterable[Table]) -> Non
             )
 
 
-async def finish(target: MarketEngine) -> None:
+async def finish_move(target: MarketEngine) -> None:
     """Let a store be used whose move was verified."""
-    async with target.computing() as db:
-        await db.rows("DELETE FROM facts WHERE key = ?", MOVING)
+    async with target.begin_compute_write() as db:
+        await db.execute("DELETE FROM facts WHERE key = ?", MOVE_SOURCE_KEY)
 
 
-MARKET = (PASSES, *OF_PASSES, *TIERS, *NUMBERED, *REPLACED)
+MARKET_TABLES = (
+    COMMITS_TABLE,
+    *COMMIT_CONTENT_TABLES,
+    *FEED_TABLES,
+    *NUMBERED_TABLES,
+    *REPLACED_TABLES,
+)
 
 
-async def _move_passes(source: MarketEngine, target: MarketEngine, first: int, last: int) -> None:
+async def _move_commits(source: MarketEngine, target: MarketEngine, first: int, last: int) -> None:
     """Move some passes, from one number to another, with all that they wrote."""
-    async with source.reading() as held, target.computing() as db:
-        for table in OF_PASSES:
+    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+        for table in COMMIT_CONTENT_TABLES:
             await db.insert(
-                table.name, table.columns, await _between(held, table, "pass", first, last)
+                table.name,
+                table.columns,
+                await _select_between(source_db, table, "pass", first, last),
             )
-        ends = await held.rows(
+        created_range = await source_db.execute(
             "SELECT min(first_created_at), max(last_created_at) FROM passes "
             "WHERE number BETWEEN ? AND ?",
             first,
             last,
         )
-        await _add_rows(held, db, *ends[0])
-        passes = await _between(held, PASSES, "number", first, last)
-        await db.insert(PASSES.name, PASSES.columns, passes)
+        await _copy_feed_rows(source_db, db, *created_range[0])
+        commit_rows = await _select_between(source_db, COMMITS_TABLE, "number", first, last)
+        await db.insert(COMMITS_TABLE.name, COMMITS_TABLE.columns, commit_rows)
 
 
-async def _add_rows(held: Database, db: Database, first: int | None, last: int | None) -> None:
+async def _copy_feed_rows(
+    source_db: Database, db: Database, first: int | None, last: int | None
+) -> None:
     """Add the rows of both tiers in their one order, by which the database holds them."""
     rows = [
         (row[0], table, row)
-        for table in TIERS
-        for row in await _between(held, table, "created_at", first, last)
+        for table in FEED_TABLES
+        for row in await _select_between(source_db, table, "created_at", first, last)
     ]
     rows.sort(key=lambda row: row[0])
-    for table, own in groupby(rows, key=lambda row: row[1]):
-        await db.insert(table.name, table.columns, [row for _, _, row in own])
+    for table, table_rows in groupby(rows, key=lambda row: row[1]):
+        await db.insert(table.name, table.columns, [row for _, _, row in table_rows])
 
 
-async def _add_numbered(source: MarketEngine, target: MarketEngine, table: Table) -> None:
-    async with source.reading() as held, target.computing() as db:
-        newest = await one_value(db, f"SELECT coalesce(max(id), 0) FROM {table.name}")
+async def _copy_numbered_table(source: MarketEngine, target: MarketEngine, table: Table) -> None:
+    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+        newest = await fetch_value(db, f"SELECT coalesce(max(id), 0) FROM {table.name}")
         sql = f"SELECT {table.columns} FROM {table.name} WHERE id > ? ORDER BY id"
-        await db.insert(table.name, table.columns, await held.rows(sql, newest))
-        await db.number_on(table.name)
+        await db.insert(table.name, table.columns, await source_db.execute(sql, newest))
+        await db.advance_id_sequence(table.name)
 
 
-async def _replace(source: MarketEngine, target: MarketEngine) -> None:
+async def _replace_tables(source: MarketEngine, target: MarketEngine) -> None:
     """Replace what changes in a market store, and set its clock."""
-    async with source.reading() as held, target.computing() as db:
-        for table in REPLACED:
-            await db.rows(f"DELETE FROM {table.name}")
-            await db.insert(table.name, table.columns, await _all(held, table))
-        facts = await _all(held, FACTS)
-        replaced = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-        await db.insert("facts", FACTS.columns, facts, replaced)
-        if (now := await market_time(held)) is not None:
-            await write_clock(db, await market_time(db), now)
+    async with source.begin_read() as source_db, target.begin_compute_write() as db:
+        for table in REPLACED_TABLES:
+            await db.execute(f"DELETE FROM {table.name}")
+            await db.insert(table.name, table.columns, await _select_all(source_db, table))
+        facts = await _select_all(source_db, FACTS_TABLE)
+        on_conflict = "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        await db.insert("facts", FACTS_TABLE.columns, facts, on_conflict)
+        if (now := await load_market_time(source_db)) is not None:
+            await write_clock(db, await load_market_time(db), now)
 
 
-async def _all(held: Database, table: Table) -> Sequence[tuple[Any, ...]]:
-    return await held.rows(f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}")
+async def _select_all(source_db: Database, table: Table) -> Sequence[tuple[Any, ...]]:
+    return await source_db.execute(
+        f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}"
+    )
 
 
-async def _between(
-    held: Database, table: Table, column: str, first: int | None, last: int | None
+async def _select_between(
+    source_db: Database, table: Table, column: str, first: int | None, last: int | None
 ) -> Sequence[tuple[Any, ...]]:
     sql = (
         f"SELECT {table.columns} FROM {table.name} WHERE {column} BETWEEN ? AND ? "
         f"ORDER BY {table.order}"
     )
-    return await held.rows(sql, first, last)
+    return await source_db.execute(sql, first, last)

@@ -6,7 +6,7 @@ from typing import Self
 from store.sql.access_store import SqlAccessStore
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.schema import ACCESS_MIGRATIONS
-from store.sqlite.usage import SqliteCounts
+from store.sqlite.usage import SqliteUsageCounter
 
 
 class SqliteAccessStore(SqlAccessStore):
@@ -16,4 +16,4 @@ class SqliteAccessStore(SqlAccessStore):
     async def open(cls, path: Path) -> Self:
         """Migrate and open a file, creating it where it is missing; StoreError in one line."""
         engine = await SqliteEngine.open(path, ACCESS_MIGRATIONS)
-        return cls(engine, SqliteCounts(engine))
+        return cls(engine, SqliteUsageCounter(engine))

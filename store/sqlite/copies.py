@@ -8,11 +8,11 @@ from pathlib import Path
 from store.errors import StoreError
 
 
-def copy(
+def copy_database(
     path: Path,
     target: Path,
-    progressed: Callable[[int, int], None] = lambda done, total: None,
-    pages_a_step: int = 2000,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    pages_per_step: int = 2000,
 ) -> None:
     """Copy a file as it is at this moment into a new one that its owner alone can read.
 
@@ -20,23 +20,23 @@ def copy(
     keeps no log beside it. `progressed` is told the pages done and those there are.
     """
     target.touch(mode=0o600, exist_ok=False)
-    with closing(readable(path)) as source, closing(sqlite3.connect(target)) as made:
+    with closing(open_read_only(path)) as source, closing(sqlite3.connect(target)) as destination:
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         source.backup(
-            made,
-            pages=pages_a_step,
-            progress=lambda _, remaining, total: progressed(total - remaining, total),
+            destination,
+            pages=pages_per_step,
+            progress=lambda _, remaining, total: on_progress(total - remaining, total),
             sleep=0,
         )
         source.rollback()
-        made.execute("PRAGMA journal_mode = DELETE").fetchone()
+        destination.execute("PRAGMA journal_mode = DELETE").fetchone()
 
 
-def check_whole(path: Path, pragma: str = "integrity_check") -> None:
+def check_integrity(path: Path, pragma: str = "integrity_check") -> None:
     """Read a file through; StoreError names the first fault (`quick_check` leaves indexes out)."""
     try:
-        with closing(readable(path)) as connection:
+        with closing(open_read_only(path)) as connection:
             (found,) = connection.execute(f"PRAGMA {pragma}(1)").fetchone()
     except sqlite3.Error as error:
         raise StoreError(f"{path}: {error}") from error
@@ -44,7 +44,7 @@ def check_whole(path: Path, pragma: str = "integrity_check") -> None:
         raise StoreError(f"{path} is damaged: {' '.join(str(found).split())}")
 
 
-def readable(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a file that must be there; nothing is written to it."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
     connection.isolation_level = None

@@ -21,31 +21,31 @@ from store.errors import LockTakenError, StoreError
 from store.sqlite.schema import migrate
 from store.sqlite.transaction import SqliteDatabase
 
-PATIENT, IMPATIENT = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
+WAIT_FOR_LOCK, FAIL_IF_LOCKED = "PRAGMA busy_timeout = 5000", "PRAGMA busy_timeout = 0"
 PRAGMAS = (
-    PATIENT,
+    WAIT_FOR_LOCK,
     "PRAGMA journal_mode = WAL",
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
 )
 
 # In KiB: the inner pages of ten million rows stay in memory, so that a row is one page away.
-READING = ("PRAGMA query_only = ON", "PRAGMA cache_size = -32000")
+READER_PRAGMAS = ("PRAGMA query_only = ON", "PRAGMA cache_size = -32000")
 
 # In KiB: a pass of history stays in memory until it commits, instead of being written out halfway.
-WRITING = "PRAGMA cache_size = -16000"
+WRITER_CACHE = "PRAGMA cache_size = -16000"
 
 # Room for all 192 of the feed and the others: the widest takes 3 ms to prepare.
-STATEMENTS = 256
+STATEMENT_CACHE_SIZE = 256
 
 # What commits with NORMAL survives a crash of the process; with FULL a power cut too.
 CRASH_SAFE = "PRAGMA synchronous = NORMAL"
 POWER_SAFE = "PRAGMA synchronous = FULL"
-DECISIONS_A_CHECKPOINT = 2000
+DECISIONS_PER_CHECKPOINT = 2000
 # Turns of the event loop first, for other deciders take less than the millisecond that it can wait.
-PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
+RETRY_PAUSES_S = (*[0] * 50, 0.001, 0.002, 0.004, 0.008)
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class SqliteEngine:
@@ -62,11 +62,11 @@ class SqliteEngine:
         self._writer = SqliteDatabase(writer)
         self._reader = SqliteDatabase(reader)
         self._direct = direct
-        self._write_turn = asyncio.Lock()
-        self._read_turn = asyncio.Lock()
-        self._direct_turn = asyncio.Lock()
-        self._decisions = 0
-        self._checkpointing: asyncio.Task[None] | None = None
+        self._writer_lock = asyncio.Lock()
+        self._reader_lock = asyncio.Lock()
+        self._direct_lock = asyncio.Lock()
+        self._decision_count = 0
+        self._checkpoint_task: asyncio.Task[None] | None = None
         self._lock_file: int | None = None
 
     @property
@@ -78,19 +78,19 @@ class SqliteEngine:
     async def open(cls, path: Path, migrations: Sequence[str]) -> Self:
         """Migrate and open a file."""
         await asyncio.to_thread(migrate, path, migrations)
-        async with AsyncExitStack() as opened:
-            writer = await _connect(path, CRASH_SAFE, WRITING)
-            opened.push_async_callback(writer.close)
-            reader = await _connect(path, *READING)
-            opened.push_async_callback(reader.close)
-            connections = cls(path, writer, reader, _connect_directly(path))
-            opened.pop_all()
-        return connections
+        async with AsyncExitStack() as stack:
+            writer = await _connect(path, CRASH_SAFE, WRITER_CACHE)
+            stack.push_async_callback(writer.close)
+            reader = await _connect(path, *READER_PRAGMAS)
+            stack.push_async_callback(reader.close)
+            engine = cls(path, writer, reader, _connect_directly(path))
+            stack.pop_all()
+        return engine
 
     async def close(self) -> None:
         """Close all connections and let go of the lock; idempotent."""
-        if self._checkpointing is not None:
-            await self._checkpointing
+        if self._checkpoint_task is not None:
+            await self._checkpoint_task
         self._direct.close()
         await self._reader.connection.close()
         await self._writer.connection.close()
@@ -99,7 +99,7 @@ class SqliteEngine:
     async def lock(self) -> None:
         """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
         if self._lock_file is None:
-            self._lock_file = _lock(self.path)
+            self._lock_file = _acquire_lock_file(self.path)
 
     async def unlock(self) -> None:
         """Let go of the compute lock; idempotent."""
@@ -118,90 +118,93 @@ class SqliteEngine:
             raise StoreError(f"{self.path}: {error}") from error
         return number
 
-    async def decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
+    async def run_decision(self, decide: Callable[[sqlite3.Connection], Result]) -> Result:
         """Return what one statement decides, or several in a transaction that they begin.
 
         It is tried again where another process writes. It runs right here, for handing it to a
         thread takes many times as long; a thread waits only for a writer who holds the file for
         longer than decisions of other processes take.
         """
-        async with self._direct_turn:
-            with self._telling_errors():
-                found = await self._decided(decide)
-        self._decisions += 1
-        if self._decisions % DECISIONS_A_CHECKPOINT == 0:
-            self._checkpointing = asyncio.create_task(self._checkpoint())
+        async with self._direct_lock:
+            with self._raise_store_errors():
+                found = await self._retry_decision(decide)
+        self._decision_count += 1
+        if self._decision_count % DECISIONS_PER_CHECKPOINT == 0:
+            self._checkpoint_task = asyncio.create_task(self._checkpoint())
         return found
 
-    async def _decided(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
-        for pause_s in PAUSES_S:
+    async def _retry_decision(self, decide: Callable[[sqlite3.Connection], Result]) -> Result:
+        for pause_s in RETRY_PAUSES_S:
             try:
                 return decide(self._direct)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
             await asyncio.sleep(pause_s)
-        return await asyncio.to_thread(self._patiently, decide)
+        return await asyncio.to_thread(self._run_blocking, decide)
 
-    def _patiently(self, decide: Callable[[sqlite3.Connection], Found]) -> Found:
-        self._direct.execute(PATIENT)
+    def _run_blocking(self, decide: Callable[[sqlite3.Connection], Result]) -> Result:
+        self._direct.execute(WAIT_FOR_LOCK)
         try:
             return decide(self._direct)
         finally:
-            self._direct.execute(IMPATIENT)
+            self._direct.execute(FAIL_IF_LOCKED)
 
     async def _checkpoint(self) -> None:
         """Move the log into the file, which waits for the disk: in a thread, beside decisions."""
-        async with self._write_turn:
+        async with self._writer_lock:
             with suppress(sqlite3.Error):
-                await self._writer.rows("PRAGMA wal_checkpoint(PASSIVE)")
+                await self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[SqliteDatabase]:
+    async def begin_write(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction: committed at the end, rolled back on any exception."""
-        async with self._write_turn, self._transaction(self._writer, "BEGIN IMMEDIATE") as writer:
+        async with (
+            self._writer_lock,
+            self._begin_transaction(self._writer, "BEGIN IMMEDIATE") as writer,
+        ):
             yield writer
 
-    def computing(self) -> AbstractAsyncContextManager[SqliteDatabase]:
+    def begin_compute_write(self) -> AbstractAsyncContextManager[SqliteDatabase]:
         """Hold a write transaction; two that compute are kept apart by the lock alone."""
-        return self.writing()
+        return self.begin_write()
 
     @asynccontextmanager
-    async def writing_for_good(self) -> AsyncIterator[SqliteDatabase]:
+    async def begin_durable_write(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a write transaction that is on the disk once it is committed."""
-        begun = self._transaction(self._writer, "BEGIN IMMEDIATE")
-        async with self._write_turn, self._power_safe(), begun as writer:
+        transaction = self._begin_transaction(self._writer, "BEGIN IMMEDIATE")
+        async with self._writer_lock, self._sync_fully(), transaction as writer:
             yield writer
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[SqliteDatabase]:
+    async def begin_read(self) -> AsyncIterator[SqliteDatabase]:
         """Hold a read transaction: all that is read in it is of one version."""
-        async with self._read_turn, self._transaction(self._reader, "BEGIN") as reader:
+        async with self._reader_lock, self._begin_transaction(self._reader, "BEGIN") as reader:
             yield reader
 
     @asynccontextmanager
-    async def querying(self) -> AsyncIterator[SqliteDatabase]:
+    async def acquire_connection(self) -> AsyncIterator[SqliteDatabase]:
         """Hold the reader for one statement, which is a transaction by itself."""
-        async with self._read_turn:
-            with self._telling_errors():
+        async with self._reader_lock:
+            with self._raise_store_errors():
                 yield self._reader
 
     @asynccontextmanager
-    async def _power_safe(self) -> AsyncIterator[None]:
-        with self._telling_errors():
+    async def _sync_fully(self) -> AsyncIterator[None]:
+        with self._raise_store_errors():
             try:
-                await self._writer.rows(POWER_SAFE)
+                await self._writer.execute(POWER_SAFE)
                 yield
             finally:
-                await self._writer.rows(CRASH_SAFE)
+                await self._writer.execute(CRASH_SAFE)
 
     @asynccontextmanager
-    async def _transaction(
-        self, database: SqliteDatabase, begin: str
+    async def _begin_transaction(
+        self, database: SqliteDatabase, begin_sql: str
     ) -> AsyncIterator[SqliteDatabase]:
-        with self._telling_errors():
+        with self._raise_store_errors():
             try:
-                await database.rows(begin)
+                await database.execute(begin_sql)
                 yield database
                 await database.connection.commit()
             except BaseException:
@@ -209,22 +212,22 @@ class SqliteEngine:
                 raise
 
     @contextmanager
-    def _telling_errors(self) -> Iterator[None]:
+    def _raise_store_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from error
 
 
-async def _connect(path: Path, *own_pragmas: str) -> aiosqlite.Connection:
+async def _connect(path: Path, *extra_pragmas: str) -> aiosqlite.Connection:
     try:
         connection = await aiosqlite.connect(
-            path, isolation_level=None, cached_statements=STATEMENTS
+            path, isolation_level=None, cached_statements=STATEMENT_CACHE_SIZE
         )
     except sqlite3.Error as error:
         raise StoreError(f"cannot open {path}: {error}") from error
     try:
-        for pragma in (*PRAGMAS, *own_pragmas):
+        for pragma in (*PRAGMAS, *extra_pragmas):
             await connection.execute_fetchall(pragma)
     except BaseException as error:
         await connection.close()
@@ -236,7 +239,7 @@ async def _connect(path: Path, *own_pragmas: str) -> aiosqlite.Connection:
 
 def _connect_directly(path: Path) -> sqlite3.Connection:
     """Open a connection that waits for nothing: neither for another writer nor for the disk."""
-    pragmas = (*PRAGMAS, CRASH_SAFE, IMPATIENT, "PRAGMA wal_autocheckpoint = 0")
+    pragmas = (*PRAGMAS, CRASH_SAFE, FAIL_IF_LOCKED, "PRAGMA wal_autocheckpoint = 0")
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         for pragma in pragmas:
@@ -246,7 +249,7 @@ def _connect_directly(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _lock(path: Path) -> int:
+def _acquire_lock_file(path: Path) -> int:
     """Lock the file beside the database and write our pid into it; return its descriptor."""
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -6,33 +6,44 @@ tiers side by side.
 
 from schemas.vocabulary import Tier
 from store.market_rows import FeedQuery
-from store.sql.feed_pages import ALERT, CHANGE, FeedStatements, arms, in_order, of_page
+from store.sql.feed_pages import (
+    SELECT_ALERT,
+    SELECT_CHANGE,
+    FeedStatements,
+    build_arms,
+    build_order_clause,
+    build_page_clause,
+)
 
 
-def changes_statement(query: FeedQuery) -> str:
+def build_changes_query(query: FeedQuery) -> str:
     """Select a page of published changes."""
-    picked = _page(query, "universe")
-    return f"{CHANGE} FROM changes c WHERE created_at IN ({picked}) {in_order(query)}"
+    page_sql = _build_page(query, "universe")
+    return f"{SELECT_CHANGE} FROM changes c WHERE created_at IN ({page_sql}) {build_order_clause(query)}"
 
 
-def alerts_statement(query: FeedQuery) -> str:
+def build_alerts_query(query: FeedQuery) -> str:
     """Select a page of alerts."""
-    picked = _page(query, "alerts")
-    return f"{ALERT} FROM alerts a WHERE created_at IN ({picked}) {in_order(query)}"
+    page_sql = _build_page(query, "alerts")
+    return (
+        f"{SELECT_ALERT} FROM alerts a WHERE created_at IN ({page_sql}) {build_order_clause(query)}"
+    )
 
 
-def merged_statement(query: FeedQuery) -> str:
+def build_merged_query(query: FeedQuery) -> str:
     """Select a page of both tiers; the last column is the action of an alert, NULL of a change."""
-    alert = ALERT.replace("a.action, a.price", "NULL, NULL, a.price, NULL, a.action", 1)
+    alert_columns = SELECT_ALERT.replace(
+        "a.action, a.price", "NULL, NULL, a.price, NULL, a.action", 1
+    )
     return f"""
-        WITH page AS MATERIALIZED ({_page(query, "universe", "alerts")})
-        {CHANGE}, NULL FROM changes c WHERE created_at IN page
-        UNION ALL {alert} FROM alerts a WHERE created_at IN page {in_order(query)}
+        WITH page AS MATERIALIZED ({_build_page(query, "universe", "alerts")})
+        {SELECT_CHANGE}, NULL FROM changes c WHERE created_at IN page
+        UNION ALL {alert_columns} FROM alerts a WHERE created_at IN page {build_order_clause(query)}
     """
 
 
-def _page(query: FeedQuery, *tiers: Tier) -> str:
-    return f"{' UNION ALL '.join(arms(query, *tiers))} {of_page(query)}"
+def _build_page(query: FeedQuery, *tiers: Tier) -> str:
+    return f"{' UNION ALL '.join(build_arms(query, *tiers))} {build_page_clause(query)}"
 
 
-SQLITE_FEED = FeedStatements(changes_statement, alerts_statement, merged_statement)
+SQLITE_FEED_STATEMENTS = FeedStatements(build_changes_query, build_alerts_query, build_merged_query)

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from store.errors import StoreError
-from store.sqlite.copies import copy, readable
+from store.sqlite.copies import copy_database, open_read_only
 
 MARKET_MIGRATIONS = (
     "market_0001",
@@ -22,7 +22,7 @@ MARKET_MIGRATIONS = (
     "market_0005",
 )
 ACCESS_MIGRATIONS = ("access_0001", "access_0002", "access_0003")
-PATIENCE_S, PAUSE_S = 5.0, 0.005
+LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
@@ -31,28 +31,30 @@ def migrate(path: Path, names: Sequence[str]) -> None:
     StoreError where the file is no database of ours or was written by a newer version.
     """
     try:
-        with closing(sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None)) as connection:
-            is_new = not _applied(connection, path, names)
-            while len(_applied(connection, path, names)) < len(names):
+        with closing(
+            sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+        ) as connection:
+            is_new = not _list_applied(connection, path, names)
+            while len(_list_applied(connection, path, names)) < len(names):
                 _apply_next(connection, path, names, is_new)
-            _log_ahead(connection)
+            _enable_wal(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
 
 
-def applied(path: Path, names: Sequence[str]) -> list[str]:
+def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
     """Return which of the named migrations a file has, and change nothing.
 
     StoreError where the file is not there, is no database of ours, or is of a newer version.
     """
     try:
-        with closing(readable(path)) as connection:
-            return _applied(connection, path, names)
+        with closing(open_read_only(path)) as connection:
+            return _list_applied(connection, path, names)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"cannot open {path}: {error}") from error
 
 
-def statements(script: str) -> Iterator[str]:
+def split_statements(script: str) -> Iterator[str]:
     """Split a script into statements; triggers stay whole."""
     statement = ""
     for line in script.splitlines(keepends=True):
@@ -62,7 +64,7 @@ def statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> list[str]:
+def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[str]) -> list[str]:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
     if not tables:
         return []
@@ -83,7 +85,7 @@ def _apply_next(
     """Apply the first migration that is still missing once the write lock is held."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        done = _applied(connection, path, names)
+        done = _list_applied(connection, path, names)
         if len(done) < len(names):
             name = names[len(done)]
             if not is_new:
@@ -95,18 +97,18 @@ def _apply_next(
         raise
 
 
-def _log_ahead(connection: sqlite3.Connection) -> None:
+def _enable_wal(connection: sqlite3.Connection) -> None:
     """Have the file log ahead; SQLite itself does not wait for others who open it meanwhile."""
-    give_up = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             return
         except sqlite3.OperationalError as error:
             is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not is_busy or time.monotonic() > give_up:
+            if not is_busy or time.monotonic() > deadline:
                 raise
-        time.sleep(PAUSE_S)
+        time.sleep(RETRY_PAUSE_S)
 
 
 def _apply(connection: sqlite3.Connection, name: str) -> None:
@@ -114,7 +116,7 @@ def _apply(connection: sqlite3.Connection, name: str) -> None:
         "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
     )
     script = files("store.sqlite").joinpath("migrations", f"{name}.sql").read_text(encoding="utf-8")
-    for statement in statements(script):
+    for statement in split_statements(script):
         connection.execute(statement)
     connection.execute("INSERT INTO migrations (name) VALUES (?)", (name,))
 
@@ -123,5 +125,5 @@ def _back_up(path: Path, name: str) -> None:
     """Copy the file as it is before the migration; a copy that exists is always whole."""
     unfinished = path.with_name(f"{path.name}.before-{name}.unfinished")
     unfinished.unlink(missing_ok=True)
-    copy(path, unfinished)
+    copy_database(path, unfinished)
     os.replace(unfinished, path.with_name(f"{path.name}.before-{name}"))

@@ -5,24 +5,24 @@ from typing import Any
 
 from aiosqlite import Connection
 
-from store.sqlite.feed_pages import SQLITE_FEED
+from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
 
-ROWS_A_STATEMENT = (2000, 200, 20, 1)
+ROWS_PER_STATEMENT = (2000, 200, 20, 1)
 
 
 class SqliteDatabase:
     """A Database on one connection, in whose transaction it is."""
 
-    feed = SQLITE_FEED
+    feed_statements = SQLITE_FEED_STATEMENTS
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    async def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Return every row that a statement gives; no cursor outlives the call."""
         return [tuple(row) for row in await self.connection.execute_fetchall(sql, values)]
 
-    async def named_rows(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Return every row of a statement whose values are named."""
         return [tuple(row) for row in await self.connection.execute_fetchall(sql, values)]
 
@@ -30,17 +30,17 @@ class SqliteDatabase:
         self, table: str, columns: str, rows: Sequence[tuple[object, ...]], conflict: str = ""
     ) -> None:
         """Insert rows, many a statement: each lets another thread run, which may not yield."""
-        one, done = f"({', '.join('?' * (columns.count(',') + 1))})", 0
-        for size in ROWS_A_STATEMENT:
-            places = ", ".join([one] * size)
-            many = f"INSERT INTO {table} ({columns}) VALUES {places} {conflict}"
+        row_placeholders, done = f"({', '.join('?' * (columns.count(',') + 1))})", 0
+        for size in ROWS_PER_STATEMENT:
+            placeholders = ", ".join([row_placeholders] * size)
+            statement = f"INSERT INTO {table} ({columns}) VALUES {placeholders} {conflict}"
             while len(rows) - done >= size:
                 values = [value for row in rows[done : done + size] for value in row]
-                await self.connection.execute_fetchall(many, values)
+                await self.connection.execute_fetchall(statement, values)
                 done += size
 
-    async def number_on(self, table: str) -> None:
+    async def advance_id_sequence(self, table: str) -> None:
         """Do nothing: an id is always the one after the highest."""
 
-    async def alone(self, *names: str) -> None:
+    async def acquire_named_lock(self, *names: str) -> None:
         """Wait for nothing: only one write transaction is ever open on a file."""

@@ -5,16 +5,16 @@ from functools import lru_cache
 from sqlite3 import Connection
 
 from schemas.vocabulary import Mode
-from store.access_protocol import MOST_GROUPS
+from store.access_protocol import MAX_CALL_GROUPS
 from store.access_rows import CallGroup, CountedGroup
 from store.sqlite.engine import SqliteEngine
 
 # A key's hash, and a UTC day.
-Place = tuple[bytes, int]
+GroupKey = tuple[bytes, int]
 
 
-@lru_cache(maxsize=MOST_GROUPS)
-def _deciding(groups: int) -> str:
+@lru_cache(maxsize=MAX_CALL_GROUPS)
+def _build_count_query(groups: int) -> str:
     """Return the statement for so many groups; of each it counts all calls or none."""
     rows = ", ".join(
         f"(?{4 * n + 3}, ?{4 * n + 4}, ?{4 * n + 5}, ?{4 * n + 6})" for n in range(groups)
@@ -33,10 +33,10 @@ RETURNING day, used,
 """
 
 
-@lru_cache(maxsize=MOST_GROUPS)
-def _why(places: int) -> str:
+@lru_cache(maxsize=MAX_CALL_GROUPS)
+def _build_usage_query(groups: int) -> str:
     """Return the query for what is known of so many keys and days."""
-    rows = ", ".join(["(?, ?)"] * places)
+    rows = ", ".join(["(?, ?)"] * groups)
     return f"""
 SELECT k.key_hash, arrived.column2, k.label, k.mode, k.revoked_at IS NOT NULL,
   coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0)
@@ -44,28 +44,32 @@ FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.col
 """
 
 
-class SqliteCounts:
+class SqliteUsageCounter:
     """Counts over the connection of decisions."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         """Decide and count groups of calls; at most MOST_GROUPS of them."""
-        decided = await self._engine.decided(lambda db: counted_whole(db, groups, mode, limit))
-        if left := [group for group in groups if group[:2] not in decided]:
-            decided |= await self._engine.decided(lambda db: counted_in_part(db, left, mode, limit))
-        return [decided[group[:2]] for group in groups]
+        results = await self._engine.run_decision(
+            lambda db: count_whole_groups(db, groups, mode, limit)
+        )
+        if remaining_groups := [group for group in groups if group[:2] not in results]:
+            results |= await self._engine.run_decision(
+                lambda db: count_partial_groups(db, remaining_groups, mode, limit)
+            )
+        return [results[group[:2]] for group in groups]
 
 
-def counted_whole(
+def count_whole_groups(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-) -> dict[Place, CountedGroup]:
+) -> dict[GroupKey, CountedGroup]:
     """Count the groups that fit whole, by one statement; return by place what became of them."""
-    given = [mode, limit, *(value for group in groups for value in group)]
-    rows = db.execute(_deciding(len(groups)), given).fetchall()
+    parameters = [mode, limit, *(value for group in groups for value in group)]
+    rows = db.execute(_build_count_query(len(groups)), parameters).fetchall()
     sizes = {group[:2]: group.calls for group in groups}
     return {
         (key_hash, day): CountedGroup(sizes[key_hash, day], "counted", used, label)
@@ -73,41 +77,46 @@ def counted_whole(
     }
 
 
-def counted_in_part(
+def count_partial_groups(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-) -> dict[Place, CountedGroup]:
+) -> dict[GroupKey, CountedGroup]:
     """Count what still fits of groups that did not fit whole; return by place what became of them.
 
     In one transaction, so that it can be tried again where another process writes.
     """
     db.execute("BEGIN IMMEDIATE")
     with db:
-        fitting = {group[:2]: _counted_singly(db, group, mode, limit) for group in groups}
-        refused = _refused(db, groups, mode, limit)
-    return {place: refused[place]._replace(counted=calls) for place, calls in fitting.items()}
+        fitting_calls = {group[:2]: _count_one_by_one(db, group, mode, limit) for group in groups}
+        refusals = _explain_refusals(db, groups, mode, limit)
+    return {
+        group_key: refusals[group_key]._replace(counted=calls)
+        for group_key, calls in fitting_calls.items()
+    }
 
 
-def _counted_singly(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
+def _count_one_by_one(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
     """Count what still fits of a group that did not fit whole; return how many calls did."""
-    one = group._replace(calls=1)
+    single_call = group._replace(calls=1)
     counted = 0
-    while counted < group.calls - 1 and counted_whole(db, [one], mode, limit):
+    while counted < group.calls - 1 and count_whole_groups(db, [single_call], mode, limit):
         counted += 1
     return counted
 
 
-def _refused(
+def _explain_refusals(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-) -> dict[Place, CountedGroup]:
+) -> dict[GroupKey, CountedGroup]:
     """Return why calls were refused; unknown is a key that was not there when they were."""
-    why = {group[:2]: CountedGroup(0, "unknown") for group in groups}
-    given = [value for group in groups for value in group[:2]]
-    for key_hash, day, label, bought_in, is_revoked, used in db.execute(_why(len(groups)), given):
-        place = (key_hash, day)
+    refusals = {group[:2]: CountedGroup(0, "unknown") for group in groups}
+    parameters = [value for group in groups for value in group[:2]]
+    for key_hash, day, label, key_mode, is_revoked, used in db.execute(
+        _build_usage_query(len(groups)), parameters
+    ):
+        group_key = (key_hash, day)
         if is_revoked:
-            why[place] = CountedGroup(0, "revoked", used, label, bought_in)
-        elif None not in (bought_in, mode) and bought_in != mode:
-            why[place] = CountedGroup(0, "wrong_mode", used, label, bought_in)
+            refusals[group_key] = CountedGroup(0, "revoked", used, label, key_mode)
+        elif None not in (key_mode, mode) and key_mode != mode:
+            refusals[group_key] = CountedGroup(0, "wrong_mode", used, label, key_mode)
         elif used >= limit:
-            why[place] = CountedGroup(0, "spent", used, label, bought_in)
-    return why
+            refusals[group_key] = CountedGroup(0, "spent", used, label, key_mode)
+    return refusals

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from access.keys import Keys
-from access.quota import MOST_TURNS, Admissions, Admitted
+from access.keys import OperatorKeys
+from access.quota import MAX_LOOP_TURNS, Caller, QuotaGuard
 from schemas.errors import ApiError
 from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
@@ -16,7 +16,7 @@ from store.access_protocol import AccessStore
 from store.access_rows import CallGroup, CountedGroup
 from store.errors import StoreError
 from tests.serving import ManualClock
-from tests.store.homes import Home, plainly
+from tests.store.homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("access")
 
@@ -31,13 +31,13 @@ class HeldStore:
         self.groups: list[list[int]] = []
         self.asked, self.let_go = asyncio.Event(), asyncio.Event()
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         self.groups.append([group.calls for group in groups])
         self.asked.set()
         await self.let_go.wait()
-        return await super().count(groups, mode, limit)
+        return await super().count_calls(groups, mode, limit)
 
 
 class FailingStore:
@@ -45,23 +45,25 @@ class FailingStore:
 
     groups = 0
 
-    async def count(
+    async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         self.groups += 1
         if self.groups == 1:
             raise StoreError("database or disk is full")
-        return await super().count(groups, mode, limit)
+        return await super().count_calls(groups, mode, limit)
 
 
-class BoundedAdmissions(Admissions):
+class BoundedQuotaGuard(QuotaGuard):
     """Waits for no decision longer than ten seconds."""
 
-    async def admit(
-        self, authorization: str | None, x_api_key: str | None, *, even_spent: bool = False
-    ) -> Admitted:
+    async def authorize(
+        self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
+    ) -> Caller:
         async with asyncio.timeout(10):
-            return await super().admit(authorization, x_api_key, even_spent=even_spent)
+            return await super().authorize(
+                authorization, x_api_key, allow_over_quota=allow_over_quota
+            )
 
 
 Open = Callable[..., Awaitable[AccessStore]]
@@ -70,7 +72,7 @@ OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-async def open_store(home: Home) -> AsyncIterator[Open]:
+async def open_store(home: StoreHome) -> AsyncIterator[Open]:
     """Open one store again and again, as other processes would, with what a kind does otherwise."""
     async with AsyncExitStack() as opened:
 
@@ -93,29 +95,29 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def keys(store: AccessStore, clock: ManualClock) -> Keys:
-    return Keys(store, clock)
+def keys(store: AccessStore, clock: ManualClock) -> OperatorKeys:
+    return OperatorKeys(store, clock)
 
 
 @pytest.fixture
-def admissions(store: AccessStore, clock: ManualClock) -> Admissions:
+def quota_guard(store: AccessStore, clock: ManualClock) -> QuotaGuard:
     return of(store, clock)
 
 
-def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> Admissions:
-    return BoundedAdmissions(store, clock, mode=None, daily_limit=daily_limit)
+def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGuard:
+    return BoundedQuotaGuard(store, clock, mode=None, daily_limit=daily_limit)
 
 
-async def stored(home: Home) -> list[tuple[Any, ...]]:
+async def stored(home: StoreHome) -> list[tuple[Any, ...]]:
     """Return day and count of every key, in the order of keys."""
-    return await plainly(home, "SELECT day, used FROM usage ORDER BY key_id, day")
+    return await run_sql(home, "SELECT day, used FROM usage ORDER BY key_id, day")
 
 
 async def refusal(
-    admissions: Admissions, authorization: str | None, x_api_key: str | None = None
+    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None = None
 ) -> ApiError:
     with pytest.raises(ApiError) as refused:
-        await admissions.admit(authorization, x_api_key)
+        await quota_guard.authorize(authorization, x_api_key)
     error = refused.value
     assert "\n" not in error.message
     assert "ek_A" not in error.message
@@ -123,21 +125,21 @@ async def refusal(
 
 
 async def outcomes(
-    admissions: Admissions, api_key: str, calls: int
-) -> list[Admitted | BaseException]:
+    quota_guard: QuotaGuard, api_key: str, calls: int
+) -> list[Caller | BaseException]:
     """Return what becomes of calls of one key that all arrive at once, in order of arrival."""
     return await asyncio.gather(
-        *(admissions.admit(None, api_key) for _ in range(calls)), return_exceptions=True
+        *(quota_guard.authorize(None, api_key) for _ in range(calls)), return_exceptions=True
     )
 
 
-def let_in(outcomes: Sequence[Admitted | BaseException]) -> list[int]:
+def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
     """Return the counts of the calls that were let in; all others must have been over the limit."""
     for outcome in outcomes:
-        assert isinstance(outcome, Admitted) or (
+        assert isinstance(outcome, Caller) or (
             isinstance(outcome, ApiError) and outcome.code == "rate_limited"
         ), outcome
-    return [one.quota.used_today for one in outcomes if isinstance(one, Admitted)]
+    return [one.quota.used_today for one in outcomes if isinstance(one, Caller)]
 
 
 @OVER_ONE_STORE
@@ -154,24 +156,24 @@ def let_in(outcomes: Sequence[Admitted | BaseException]) -> list[int]:
     ],
 )
 async def test_a_live_key_is_let_in_by_either_header(
-    admissions: Admissions, keys: Keys, authorization: str | None, x_api_key: str | None
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str | None, x_api_key: str | None
 ) -> None:
     key = await keys.create("agent")
-    admitted = await admissions.admit(
+    admitted = await quota_guard.authorize(
         authorization and authorization.format(key), x_api_key and x_api_key.format(key)
     )
     assert admitted.label == "agent"
     quota = Quota(
         daily_limit=10, used_today=1, remaining_today=9, resets_at="2026-10-01T00:00:00.000Z"
     )
-    assert admitted.quota.text() == quota.model_dump_json()
+    assert admitted.quota.to_json() == quota.model_dump_json()
     assert admitted.quota._asdict() == quota.model_dump()
 
 
 @OVER_ONE_STORE
 @pytest.mark.clause("5.23")
-async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
-    error = await refusal(admissions, None)
+async def test_no_header_is_a_missing_key(quota_guard: QuotaGuard) -> None:
+    error = await refusal(quota_guard, None)
     assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
 
@@ -197,10 +199,10 @@ async def test_no_header_is_a_missing_key(admissions: Admissions) -> None:
     ],
 )
 async def test_a_header_without_a_known_key_is_an_invalid_key(
-    admissions: Admissions, keys: Keys, authorization: str
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
 ) -> None:
     await keys.create("agent")
-    error = await refusal(admissions, authorization)
+    error = await refusal(quota_guard, authorization)
     assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
 
@@ -209,10 +211,10 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
 @pytest.mark.clause("5.1")
 @pytest.mark.parametrize("authorization", ["Basic {}", "Token {}", "{}"])
 async def test_a_live_key_under_another_scheme_is_refused(
-    admissions: Admissions, keys: Keys, authorization: str
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
 ) -> None:
     key = await keys.create("agent")
-    error = await refusal(admissions, authorization.format(key))
+    error = await refusal(quota_guard, authorization.format(key))
     assert (error.code, error.status) == ("invalid_key", 401)
     assert "Send it as `Authorization: Bearer <API_KEY>`" in error.message
     assert key not in error.message
@@ -221,18 +223,20 @@ async def test_a_live_key_under_another_scheme_is_refused(
 @OVER_ONE_STORE
 @pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
 async def test_a_malformed_key_is_told_from_an_unknown_one(
-    admissions: Admissions, sent: str
+    quota_guard: QuotaGuard, sent: str
 ) -> None:
-    assert "malformed" in (await refusal(admissions, f"Bearer {sent}")).message
-    assert "malformed" in (await refusal(admissions, None, sent)).message
-    assert "unknown" in (await refusal(admissions, f"Bearer {WELL_FORMED}")).message
+    assert "malformed" in (await refusal(quota_guard, f"Bearer {sent}")).message
+    assert "malformed" in (await refusal(quota_guard, None, sent)).message
+    assert "unknown" in (await refusal(quota_guard, f"Bearer {WELL_FORMED}")).message
 
 
 @OVER_ONE_STORE
-async def test_an_empty_second_header_is_an_invalid_key(admissions: Admissions, keys: Keys) -> None:
-    assert (await refusal(admissions, None, "")).code == "invalid_key"
+async def test_an_empty_second_header_is_an_invalid_key(
+    quota_guard: QuotaGuard, keys: OperatorKeys
+) -> None:
+    assert (await refusal(quota_guard, None, "")).code == "invalid_key"
     key = await keys.create("agent")
-    assert (await refusal(admissions, f"Bearer {key}", "")).code == "invalid_key"
+    assert (await refusal(quota_guard, f"Bearer {key}", "")).code == "invalid_key"
 
 
 @OVER_ONE_STORE
@@ -246,9 +250,9 @@ async def test_an_empty_second_header_is_an_invalid_key(admissions: Admissions, 
     ],
 )
 async def test_an_unexpanded_variable_is_named(
-    admissions: Admissions, authorization: str | None, x_api_key: str | None
+    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None
 ) -> None:
-    error = await refusal(admissions, authorization, x_api_key)
+    error = await refusal(quota_guard, authorization, x_api_key)
     assert error.code == "invalid_key"
     assert "${SIGNALS_API_KEY}" in error.message
     assert "set the environment variable" in error.message
@@ -256,10 +260,10 @@ async def test_an_unexpanded_variable_is_named(
 
 @OVER_ONE_STORE
 async def test_two_headers_that_differ_are_refused_although_both_keys_live(
-    admissions: Admissions, keys: Keys, home: Home
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     one, other = await keys.create("one"), await keys.create("other")
-    error = await refusal(admissions, f"Bearer {one}", other)
+    error = await refusal(quota_guard, f"Bearer {one}", other)
     assert error.code == "invalid_key"
     assert one not in error.message
     assert other not in error.message
@@ -267,11 +271,13 @@ async def test_two_headers_that_differ_are_refused_although_both_keys_live(
 
 
 @pytest.mark.clause("5.25")
-async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, keys: Keys) -> None:
+async def test_a_revoked_key_is_refused_from_then_on(
+    quota_guard: QuotaGuard, keys: OperatorKeys
+) -> None:
     key = await keys.create("agent")
-    await admissions.admit(f"Bearer {key}", None)
+    await quota_guard.authorize(f"Bearer {key}", None)
     await keys.revoke(1)
-    error = await refusal(admissions, f"Bearer {key}")
+    error = await refusal(quota_guard, f"Bearer {key}")
     assert (error.code, error.status) == ("revoked_key", 403)
     assert key not in error.message
     assert error.quota is not None
@@ -279,15 +285,15 @@ async def test_a_revoked_key_is_refused_from_then_on(admissions: Admissions, key
 
 
 async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
-    open_store: Open, keys: Keys, clock: ManualClock, home: Home
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=90)
-    first = asyncio.create_task(admissions.admit(None, api_key))
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
+    first = asyncio.create_task(quota_guard.authorize(None, api_key))
     await held.asked.wait()
-    rest = asyncio.create_task(outcomes(admissions, api_key, 99))
+    rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
     await asyncio.sleep(0)
     held.let_go.set()
     counts = let_in([await first, *(await rest)])
@@ -298,29 +304,29 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
 
 @OVER_ONE_STORE
 async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
-    open_store: Open, keys: Keys, clock: ManualClock
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
     held.let_go.set()
-    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=90)
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
     calls = []
     for _ in range(20):
-        calls.append(asyncio.create_task(admissions.admit(None, api_key)))
+        calls.append(asyncio.create_task(quota_guard.authorize(None, api_key)))
         await asyncio.sleep(0)
     assert let_in(await asyncio.gather(*calls)) == list(range(1, 21))
     written = [calls for [calls] in held.groups]
     assert sum(written) == 20
-    assert MOST_TURNS <= max(written) <= MOST_TURNS + 1
+    assert MAX_LOOP_TURNS <= max(written) <= MAX_LOOP_TURNS + 1
 
 
 async def test_two_processes_on_one_file_admit_exactly_the_limit(
-    open_store: Open, keys: Keys, clock: ManualClock
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     api_key = await keys.create("agent")
     processes = [of(await open_store(), clock, 150) for _ in range(2)]
-    first = [await one.admit(None, api_key) for one in processes]
+    first = [await one.authorize(None, api_key) for one in processes]
     assert [admitted.quota.used_today for admitted in first] == [1, 2]
     decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
     counts = [let_in(one) for one in decided]
@@ -329,30 +335,30 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
 
 @pytest.mark.clause("8.2")
 async def test_keys_that_call_at_once_are_counted_each_for_itself(
-    admissions: Admissions, keys: Keys, home: Home
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     made = [await keys.create(f"agent {number}") for number in range(3)]
     decided = await asyncio.gather(
-        *(outcomes(admissions, key, 5 + n) for n, key in enumerate(made))
+        *(outcomes(quota_guard, key, 5 + n) for n, key in enumerate(made))
     )
     assert [let_in(one) for one in decided] == [list(range(1, 6 + n)) for n in range(3)]
-    assert {one.label for one in decided[2] if isinstance(one, Admitted)} == {"agent 2"}
+    assert {one.label for one in decided[2] if isinstance(one, Caller)} == {"agent 2"}
     assert [used for _, used in await stored(home)] == [5, 6, 7]
 
 
 @pytest.mark.clause("8.3")
 async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
-    open_store: Open, keys: Keys, clock: ManualClock, home: Home
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, admissions = await keys.create("agent"), of(held, clock, daily_limit=1)
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=1)
     clock.now = MIDNIGHT - 1
-    late = asyncio.create_task(outcomes(admissions, api_key, 2))
+    late = asyncio.create_task(outcomes(quota_guard, api_key, 2))
     await held.asked.wait()
     clock.now = MIDNIGHT
-    next_day = asyncio.create_task(outcomes(admissions, api_key, 2))
+    next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
     await asyncio.sleep(0)
     held.let_go.set()
     for decided, resets_at, retry_after_s in (
@@ -360,7 +366,7 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
         (await next_day, "2026-10-02T00:00:00.000Z", 86_400),
     ):
         admitted, refused = decided
-        assert isinstance(admitted, Admitted)
+        assert isinstance(admitted, Caller)
         assert isinstance(refused, ApiError)
         assert admitted.quota.resets_at == resets_at
         assert refused.quota == admitted.quota
@@ -369,54 +375,54 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
 
 
 async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
-    open_store: Open, keys: Keys, clock: ManualClock, home: Home
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, admissions = await keys.create("agent"), of(held, clock)
-    waiting = [asyncio.create_task(admissions.admit(None, api_key)) for _ in range(5)]
+    api_key, quota_guard = await keys.create("agent"), of(held, clock)
+    waiting = [asyncio.create_task(quota_guard.authorize(None, api_key)) for _ in range(5)]
     await held.asked.wait()
     for leaving in (waiting[0], waiting[3]):
         leaving.cancel()
     await asyncio.sleep(0)
     held.let_go.set()
     decided = await asyncio.gather(*waiting, return_exceptions=True)
-    stayed = [one.quota.used_today for one in decided if isinstance(one, Admitted)]
+    stayed = [one.quota.used_today for one in decided if isinstance(one, Caller)]
     assert stayed == [2, 3, 5]
     assert [used for _, used in await stored(home)] == [5]
 
 
 async def test_when_all_gave_up_the_next_call_is_counted(
-    open_store: Open, keys: Keys, clock: ManualClock
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     failing = await open_store(FailingStore)
-    api_key, admissions = await keys.create("agent"), of(failing, clock)
-    alone = asyncio.create_task(admissions.admit(None, api_key))
+    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    alone = asyncio.create_task(quota_guard.authorize(None, api_key))
     await asyncio.sleep(0)
     alone.cancel()
     await asyncio.gather(alone, return_exceptions=True)
-    assert (await admissions.admit(None, api_key)).quota.used_today == 1
+    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
 
 
 async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
-    open_store: Open, keys: Keys, clock: ManualClock, home: Home
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     failing = await open_store(FailingStore)
-    api_key, admissions = await keys.create("agent"), of(failing, clock)
-    decided = await outcomes(admissions, api_key, 3)
+    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    decided = await outcomes(quota_guard, api_key, 3)
     assert [type(one) for one in decided] == [StoreError] * 3
     assert await stored(home) == []
-    assert let_in(await outcomes(admissions, api_key, 3)) == [1, 2, 3]
+    assert let_in(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
 
 
 async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
-    admissions: Admissions, keys: Keys, home: Home
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     api_key = await keys.create("agent")
-    async with home.plain() as run:
+    async with home.open_plain() as run:
         await run("ALTER TABLE usage RENAME TO mislaid")
         with pytest.raises(StoreError, match=r"no such table|does not exist"):
-            await admissions.admit(None, api_key)
+            await quota_guard.authorize(None, api_key)
         await run("ALTER TABLE mislaid RENAME TO usage")
-    assert (await admissions.admit(None, api_key)).quota.used_today == 1
+    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from access.email_address import checked_email
+from access.email_address import parse_contact_email
 from schemas.errors import ApiError
 
 pytestmark = pytest.mark.clause("sales")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.clause("sales")
 def test_an_address_is_taken_in_its_normal_form(
     given: str, taken: str, takes_special_use: bool
 ) -> None:
-    assert checked_email(given, takes_special_use=takes_special_use) == taken
+    assert parse_contact_email(given, accepts_special_use=takes_special_use) == taken
 
 
 @pytest.mark.clause("4.11.2", "4.13.9", "7.14")
@@ -54,7 +54,7 @@ def test_what_is_no_address_is_refused_without_being_repeated(
     given: str, takes_special_use: bool
 ) -> None:
     with pytest.raises(ApiError) as refused:
-        checked_email(given, takes_special_use=takes_special_use)
+        parse_contact_email(given, accepts_special_use=takes_special_use)
     error = refused.value
     assert (error.code, error.status) == ("invalid_parameter", 400)
     assert error.message.startswith("contact_email: is no e-mail address")
@@ -69,13 +69,13 @@ def test_what_is_no_address_is_refused_without_being_repeated(
 )
 def test_an_address_that_reaches_nobody_is_taken_where_no_money_is_meant(given: str) -> None:
     local, _, domain = given.partition("@")
-    assert checked_email(given, takes_special_use=True) == f"{local}@{domain.lower()}"
+    assert parse_contact_email(given, accepts_special_use=True) == f"{local}@{domain.lower()}"
     with pytest.raises(ApiError) as refused:
-        checked_email(given, takes_special_use=False)
+        parse_contact_email(given, accepts_special_use=False)
     assert refused.value.status == 400
 
 
 @pytest.mark.parametrize("given", ["agent@", "a b@shop.test", "agent@.test", "a@-.localhost"])
 def test_a_special_domain_excuses_nothing_else(given: str) -> None:
     with pytest.raises(ApiError):
-        checked_email(given, takes_special_use=True)
+        parse_contact_email(given, accepts_special_use=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from access.keys import Keys, hash_key
+from access.keys import OperatorKeys, hash_key
 from store.access_rows import KeyRow
 from store.sqlite.access_store import SqliteAccessStore
 from tests.serving import ManualClock
@@ -21,9 +21,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Keys]:
+async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys]:
     store = await SqliteAccessStore.open(tmp_path / "access.db")
-    yield Keys(store, clock)
+    yield OperatorKeys(store, clock)
     await store.close()
 
 
@@ -33,7 +33,7 @@ def everything_in(folder: Path) -> bytes:
 
 @pytest.mark.clause("5.3")
 async def test_a_key_is_32_random_bytes_that_the_store_never_sees(
-    keys: Keys, tmp_path: Path
+    keys: OperatorKeys, tmp_path: Path
 ) -> None:
     made = {await keys.create("agent") for _ in range(20)}
     assert len(made) == 20
@@ -50,7 +50,7 @@ def test_a_key_is_stored_as_its_sha256() -> None:
 
 
 @pytest.mark.clause("3.5.3", "3.5.5")
-async def test_a_key_is_revoked_once_and_for_good(keys: Keys, clock: ManualClock) -> None:
+async def test_a_key_is_revoked_once_and_for_good(keys: OperatorKeys, clock: ManualClock) -> None:
     await keys.create("agent")
     (made,) = await keys.list()
     assert made == KeyRow(made.id, "agent", clock.now, None)
@@ -64,12 +64,12 @@ async def test_a_key_is_revoked_once_and_for_good(keys: Keys, clock: ManualClock
 
 
 @pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
-async def test_a_bad_label_is_refused_in_one_line(keys: Keys, label: str) -> None:
+async def test_a_bad_label_is_refused_in_one_line(keys: OperatorKeys, label: str) -> None:
     with pytest.raises(ValueError, match=r"^a label has 1 to 120 printable characters$"):
         await keys.create(label)
     assert await keys.list() == []
 
 
-async def test_a_label_of_full_length_is_kept(keys: Keys) -> None:
+async def test_a_label_of_full_length_is_kept(keys: OperatorKeys) -> None:
     await keys.create("é" * 120)
     assert [key.label for key in await keys.list()] == ["é" * 120]

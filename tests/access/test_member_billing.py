@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.provider import Standing
+from access.billing.provider import SubscriptionStatus
 from access.member_billing import MemberBilling
-from access.member_keys import MemberKeys, Plan
+from access.member_keys import MemberKeys, MemberPlan
 from store.access_rows import MembershipRow
-from tests.access.selling import HeldBilling, Shop, opened
+from tests.access.selling import HeldProvider, SandboxShop, open_counting_store
 from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("dashboard")
 
 MINE = "a@example.com"
-IN_FORCE = Standing(renews_at=NOON + 1)
+IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
 
 
-class SlowBilling(HeldBilling):
+class SlowBilling(HeldProvider):
     """A Provider whose word on a membership waits as its checks do."""
 
     asked = 0
 
-    async def standing(self, member: MembershipRow) -> Standing:
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         self.asked += 1
-        await self.lets_go.wait()
+        await self.released.wait()
         return IN_FORCE
 
 
@@ -35,10 +35,10 @@ class SlowBilling(HeldBilling):
 class Desk:
     """A member's plan, and who says where it stands."""
 
-    shop: Shop
+    shop: SandboxShop
     billing: SlowBilling
     members: MemberKeys
-    plans: list[Plan] = field(default_factory=list)
+    plans: list[MemberPlan] = field(default_factory=list)
 
     def told(self, within_s: float) -> MemberBilling:
         return MemberBilling(self.members, self.billing, self.shop.clock, within_s)
@@ -48,38 +48,38 @@ class Desk:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = ManualClock(NOON)
     billing = SlowBilling(clock)
-    async with opened(tmp_path / "access.db") as store:
-        shop = Shop(store, clock, billing)
-        billing.pays("cs_1")
-        await shop.claim((await shop.checkout()).claim_token)
+    async with open_counting_store(tmp_path / "access.db") as store:
+        shop = SandboxShop(store, clock, billing)
+        billing.set_paid("cs_1")
+        await shop.claim((await shop.open_checkout()).claim_token)
         members = MemberKeys(store, billing, shop.claims, clock)
-        yield Desk(shop, billing, members, await members.plans(MINE))
+        yield Desk(shop, billing, members, await members.list_plans(MINE))
 
 
 async def test_a_slow_processor_is_not_waited_for_and_its_word_is_shown_once_it_came(
     desk: Desk,
 ) -> None:
     told = desk.told(within_s=0.01)
-    desk.billing.lets_go.clear()
-    assert await told.standings(desk.plans) == [None]
-    assert await told.standings(desk.plans) == [None]
-    desk.billing.lets_go.set()
-    assert await told.standings(desk.plans) == [IN_FORCE]
+    desk.billing.released.clear()
+    assert await told.fetch_statuses(desk.plans) == [None]
+    assert await told.fetch_statuses(desk.plans) == [None]
+    desk.billing.released.set()
+    assert await told.fetch_statuses(desk.plans) == [IN_FORCE]
     assert desk.billing.asked == 1
 
 
 async def test_payments_of_a_slow_processor_are_not_waited_for_either(desk: Desk) -> None:
-    await desk.shop.checkout(contact_email=MINE)
-    desk.billing.pays("cs_2")
-    desk.billing.lets_go.clear()
-    assert await desk.told(within_s=0.01).unclaimed(MINE) is None
-    desk.billing.lets_go.set()
-    (claim,) = await desk.told(within_s=10).unclaimed(MINE) or []
+    await desk.shop.open_checkout(contact_email=MINE)
+    desk.billing.set_paid("cs_2")
+    desk.billing.released.clear()
+    assert await desk.told(within_s=0.01).list_unclaimed(MINE) is None
+    desk.billing.released.set()
+    (claim,) = await desk.told(within_s=10).list_unclaimed(MINE) or []
     assert claim.session == "cs_2"
 
 
 async def test_all_who_look_at_once_ask_once(desk: Desk) -> None:
     told = desk.told(within_s=10)
-    said = await asyncio.gather(*(told.standings(desk.plans) for _ in range(5)))
+    said = await asyncio.gather(*(told.fetch_statuses(desk.plans) for _ in range(5)))
     assert said == [[IN_FORCE]] * 5
     assert desk.billing.asked == 1

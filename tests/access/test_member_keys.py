@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from access.billing.provider import BillingError, Paid
+from access.billing.provider import BillingError, SettledPayment
 from access.keys import hash_key
-from access.member_keys import MOST_LIVE_KEYS, MOST_NEW_KEYS, MemberKeys, Plan
+from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, MemberPlan
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import HeldBilling, Shop, opened
+from tests.access.selling import HeldProvider, SandboxShop, open_counting_store
 from tests.serving import NOON, ManualClock
-from tests.store.rows import one_call
+from tests.store.rows import make_call_group
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -26,8 +26,8 @@ MINE, THEIRS = "a@example.com", "b@example.com"
 class Counter:
     """A shop, its provider, and the members' hands on keys there."""
 
-    shop: Shop
-    billing: HeldBilling
+    shop: SandboxShop
+    billing: HeldProvider
     members: MemberKeys
     path: Path
 
@@ -40,22 +40,22 @@ class Counter:
 
     async def pay(self, email: str = MINE) -> str:
         """Pay a checkout that nobody claims; return its session."""
-        checkout = await self.shop.checkout(contact_email=email)
+        checkout = await self.shop.open_checkout(contact_email=email)
         session = checkout.checkout_url.rpartition("/")[2]
         self.tokens[session] = checkout.claim_token
-        self.billing.says[session] = Paid(f"sub_{session}", f"cus_{session}", email)
+        self.billing.payments[session] = SettledPayment(f"sub_{session}", f"cus_{session}", email)
         return session
 
     def __post_init__(self) -> None:
         self.tokens: dict[str, str] = {}
 
-    async def plan(self, email: str = MINE) -> Plan:
-        (plan,) = await self.members.plans(email)
+    async def plan(self, email: str = MINE) -> MemberPlan:
+        (plan,) = await self.members.list_plans(email)
         return plan
 
     async def verdict(self, api_key: str) -> str:
-        (counted,) = await self.shop.store.count(
-            [one_call(hash_key(api_key), self.shop.clock())], "live", 10
+        (counted,) = await self.shop.store.count_calls(
+            [make_call_group(hash_key(api_key), self.shop.clock())], "live", 10
         )
         return counted.verdict
 
@@ -63,9 +63,9 @@ class Counter:
 @pytest.fixture
 async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
     clock = ManualClock(NOON)
-    billing = HeldBilling(clock)
-    async with opened(tmp_path / "access.db") as store:
-        shop = Shop(store, clock, billing)
+    billing = HeldProvider(clock)
+    async with open_counting_store(tmp_path / "access.db") as store:
+        shop = SandboxShop(store, clock, billing)
         members = MemberKeys(store, billing, shop.claims, clock)
         yield Counter(shop, billing, members, tmp_path)
 
@@ -109,7 +109,7 @@ async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_re
     membership, own = plan.membership.id, plan.keys[0].key.id
     made = [counter.members.create(MINE, membership, f"key {n}") for n in range(6)]
     came = await asyncio.gather(*made, return_exceptions=True)
-    assert sum(isinstance(one, str) for one in came) == MOST_LIVE_KEYS - 1
+    assert sum(isinstance(one, str) for one in came) == MAX_LIVE_KEYS - 1
     assert {one.status for one in came if isinstance(one, ApiError)} == {409}
     await counter.members.revoke(MINE, membership, own)
     assert await counter.verdict(first) == "revoked"
@@ -158,11 +158,11 @@ async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
     counter: Counter,
 ) -> None:
     key = await counter.buy()
-    (member,) = await counter.shop.store.memberships("held")
+    (member,) = await counter.shop.store.list_active_memberships("held")
     await counter.shop.store.end_membership(member, NOON + 5, "the payment was disputed")
     plan = await counter.plan()
     assert (plan.is_live, len(plan.live_keys)) == (False, 0)
-    assert plan.membership.ended_why == "the payment was disputed"
+    assert plan.membership.ended_reason == "the payment was disputed"
     assert not await counter.members.is_member(MINE)
     assert await counter.verdict(key) == "revoked"
     await refused(
@@ -181,25 +181,25 @@ async def test_a_membership_of_another_mode_is_shown_and_not_live_one_of_another
     assert not await counter.members.is_member(MINE)
     await refused(counter.members.create(MINE, plan.membership.id, "x"), 409, "billing mode")
     counter.billing.name = "other"
-    assert await counter.members.plans(MINE) == []
+    assert await counter.members.list_plans(MINE) == []
 
 
 async def test_who_paid_and_lost_the_token_gets_the_one_key_and_the_token_none(
     counter: Counter,
 ) -> None:
     session = await counter.pay("A@Example.com")
-    (claim,) = await counter.members.unclaimed(MINE)
+    (claim,) = await counter.members.list_unclaimed(MINE)
     api_key = await counter.members.claim(MINE, claim.id)
     assert await counter.verdict(api_key) == "counted"
-    assert await counter.members.unclaimed(MINE) == []
-    assert (await counter.shop.refusal_of_claim(counter.tokens[session])).status == 409
+    assert await counter.members.list_unclaimed(MINE) == []
+    assert (await counter.shop.claim_refused(counter.tokens[session])).status == 409
     plan = await counter.plan()
-    assert (plan.membership.member.contact_email, len(plan.keys)) == ("A@Example.com", 1)
+    assert (plan.membership.row.contact_email, len(plan.keys)) == ("A@Example.com", 1)
 
 
 async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: Counter) -> None:
     session = await counter.pay()
-    (claim,) = await counter.members.unclaimed(MINE)
+    (claim,) = await counter.members.list_unclaimed(MINE)
     came = await asyncio.gather(
         counter.members.claim(MINE, claim.id),
         counter.members.claim(MINE, claim.id),
@@ -214,32 +214,35 @@ async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: C
 
 async def test_a_payment_is_its_payers_whoever_began_the_checkout(counter: Counter) -> None:
     session = await counter.pay()
-    counter.billing.says[session] = Paid("sub", "cus", "payer@example.com")
-    assert await counter.members.unclaimed(MINE) == []
-    (claim,) = await counter.shop.store.claims_of(MINE, "held", "live", 5)
+    counter.billing.payments[session] = SettledPayment("sub", "cus", "payer@example.com")
+    assert await counter.members.list_unclaimed(MINE) == []
+    (claim,) = await counter.shop.store.list_unredeemed_claims(MINE, "held", "live", 5)
     await refused(counter.members.claim(MINE, claim.id), 404, "no such payment")
     await refused(counter.members.claim(THEIRS, claim.id), 404, "no such payment")
 
 
 async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counter) -> None:
     session = await counter.pay()
-    del counter.billing.says[session]
-    assert await counter.members.unclaimed(MINE) == []
+    del counter.billing.payments[session]
+    assert await counter.members.list_unclaimed(MINE) == []
     await counter.pay()
-    assert len(await counter.members.unclaimed(MINE)) == 1
+    assert len(await counter.members.list_unclaimed(MINE)) == 1
     counter.billing.mode = "test"
-    assert await counter.members.unclaimed(MINE) == []
+    assert await counter.members.list_unclaimed(MINE) == []
     counter.billing.mode = None
-    assert await counter.members.unclaimed(MINE) == []
+    assert await counter.members.list_unclaimed(MINE) == []
 
 
 async def test_while_the_processor_cannot_be_asked_nothing_is_lost(counter: Counter) -> None:
     session = await counter.pay()
-    (claim,) = await counter.members.unclaimed(MINE)
-    paid, counter.billing.says[session] = counter.billing.says[session], BillingError("down")
-    await refused(counter.members.unclaimed(MINE), 503, "Retry after 30 seconds")
+    (claim,) = await counter.members.list_unclaimed(MINE)
+    paid, counter.billing.payments[session] = (
+        counter.billing.payments[session],
+        BillingError("down"),
+    )
+    await refused(counter.members.list_unclaimed(MINE), 503, "Retry after 30 seconds")
     await refused(counter.members.claim(MINE, claim.id), 503, "nothing is lost")
-    counter.billing.says[session] = paid
+    counter.billing.payments[session] = paid
     assert await counter.members.claim(MINE, claim.id)
 
 
@@ -248,7 +251,7 @@ async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter)
         await counter.pay()
         counter.shop.clock.now += 1
     counter.billing.checks.clear()
-    assert len(await counter.members.unclaimed(MINE)) == 5
+    assert len(await counter.members.list_unclaimed(MINE)) == 5
     assert sorted(counter.billing.checks) == ["cs_3", "cs_4", "cs_5", "cs_6", "cs_7"]
 
 
@@ -257,7 +260,7 @@ async def test_keys_that_are_made_and_revoked_by_turns_give_no_calls_without_end
 ) -> None:
     await counter.buy()
     membership = (await counter.plan()).membership.id
-    for number in range(1, MOST_NEW_KEYS):
+    for number in range(1, MAX_NEW_KEYS_PER_DAY):
         counter.shop.clock.now += 1
         await counter.members.create(MINE, membership, f"key {number}")
         key_id = (await counter.plan()).live_keys[-1].key.id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.mail.mailer import MailError, mail_to
+from access.mail.mailer import MailError, build_mail
 from access.mail.outbox import Outbox
 from tests.serving import NOON
 
@@ -26,7 +26,7 @@ async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) 
     outbox = Outbox(folder, SENDER)
     assert await outbox.check() == f"written to {folder}, and sent to nobody"
     assert not folder.exists()
-    await outbox.send(mail_to("jörg@example.com", "Sign in", "the link", NOON))
+    await outbox.send(build_mail("jörg@example.com", "Sign in", "the link", NOON))
     (file,) = mails_in(folder)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -39,7 +39,7 @@ async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) 
 async def test_mails_lie_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, SENDER)
     for number in range(12):
-        await outbox.send(mail_to("a@example.com", str(number), "text", NOON))
+        await outbox.send(build_mail("a@example.com", str(number), "text", NOON))
     sent = [message_from_bytes(file.read_bytes()) for file in mails_in(tmp_path)]
     subjects = [mail["Subject"] for mail in sent]
     assert subjects == [str(number) for number in range(12)]
@@ -48,7 +48,7 @@ async def test_mails_lie_in_the_order_in_which_they_were_sent(tmp_path: Path) ->
 async def test_mails_at_once_replace_none(tmp_path: Path) -> None:
     boxes = [Outbox(tmp_path, SENDER) for _ in range(4)]
     await asyncio.gather(
-        *(box.send(mail_to("a@example.com", "s", "text", NOON)) for box in boxes * 3)
+        *(box.send(build_mail("a@example.com", "s", "text", NOON)) for box in boxes * 3)
     )
     assert len(mails_in(tmp_path)) == 12
 
@@ -57,6 +57,6 @@ async def test_a_folder_that_takes_no_mail_is_named_and_nobody_else(tmp_path: Pa
     (tmp_path / "outbox").write_text("a file")
     outbox = Outbox(tmp_path / "outbox", SENDER)
     with pytest.raises(MailError, match="cannot write to") as failed:
-        await outbox.send(mail_to("a@example.com", "s", "text", NOON))
+        await outbox.send(build_mail("a@example.com", "s", "text", NOON))
     assert str(tmp_path) in str(failed.value)
     assert "a@example.com" not in str(failed.value)

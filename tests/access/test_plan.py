@@ -2,14 +2,14 @@
 
 import pytest
 
-from access.plan import how_to_get_access
+from access.plan import describe_purchase
 
 pytestmark = pytest.mark.clause("sales")
 
 
 @pytest.mark.clause("5.12", "5.14", "5.15", "7.6", "7.7", "8.47", "8.48")
 def test_the_purchase_flow_names_absolute_addresses_and_prices() -> None:
-    flow = how_to_get_access("https://signals.example/")
+    flow = describe_purchase("https://signals.example/")
     assert flow.plan == "premium"
     assert flow.price_usd == {"monthly": 129, "yearly": 1199}
     checkout, pay, claim = flow.steps

@@ -18,17 +18,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from access.billing.sandbox import LIFETIME_MS, SandboxBilling
-from access.keys import Keys
-from access.quota import Admissions
+from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
+from access.keys import OperatorKeys
+from access.quota import QuotaGuard
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import BASE_URL, Counting, Shop, sandbox_id
-from tests.postgres.installed import installations
+from tests.access.selling import BASE_URL, ClaimLookupCounter, SandboxShop, parse_sandbox_id
+from tests.postgres.installed import find_installations
 from tests.serving import NOON, ManualClock
-from tests.store.homes import NewHome
+from tests.store.homes import HomeFactory
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -68,7 +68,7 @@ class Held:
 class PurchaseMachine(RuleBasedStateMachine):
     """Checkouts, payments, claims, calls and revocations, over nights and restarts."""
 
-    new_home: NewHome
+    new_home: HomeFactory
     checkouts = Bundle("checkouts")
     keys = Bundle("keys")
 
@@ -78,7 +78,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         self.place = self.new_home()
         self.home = self.run(self.place.__aenter__())
         self.clock = ManualClock(NOON)
-        self.shop: Shop
+        self.shop: SandboxShop
         self.attempts: list[int] = []
         self.bought: list[Bought] = []
         self.held: list[Held] = []
@@ -93,10 +93,10 @@ class PurchaseMachine(RuleBasedStateMachine):
         return self.checkout("monthly")
 
     def start(self) -> None:
-        store = self.run(self.home.open_access(Counting))
+        store = self.run(self.home.open_access(ClaimLookupCounter))
         billing = SandboxBilling(store, self.clock, BASE_URL)
-        self.shop = Shop(store, self.clock, billing, CHECKOUT_LIMIT)
-        self.admissions = Admissions(store, self.clock, mode="test", daily_limit=DAILY_LIMIT)
+        self.shop = SandboxShop(store, self.clock, billing, CHECKOUT_LIMIT)
+        self.quota_guard = QuotaGuard(store, self.clock, mode="test", daily_limit=DAILY_LIMIT)
 
     def teardown(self) -> None:
         if hasattr(self, "shop"):
@@ -117,7 +117,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         recent = [at for at in self.attempts if at > now - window_ms]
         if len(recent) < CHECKOUT_LIMIT.attempts:
             return self.checkout(billing)
-        refusal = self.refused(self.shop.checkout(billing=billing))
+        refusal = self.refused(self.shop.open_checkout(billing=billing))
         seconds = -(-(recent[0] + window_ms - now) // 1000)
         assert (refusal.status, refusal.retry_after_s) == (429, seconds)
         return multiple()
@@ -125,8 +125,8 @@ class PurchaseMachine(RuleBasedStateMachine):
     def checkout(self, billing: str) -> Bought:
         now = self.clock.now
         self.attempts.append(now)
-        made = self.run(self.shop.checkout(billing=billing))
-        self.bought.append(Bought(made, now + LIFETIME_MS))
+        made = self.run(self.shop.open_checkout(billing=billing))
+        self.bought.append(Bought(made, now + SESSION_LIFETIME_MS))
         return self.bought[-1]
 
     @rule(bought=checkouts, status=st.sampled_from(["paid", "cancelled"]))
@@ -136,7 +136,7 @@ class PurchaseMachine(RuleBasedStateMachine):
             bought.status = status
         billing = self.shop.billing
         assert isinstance(billing, SandboxBilling)
-        session = self.run(billing.session(sandbox_id(bought.checkout)))
+        session = self.run(billing.find_session(parse_sandbox_id(bought.checkout)))
         assert self.run(billing.settle(session, status)) == bought.at(self.clock.now)
 
     @rule(target=keys, bought=checkouts, is_paid_first=st.booleans())
@@ -192,19 +192,19 @@ class PurchaseMachine(RuleBasedStateMachine):
         day = self.clock.now // DAY_MS
         left = held.left(day)
         if held.is_revoked:
-            assert self.refused(self.admissions.admit(None, held.api_key)).status == 403
+            assert self.refused(self.quota_guard.authorize(None, held.api_key)).status == 403
         elif left == 0:
-            refusal = self.refused(self.admissions.admit(None, held.api_key))
+            refusal = self.refused(self.quota_guard.authorize(None, held.api_key))
             assert (refusal.status, refusal.code) == (429, "rate_limited")
         else:
             held.day, held.used = day, DAILY_LIMIT - left + 1
-            quota = self.run(self.admissions.admit(None, held.api_key)).quota
+            quota = self.run(self.quota_guard.authorize(None, held.api_key)).quota
             assert (quota.used_today, quota.remaining_today) == (held.used, left - 1)
 
     @rule(held=keys)
     def revoke(self, held: Held) -> None:
         """Revoke a key, which lets nobody in from then on."""
-        assert self.run(Keys(self.shop.store, self.clock).revoke(held.number))
+        assert self.run(OperatorKeys(self.shop.store, self.clock).revoke(held.number))
         held.is_revoked = True
         self.call_once(held)
 
@@ -241,12 +241,12 @@ class PurchaseMachine(RuleBasedStateMachine):
     [
         ("sqlite", 10, 40),
         pytest.param("sqlite", 300, 60, marks=pytest.mark.prove),
-        *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in installations()),
+        *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in find_installations()),
     ],
     indirect=["new_home"],
 )
 def test_whatever_happens_a_key_is_given_once_for_a_payment_and_counted_exactly(
-    new_home: NewHome, lives: int, steps: int
+    new_home: HomeFactory, lives: int, steps: int
 ) -> None:
     SEEN.clear()
     run_state_machine_as_test(

@@ -12,15 +12,22 @@ from typing import Any
 import pytest
 
 from access.billing.disabled import NoBilling
-from access.billing.provider import BillingError, Ended, Order
-from access.billing.sandbox import LIFETIME_MS, SandboxBilling
-from access.quota import Admissions
+from access.billing.provider import BillingError, FailedPayment, Order
+from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
+from access.quota import QuotaGuard
 from access.throttle import Limit
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
-from schemas.vocabulary import DAY_MS, instant
+from schemas.vocabulary import DAY_MS, format_instant
 from store.access_rows import SandboxSession
-from tests.access.selling import BASE_URL, HeldBilling, Shop, opened, sandbox_id, settle
+from tests.access.selling import (
+    BASE_URL,
+    HeldProvider,
+    SandboxShop,
+    open_counting_store,
+    parse_sandbox_id,
+    settle_checkout,
+)
 from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("sales")
@@ -30,20 +37,20 @@ UNKNOWN = "ct_" + "A" * 43
 
 
 @pytest.fixture
-async def sandbox(tmp_path: Path) -> AsyncIterator[Shop]:
+async def sandbox(tmp_path: Path) -> AsyncIterator[SandboxShop]:
     """A shop on the sandbox."""
     clock = ManualClock(NOON)
-    async with opened(tmp_path / "access.db") as store:
-        yield Shop(store, clock, SandboxBilling(store, clock, BASE_URL))
+    async with open_counting_store(tmp_path / "access.db") as store:
+        yield SandboxShop(store, clock, SandboxBilling(store, clock, BASE_URL))
 
 
 @pytest.fixture
-async def held(tmp_path: Path) -> AsyncIterator[tuple[Shop, HeldBilling]]:
+async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]]:
     """A shop on a provider whose checks can be held."""
     clock = ManualClock(NOON)
-    billing = HeldBilling(clock)
-    async with opened(tmp_path / "access.db") as store:
-        yield Shop(store, clock, billing), billing
+    billing = HeldProvider(clock)
+    async with open_counting_store(tmp_path / "access.db") as store:
+        yield SandboxShop(store, clock, billing), billing
 
 
 async def outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
@@ -76,11 +83,11 @@ def everything_in(folder: Path) -> bytes:
 )
 @pytest.mark.parametrize(("billing", "amount"), [("monthly", 129), ("yearly", 1199)])
 async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_when(
-    sandbox: Shop, billing: str, amount: int
+    sandbox: SandboxShop, billing: str, amount: int
 ) -> None:
-    checkout = await sandbox.checkout(billing=billing)
+    checkout = await sandbox.open_checkout(billing=billing)
     assert checkout.claim_token not in checkout.checkout_url
-    session = sandbox_id(checkout)
+    session = parse_sandbox_id(checkout)
     assert checkout.model_dump() == {
         "status": "checkout_created",
         "mode": "test",
@@ -98,8 +105,8 @@ async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_w
 
 
 @pytest.mark.clause("4.11.5")
-async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: Shop) -> None:
-    plan = (await sandbox.checkout()).plan
+async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: SandboxShop) -> None:
+    plan = (await sandbox.open_checkout()).plan
     assert (plan.billing, plan.amount_usd) == ("monthly", 129)
 
 
@@ -119,10 +126,10 @@ async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: Shop) -> Non
     "5.17",
     "5.18",
 )
-async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout(agent_name="Trader")
+async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout(agent_name="Trader")
     assert isinstance(await sandbox.claim(checkout.claim_token), PendingClaim)
-    await settle(sandbox, checkout, "paid")
+    await settle_checkout(sandbox, checkout, "paid")
     active = await sandbox.claim(checkout.claim_token)
     assert isinstance(active, ActiveClaim)
     assert active.model_dump(exclude={"api_key", "usage", "store_this"}) == {
@@ -132,22 +139,22 @@ async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: Shop) -> None
         "catalog": "http://127.0.0.1:8000/api/v1/catalog",
     }
     assert (active.usage.daily_limit, active.usage.quota_resets) == (10_000, "00:00 UTC")
-    admissions = Admissions(sandbox.store, sandbox.clock, mode="test", daily_limit=10_000)
-    admitted = await admissions.admit(None, active.api_key)
+    quota_guard = QuotaGuard(sandbox.store, sandbox.clock, mode="test", daily_limit=10_000)
+    admitted = await quota_guard.authorize(None, active.api_key)
     assert (admitted.label, admitted.quota.used_today) == ("Trader", 1)
-    again = await sandbox.refusal_of_claim(checkout.claim_token)
+    again = await sandbox.claim_refused(checkout.claim_token)
     assert (again.code, again.status) == ("invalid_parameter", 409)
     assert "is not recoverable" in again.message
     (key,) = await sandbox.store.list_keys()
-    (member,) = await sandbox.store.memberships("sandbox")
+    (member,) = await sandbox.store.list_active_memberships("sandbox")
     assert (key.mode, key.label, member.contact_email) == ("test", "Trader", "agent@example.com")
 
 
 @pytest.mark.clause(
     "2.10.8", "2.10.9", "2.10.10", "3.4.4", "3.4.5", "3.4.6", "5.12", "5.18", "8.47"
 )
-async def test_a_pending_claim_says_when_to_come_back(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout()
+async def test_a_pending_claim_says_when_to_come_back(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout()
     pending = await sandbox.claim(checkout.claim_token)
     assert isinstance(pending, PendingClaim)
     assert (pending.status, pending.mode, pending.retry_after_seconds) == ("pending", "test", 10)
@@ -156,12 +163,12 @@ async def test_a_pending_claim_says_when_to_come_back(sandbox: Shop) -> None:
 
 @pytest.mark.clause("3.4.10", "4.11.11")
 async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
-    sandbox: Shop, tmp_path: Path
+    sandbox: SandboxShop, tmp_path: Path
 ) -> None:
     secrets = []
     for _ in range(5):
-        checkout = await sandbox.checkout()
-        await settle(sandbox, checkout, "paid")
+        checkout = await sandbox.open_checkout()
+        await settle_checkout(sandbox, checkout, "paid")
         active = await sandbox.claim(checkout.claim_token)
         assert isinstance(active, ActiveClaim)
         secrets += [checkout.claim_token, active.api_key]
@@ -175,10 +182,10 @@ async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
 
 @pytest.mark.clause("4.11.6", "4.11.11")
 async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_secret(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    checkout = await shop.checkout(
+    checkout = await shop.open_checkout(
         contact_email="Agent@EXAMPLE.com", billing="yearly", agent_name=" Trader "
     )
     (order,) = billing.orders
@@ -189,17 +196,17 @@ async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_sec
 @pytest.mark.clause("2.10.2", "5.11")
 @pytest.mark.parametrize("is_paid", [True, False])
 async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one_key(
-    held: tuple[Shop, HeldBilling], is_paid: bool
+    held: tuple[SandboxShop, HeldProvider], is_paid: bool
 ) -> None:
     shop, billing = held
-    checkout = await shop.checkout()
+    checkout = await shop.open_checkout()
     if is_paid:
-        billing.pays("cs_1")
-    billing.lets_go.clear()
-    claiming = [shop.claiming(checkout.claim_token) for _ in range(20)]
-    await shop.looked_up(20)
+        billing.set_paid("cs_1")
+    billing.released.clear()
+    claiming = [shop.start_claim(checkout.claim_token) for _ in range(20)]
+    await shop.wait_for_lookups(20)
     assert billing.checks == ["cs_1"]
-    billing.lets_go.set()
+    billing.released.set()
     answers = await outcomes(claiming)
     assert billing.checks == ["cs_1"]
     assert answers.count("active") == is_paid
@@ -207,40 +214,42 @@ async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one
     assert len(await shop.store.list_keys()) == is_paid
 
 
-async def test_two_checkouts_are_checked_side_by_side(held: tuple[Shop, HeldBilling]) -> None:
+async def test_two_checkouts_are_checked_side_by_side(
+    held: tuple[SandboxShop, HeldProvider],
+) -> None:
     shop, billing = held
-    tokens = [(await shop.checkout()).claim_token for _ in range(2)]
-    billing.pays("cs_2")
-    billing.lets_go.clear()
-    claiming = [shop.claiming(token) for token in tokens]
-    await shop.looked_up(2)
+    tokens = [(await shop.open_checkout()).claim_token for _ in range(2)]
+    billing.set_paid("cs_2")
+    billing.released.clear()
+    claiming = [shop.start_claim(token) for token in tokens]
+    await shop.wait_for_lookups(2)
     assert billing.running == {"cs_1": 1, "cs_2": 1}
-    billing.lets_go.set()
+    billing.released.set()
     assert await outcomes(claiming) == ["pending", "active"]
 
 
 @pytest.mark.clause("4.12.4")
 async def test_a_token_that_can_give_no_key_causes_no_check(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    checkout = await shop.checkout()
-    billing.pays("cs_1")
+    checkout = await shop.open_checkout()
+    billing.set_paid("cs_1")
     await shop.claim(checkout.claim_token)
-    unknown = await shop.refusal_of_claim(UNKNOWN)
+    unknown = await shop.claim_refused(UNKNOWN)
     assert (unknown.status, unknown.code) == (404, "invalid_parameter")
     assert "POST http://127.0.0.1:8000/api/v1/access/checkout" in unknown.message
-    assert (await shop.refusal_of_claim(checkout.claim_token)).status == 409
+    assert (await shop.claim_refused(checkout.claim_token)).status == 409
     assert billing.checks == ["cs_1"]
 
 
 async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_again(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    token = (await shop.checkout()).claim_token
+    token = (await shop.open_checkout()).claim_token
     assert (await shop.claim(token)).status == "pending"
-    billing.pays("cs_1")
+    billing.set_paid("cs_1")
     shop.clock.now += 1999
     assert (await shop.claim(token)).status == "pending"
     assert len(billing.checks) == 1
@@ -250,119 +259,119 @@ async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_aga
 
 
 async def test_the_word_on_one_checkout_is_not_repeated_for_another(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    first, second = [(await shop.checkout()).claim_token for _ in range(2)]
-    billing.pays("cs_2")
+    first, second = [(await shop.open_checkout()).claim_token for _ in range(2)]
+    billing.set_paid("cs_2")
     assert (await shop.claim(first)).status == "pending"
     assert (await shop.claim(second)).status == "active"
 
 
 @pytest.mark.clause("3.4.1")
-async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout()
+async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout()
     assert (await sandbox.claim(checkout.claim_token)).status == "pending"
-    await settle(sandbox, checkout, "paid")
+    await settle_checkout(sandbox, checkout, "paid")
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
 async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_asks_again(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    token = (await shop.checkout()).claim_token
-    billing.says["cs_1"] = BillingError("timed out")
-    billing.lets_go.clear()
-    claiming = [shop.claiming(token) for _ in range(5)]
-    await shop.looked_up(5)
-    billing.lets_go.set()
+    token = (await shop.open_checkout()).claim_token
+    billing.payments["cs_1"] = BillingError("timed out")
+    billing.released.clear()
+    claiming = [shop.start_claim(token) for _ in range(5)]
+    await shop.wait_for_lookups(5)
+    billing.released.set()
     refusals = await asyncio.gather(*claiming, return_exceptions=True)
     for refusal in refusals:
         assert isinstance(refusal, ApiError)
         assert (refusal.code, refusal.status, refusal.retry_after_s) == ("unavailable", 503, 30)
         assert "timed out" not in refusal.message
-    billing.pays("cs_1")
+    billing.set_paid("cs_1")
     assert (await shop.claim(token)).status == "active"
     assert billing.checks == ["cs_1"] * 2
 
 
 @pytest.mark.clause("7.30")
 async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_claim(
-    held: tuple[Shop, HeldBilling], tmp_path: Path
+    held: tuple[SandboxShop, HeldProvider], tmp_path: Path
 ) -> None:
     shop, billing = held
-    billing.opens = BillingError("refused")
+    billing.open_error = BillingError("refused")
     with pytest.raises(ApiError) as refused:
-        await shop.checkout()
+        await shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (503, 30)
     assert b"agent@example.com" not in everything_in(tmp_path)
 
 
 async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_has_left(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    token = (await shop.checkout()).claim_token
-    billing.pays("cs_1")
-    billing.lets_go.clear()
-    first, second = shop.claiming(token), shop.claiming(token)
-    await shop.looked_up(2)
+    token = (await shop.open_checkout()).claim_token
+    billing.set_paid("cs_1")
+    billing.released.clear()
+    first, second = shop.start_claim(token), shop.start_claim(token)
+    await shop.wait_for_lookups(2)
     first.cancel()
-    billing.lets_go.set()
+    billing.released.set()
     assert (await second).status == "active"
     assert first.cancelled()
     assert billing.checks == ["cs_1"]
 
 
 async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    token = (await shop.checkout()).claim_token
-    billing.pays("cs_1")
-    billing.lets_go.clear()
-    only = shop.claiming(token)
-    await shop.looked_up(1)
+    token = (await shop.open_checkout()).claim_token
+    billing.set_paid("cs_1")
+    billing.released.clear()
+    only = shop.start_claim(token)
+    await shop.wait_for_lookups(1)
     only.cancel()
-    billing.lets_go.set()
+    billing.released.set()
     assert (await shop.claim(token)).status == "active"
 
 
 async def test_an_ended_checkout_says_why_and_to_start_anew(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    token = (await shop.checkout()).claim_token
-    billing.says["cs_1"] = Ended("was refunded")
-    refusal = await shop.refusal_of_claim(token)
+    token = (await shop.open_checkout()).claim_token
+    billing.payments["cs_1"] = FailedPayment("was refunded")
+    refusal = await shop.claim_refused(token)
     assert (refusal.code, refusal.status) == ("invalid_parameter", 404)
     assert "this checkout was refunded" in refusal.message
     assert "start anew with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
 
 
-async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout()
-    await settle(sandbox, checkout, "cancelled")
-    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout()
+    await settle_checkout(sandbox, checkout, "cancelled")
+    refusal = await sandbox.claim_refused(checkout.claim_token)
     assert refusal.status == 404
     assert "this checkout was cancelled" in refusal.message
 
 
-async def test_an_unpaid_sandbox_checkout_ends_with_its_session(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout()
-    sandbox.clock.now += LIFETIME_MS - 1
-    assert instant(sandbox.clock.now + 1) == checkout.next_step.expires_at
+async def test_an_unpaid_sandbox_checkout_ends_with_its_session(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout()
+    sandbox.clock.now += SESSION_LIFETIME_MS - 1
+    assert format_instant(sandbox.clock.now + 1) == checkout.next_step.expires_at
     assert (await sandbox.claim(checkout.claim_token)).status == "pending"
     sandbox.clock.now += 1
-    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+    refusal = await sandbox.claim_refused(checkout.claim_token)
     assert refusal.status == 404
     assert "this checkout expired unpaid" in refusal.message
 
 
-async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: Shop) -> None:
-    checkout = await sandbox.checkout()
-    await settle(sandbox, checkout, "paid")
+async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: SandboxShop) -> None:
+    checkout = await sandbox.open_checkout()
+    await settle_checkout(sandbox, checkout, "paid")
     sandbox.clock.now += 30 * DAY_MS
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
@@ -372,9 +381,9 @@ async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: Shop) -
     [{"amount_usd": 1}, {"billing": "monthly"}, {"claim_id": "another"}],
 )
 async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
-    sandbox: Shop, other: dict[str, Any]
+    sandbox: SandboxShop, other: dict[str, Any]
 ) -> None:
-    checkout = await sandbox.checkout(billing="yearly")
+    checkout = await sandbox.open_checkout(billing="yearly")
     claim = await sandbox.store.find_claim(hashlib.sha256(checkout.claim_token.encode()).digest())
     assert claim is not None
     session = SandboxSession(
@@ -383,56 +392,60 @@ async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
     billing = sandbox.billing
     moved = replace(claim, session="sb_other")
     await sandbox.store.create_sandbox_session(replace(session, **other))
-    assert await billing.payment(moved) == Ended("was paid for something else")
+    assert await billing.fetch_payment(moved) == FailedPayment("was paid for something else")
     gone = replace(claim, session="sb_gone")
-    assert await billing.payment(gone) == Ended("is not in the sandbox's books")
+    assert await billing.fetch_payment(gone) == FailedPayment("is not in the sandbox's books")
 
 
 @pytest.mark.parametrize(("name", "mode"), [("held", "live"), ("sandbox", "live")])
 async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
-    sandbox: Shop, name: str, mode: Any
+    sandbox: SandboxShop, name: str, mode: Any
 ) -> None:
-    checkout = await sandbox.checkout()
-    await settle(sandbox, checkout, "paid")
+    checkout = await sandbox.open_checkout()
+    await settle_checkout(sandbox, checkout, "paid")
     began_with = sandbox.billing
-    other = HeldBilling(sandbox.clock, name, mode)
-    other.pays(sandbox_id(checkout))
-    sandbox.sells_with(other)
-    refusal = await sandbox.refusal_of_claim(checkout.claim_token)
+    other = HeldProvider(sandbox.clock, name, mode)
+    other.set_paid(parse_sandbox_id(checkout))
+    sandbox.restart_with(other)
+    refusal = await sandbox.claim_refused(checkout.claim_token)
     assert refusal.status == 404
     assert "was begun in test mode with another payment processor" in refusal.message
     assert other.checks == []
-    sandbox.sells_with(began_with)
+    sandbox.restart_with(began_with)
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
 async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is_lost(
-    sandbox: Shop,
+    sandbox: SandboxShop,
 ) -> None:
-    checkout = await sandbox.checkout()
-    await settle(sandbox, checkout, "paid")
+    checkout = await sandbox.open_checkout()
+    await settle_checkout(sandbox, checkout, "paid")
     on = sandbox.billing
-    sandbox.sells_with(NoBilling())
+    sandbox.restart_with(NoBilling())
     with pytest.raises(ApiError) as refused:
-        await sandbox.checkout()
-    waiting = await sandbox.refusal_of_claim(checkout.claim_token)
+        await sandbox.open_checkout()
+    waiting = await sandbox.claim_refused(checkout.claim_token)
     for error in (refused.value, waiting):
         assert (error.code, error.status, error.retry_after_s) == ("unavailable", 503, 3600)
-    assert (await sandbox.refusal_of_claim(UNKNOWN)).status == 404
-    sandbox.sells_with(on)
+    assert (await sandbox.claim_refused(UNKNOWN)).status == 404
+    sandbox.restart_with(on)
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
 async def test_a_second_claim_on_one_subscription_is_refused_like_one_that_was_redeemed(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
-    first, second = [(await shop.checkout()).claim_token for _ in range(2)]
-    billing.pays("cs_1")
+    first, second = [(await shop.open_checkout()).claim_token for _ in range(2)]
+    billing.set_paid("cs_1")
     await shop.claim(first)
-    billing.says["cs_2"] = billing.says["cs_1"]
-    assert [(await shop.refusal_of_claim(second)).status for _ in range(2)] == [409, 409]
-    assert len(await shop.store.list_keys()) == len(await shop.store.memberships("held")) == 1
+    billing.payments["cs_2"] = billing.payments["cs_1"]
+    assert [(await shop.claim_refused(second)).status for _ in range(2)] == [409, 409]
+    assert (
+        len(await shop.store.list_keys())
+        == len(await shop.store.list_active_memberships("held"))
+        == 1
+    )
 
 
 KILLED_WHILE_REDEEMING = """
@@ -449,39 +462,43 @@ async def redeem(path, token_hash):
     await writer.execute_fetchall(dies)
     claim = await store.find_claim(bytes.fromhex(token_hash))
     member = MembershipRow("sandbox", "test", "sub", "cus", "a@example.com", "monthly", 1)
-    await store.redeem(claim, member, bytes(32), 1)
+    await store.redeem_claim(claim, member, bytes(32), 1)
 
 asyncio.run(redeem(*sys.argv[1:]))
 """
 
 
 async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
-    sandbox: Shop, tmp_path: Path
+    sandbox: SandboxShop, tmp_path: Path
 ) -> None:
     """It is killed in the transaction, after claim, membership and key have been written."""
-    checkout = await sandbox.checkout()
-    await settle(sandbox, checkout, "paid")
+    checkout = await sandbox.open_checkout()
+    await settle_checkout(sandbox, checkout, "paid")
     token_hash = hashlib.sha256(checkout.claim_token.encode()).hexdigest()
     arguments = ("-c", KILLED_WHILE_REDEEMING, tmp_path / "access.db", token_hash)
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=ROOT)
     assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
-    assert await sandbox.store.list_keys() == await sandbox.store.memberships("sandbox") == []
+    assert (
+        await sandbox.store.list_keys()
+        == await sandbox.store.list_active_memberships("sandbox")
+        == []
+    )
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
 @pytest.mark.clause("7.14")
 async def test_an_attempt_is_counted_for_a_valid_body_alone(
-    held: tuple[Shop, HeldBilling],
+    held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
     shop.checkout_limit = Limit(1, 600)
-    shop.sells_with(billing)
+    shop.restart_with(billing)
     for _ in range(3):
         with pytest.raises(ApiError) as refused:
-            await shop.checkout(contact_email="nobody")
+            await shop.open_checkout(contact_email="nobody")
         assert refused.value.status == 400
-    await shop.checkout()
+    await shop.open_checkout()
     with pytest.raises(ApiError) as refused:
-        await shop.checkout()
+        await shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (429, 600)
     assert len(billing.orders) == 1

@@ -9,7 +9,7 @@ from access.billing.sandbox import SandboxBilling
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody
 from store.access_rows import AccessRequestRow
-from tests.access.selling import BASE_URL, Shop, opened
+from tests.access.selling import BASE_URL, SandboxShop, open_counting_store
 from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("sales")
@@ -18,21 +18,21 @@ ADDRESS = "192.0.2.7"
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Shop]:
+async def desk(tmp_path: Path) -> AsyncIterator[SandboxShop]:
     clock = ManualClock(NOON)
-    async with opened(tmp_path / "access.db") as store:
-        yield Shop(store, clock, SandboxBilling(store, clock, BASE_URL))
+    async with open_counting_store(tmp_path / "access.db") as store:
+        yield SandboxShop(store, clock, SandboxBilling(store, clock, BASE_URL))
 
 
-async def put(desk: Shop, **body: str) -> str:
+async def put(desk: SandboxShop, **body: str) -> str:
     given = AccessRequestBody.model_validate({"contact_email": "Ann@example.com", **body})
-    answer = await desk.requests.put(given, ADDRESS)
+    answer = await desk.requests.submit_request(given, ADDRESS)
     assert "a human replies by e-mail" in answer.message
     return answer.status
 
 
 @pytest.mark.clause("4.13.3", "4.13.4", "4.13.5", "4.13.6")
-async def test_a_request_is_kept_as_it_was_given(desk: Shop) -> None:
+async def test_a_request_is_kept_as_it_was_given(desk: SandboxShop) -> None:
     said = {
         "agent_name": "Trader",
         "operator": "ACME",
@@ -45,7 +45,7 @@ async def test_a_request_is_kept_as_it_was_given(desk: Shop) -> None:
 
 
 @pytest.mark.clause("4.13.8")
-async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: Shop) -> None:
+async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: SandboxShop) -> None:
     await put(desk, operator="ACME", use_case="One thing")
     desk.clock.now += 5000
     assert await put(desk, contact_email="ANN@EXAMPLE.COM", use_case="Another") == "updated"
@@ -56,7 +56,7 @@ async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: Sho
 
 
 @pytest.mark.clause("4.13.1")
-async def test_requests_are_listed_oldest_first(desk: Shop) -> None:
+async def test_requests_are_listed_oldest_first(desk: SandboxShop) -> None:
     for name in ("b", "a"):
         assert await put(desk, contact_email=f"{name}@example.com") == "received"
         desk.clock.now += 1
@@ -64,7 +64,7 @@ async def test_requests_are_listed_oldest_first(desk: Shop) -> None:
     assert [row.contact_email for row in rows] == ["b@example.com", "a@example.com"]
 
 
-async def test_blank_texts_count_as_left_out(desk: Shop) -> None:
+async def test_blank_texts_count_as_left_out(desk: SandboxShop) -> None:
     await put(desk, agent_name="", operator="   ", use_case="\n", expected_volume=" 5 ")
     (row,) = await desk.store.list_access_requests()
     assert (row.agent_name, row.operator, row.use_case) == (None, None, None)
@@ -72,7 +72,7 @@ async def test_blank_texts_count_as_left_out(desk: Shop) -> None:
 
 
 @pytest.mark.clause("4.13.2", "4.13.10", "7.14")
-async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: Shop) -> None:
+async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: SandboxShop) -> None:
     for _ in range(30):
         with pytest.raises(ApiError) as refused:
             await put(desk, contact_email="nobody")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from access.mail.mailer import MailError, mail_to
-from access.mail.smtp import Smtp
+from access.mail.mailer import MailError, build_mail
+from access.mail.smtp import SmtpMailer
 from access.mail.smtp_server import SmtpServer
 from tests.serving import NOON
 from tests.smtp_double.server import (
@@ -15,7 +15,7 @@ from tests.smtp_double.server import (
     REMOTE,
     USER,
     SmtpDouble,
-    smtp_double,
+    run_smtp_double,
 )
 
 pytestmark = pytest.mark.clause("dashboard")
@@ -26,8 +26,8 @@ SECRETS = (PASSWORD, USER, MEMBER, LINK, "SECRET")
 
 
 async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
-    mailer = Smtp(SmtpServer.parse(url), SENDER, timeout_s)
-    await mailer.send(mail_to(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
+    mailer = SmtpMailer(SmtpServer.parse(url), SENDER, timeout_s)
+    await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
 
 
 async def failure(url: str, timeout_s: float = 10) -> str:
@@ -51,7 +51,7 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host", [LOCAL, REMOTE])
 @pytest.mark.usefixtures("trusted")
 async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls: bool) -> None:
-    async with smtp_double(speaks_tls=speaks_tls) as server:
+    async with run_smtp_double(speaks_tls=speaks_tls) as server:
         await send(server.url(host))
     (got,) = server.received
     assert (got.sender, got.recipients) == (SENDER, [MEMBER])
@@ -66,7 +66,7 @@ async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls
 
 async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> None:
     for offers_starttls in (True, False):
-        async with smtp_double(offers_starttls=offers_starttls) as server:
+        async with run_smtp_double(offers_starttls=offers_starttls) as server:
             await send(server.url())
         assert (server.received[0].had_tls, server.received[0].user) == (offers_starttls, USER)
 
@@ -75,14 +75,14 @@ async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> No
 async def test_a_certificate_that_nobody_vouches_for_ends_it_before_the_login(
     speaks_tls: bool,
 ) -> None:
-    async with smtp_double(speaks_tls=speaks_tls) as server:
+    async with run_smtp_double(speaks_tls=speaks_tls) as server:
         assert "certificate" in await failure(server.url(REMOTE))
     assert server.received == []
     assert not [line for line in server.said if line.startswith("AUTH")]
 
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
-    async with smtp_double(offers_starttls=False) as server:
+    async with run_smtp_double(offers_starttls=False) as server:
         assert "offers no STARTTLS" in await failure(server.url(REMOTE))
         assert not [line for line in server.said if line.startswith("AUTH")]
         await send(server.url(REMOTE, login=""))
@@ -90,7 +90,7 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
 
 
 async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         said = await failure(server.url(login="me:other@"))
     assert said == (
         f"{LOCAL}:{server.port} refuses the user or password of SIGNALS_SMTP_URL (SMTP 535)"
@@ -113,7 +113,7 @@ async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
 async def test_what_a_server_says_of_a_mail_is_not_repeated(
     verb: str, answer: str, why: str
 ) -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
         assert why in await failure(server.url())
     assert server.received == []
@@ -121,28 +121,28 @@ async def test_what_a_server_says_of_a_mail_is_not_repeated(
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
 async def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(verb: str) -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         server.answers = {verb: None}
         assert "does not answer in time" in await failure(server.url(), timeout_s=0.2)
 
 
 async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
     for answer in ("", "500 what?"):
-        async with smtp_double() as server:
+        async with run_smtp_double() as server:
             server.answers = {"QUIT": answer}
             await send(server.url())
         assert len(server.received) == 1
 
 
 async def test_a_server_that_is_not_there_is_named() -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         pass
     assert await failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
 
 
 async def test_a_check_logs_in_and_sends_nothing() -> None:
-    async with smtp_double() as server:
-        mailer = Smtp(SmtpServer.parse(server.url()), SENDER)
+    async with run_smtp_double() as server:
+        mailer = SmtpMailer(SmtpServer.parse(server.url()), SENDER)
         assert await mailer.check() == f"sent by {LOCAL}:{server.port}, from {SENDER}"
         server.answers = {"AUTH": "535 no"}
         with pytest.raises(MailError, match="SIGNALS_SMTP_URL"):
@@ -155,21 +155,21 @@ async def test_a_check_logs_in_and_sends_nothing() -> None:
 )
 def test_an_address_adds_no_header(address: str) -> None:
     with pytest.raises(ValueError, match="CR or LF"):
-        mail_to(address, "Sign in", "text", NOON)
+        build_mail(address, "Sign in", "text", NOON)
 
 
 @pytest.mark.parametrize(
     "address", ["a@example.com, b@evil.example", "<b@evil.example> a@mail.example"]
 )
 async def test_whatever_stands_in_an_address_there_is_one_recipient(address: str) -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         await send(server.url(), address)
     assert len(server.received[0].recipients) == 1
     assert server.received[0].recipients != ["b@evil.example"]
 
 
 async def test_an_address_of_other_letters_arrives_as_it_is() -> None:
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         await send(server.url(), "jörg@bücher.example")
     (got,) = server.received
     assert got.recipients == ["jörg@bücher.example"]

@@ -7,8 +7,8 @@ import pytest
 
 from access.billing.provider import BillingError, BillingSetupError, Order
 from tests.serving import ManualClock
-from tests.stripe_double.double import StripeDouble, stripe_double
-from tests.stripe_double.shop import Shop, billing_by
+from tests.stripe_double.double import StripeDouble, run_stripe_double
+from tests.stripe_double.shop import StripeShop, create_billing
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -17,15 +17,15 @@ ORDER = Order("c1", "agent@example.com", "monthly", None)
 
 @pytest.fixture
 async def stripe() -> AsyncIterator[StripeDouble]:
-    async with stripe_double(ManualClock()) as double:
+    async with run_stripe_double(ManualClock()) as double:
         yield double
 
 
 async def complaint(stripe: StripeDouble, **changed: Any) -> str:
-    billing = billing_by(stripe, ManualClock(), **changed)
+    billing = create_billing(stripe, ManualClock(), **changed)
     try:
         with pytest.raises(BillingSetupError) as refused:
-            await billing.check()
+            await billing.check_prices()
     finally:
         await billing.close()
     text = str(refused.value)
@@ -44,7 +44,7 @@ async def complaint(stripe: StripeDouble, **changed: Any) -> str:
     ],
 )
 async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: str) -> None:
-    billing = billing_by(stripe, ManualClock(), api_key=api_key)
+    billing = create_billing(stripe, ManualClock(), api_key=api_key)
     assert billing.mode == mode
     await billing.close()
 
@@ -54,13 +54,13 @@ def test_a_key_that_is_none_is_refused_without_being_shown(
     stripe: StripeDouble, api_key: str
 ) -> None:
     with pytest.raises(BillingSetupError, match="sk_test_, rk_test_, sk_live_ or rk_live_") as bad:
-        billing_by(stripe, ManualClock(), api_key=api_key)
+        create_billing(stripe, ManualClock(), api_key=api_key)
     assert "51a" not in str(bad.value)
 
 
 async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
-    billing = billing_by(stripe, ManualClock())
-    await billing.check()
+    billing = create_billing(stripe, ManualClock())
+    await billing.check_prices()
     await billing.close()
     assert [ask.path for ask in stripe.requests] == ["prices/price_monthly", "prices/price_yearly"]
 
@@ -112,26 +112,26 @@ async def test_a_key_that_stripe_refuses_is_not_shown(stripe: StripeDouble) -> N
 
 
 async def test_a_stripe_that_fails_is_no_mistake_of_the_operators(stripe: StripeDouble) -> None:
-    billing = billing_by(stripe, ManualClock())
+    billing = create_billing(stripe, ManualClock())
     stripe.fail(503)
     with pytest.raises(BillingError, match="APIError, HTTP 503, req_double"):
-        await billing.check()
+        await billing.check_prices()
     await billing.close()
 
 
-async def test_nothing_is_sold_until_the_prices_were_checked(shop: Shop) -> None:
+async def test_nothing_is_sold_until_the_prices_were_checked(shop: StripeShop) -> None:
     price = shop.stripe.books.objects["price_monthly"]
     price["unit_amount"] = 1
-    refused = await shop.checkout()
+    refused = await shop.post_checkout()
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
     assert shop.stripe.sessions() == []
     price["unit_amount"] = 129_00
-    assert (await shop.checkout()).status_code == 201
+    assert (await shop.post_checkout()).status_code == 201
 
 
-async def test_prices_are_checked_once_before_sales(shop: Shop) -> None:
-    await shop.billing.check()
-    await shop.begin()
-    await shop.begin()
+async def test_prices_are_checked_once_before_sales(shop: StripeShop) -> None:
+    await shop.billing.check_prices()
+    await shop.open_checkout()
+    await shop.open_checkout()
     asked = [ask.path.partition("/")[0] for ask in shop.stripe.requests]
     assert asked == ["prices", "prices", "checkout", "checkout"]

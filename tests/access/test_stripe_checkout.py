@@ -6,8 +6,8 @@ import pytest
 
 from access.billing.provider import BillingError, Order
 from access.billing.stripe import StripeBilling
-from tests.serving import loopback_socket
-from tests.stripe_double.shop import BUYER, Shop, billing_by
+from tests.serving import open_loopback_socket
+from tests.stripe_double.shop import BUYER, StripeShop, create_billing
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -15,8 +15,8 @@ ORDER = Order("c1", BUYER, "monthly", "Scout")
 
 
 @pytest.mark.clause("4.11.3", "5.10")
-async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: Shop) -> None:
-    answer = (await shop.checkout(billing="yearly", agent_name="Scout")).json()
+async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeShop) -> None:
+    answer = (await shop.post_checkout(billing="yearly", agent_name="Scout")).json()
     session = shop.stripe.sessions()[0]
     assert answer["checkout_url"] == session["url"]
     assert (answer["mode"], answer["plan"]["amount_usd"]) == ("test", 1199)
@@ -34,7 +34,7 @@ async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: Shop) ->
     assert subscription["items"]["data"][0]["price"]["id"] == "price_yearly"
 
 
-async def test_the_same_order_opens_no_second_session(shop: Shop) -> None:
+async def test_the_same_order_opens_no_second_session(shop: StripeShop) -> None:
     first = await shop.billing.open_session(ORDER)
     assert await shop.billing.open_session(ORDER) == first
     assert [session["id"] for session in shop.stripe.sessions()] == [first.id]
@@ -42,14 +42,14 @@ async def test_the_same_order_opens_no_second_session(shop: Shop) -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 async def test_a_retry_after_a_lost_answer_opens_no_second_session(
-    shop: Shop, is_dropped: bool
+    shop: StripeShop, is_dropped: bool
 ) -> None:
-    await shop.billing.check()
+    await shop.billing.check_prices()
     if is_dropped:
         shop.stripe.drop(is_executed=True)
     else:
         shop.stripe.fail(500, is_executed=True)
-    begun = await shop.begin()
+    begun = await shop.open_checkout()
     creations = [ask for ask in shop.stripe.requests if ask.path == "checkout/sessions"]
     assert len(creations) == 2
     assert creations[0] == creations[1]
@@ -59,15 +59,15 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
 @pytest.mark.clause("4.11.10")
 @pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
 async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
-    shop: Shop, status: int
+    shop: StripeShop, status: int
 ) -> None:
-    await shop.billing.check()
+    await shop.billing.check_prices()
     shop.stripe.fail(status)
-    refused = await shop.checkout()
+    refused = await shop.post_checkout()
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
     assert refused.json()["error"] == "unavailable"
     assert shop.stripe.sessions() == []
-    assert (await shop.checkout()).status_code == 201
+    assert (await shop.post_checkout()).status_code == 201
 
 
 async def unavailable(billing: StripeBilling) -> str:
@@ -80,13 +80,13 @@ async def unavailable(billing: StripeBilling) -> str:
 
 
 async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable(
-    shop: Shop,
+    shop: StripeShop,
 ) -> None:
     shop.stripe.hold()
-    slow = billing_by(shop.stripe, shop.clock, timeout_s=0.05)
-    with loopback_socket() as closed:
+    slow = create_billing(shop.stripe, shop.clock, timeout_s=0.05)
+    with open_loopback_socket() as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        unreached = billing_by(shop.stripe, shop.clock, api_base=nobody)
+        unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
         told = await asyncio.gather(unavailable(unreached), unavailable(slow))
     assert told == [
         "Stripe: APIConnectionError, ConnectError",
@@ -94,19 +94,19 @@ async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable
     ]
 
 
-async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: Shop) -> None:
+async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
-    told = await unavailable(billing_by(shop.stripe, shop.clock, api_base=elsewhere))
+    told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
     assert told == "Stripe: no answer of its own, AttributeError"
 
 
-async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: Shop) -> None:
-    refused = await shop.checkout(contact_email="agent@refused.example.com")
+async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@refused.example.com")
     assert refused.status_code == 400
     assert refused.json()["message"].startswith("contact_email: the payment processor")
 
 
-async def test_special_use_addresses_are_refused_where_money_is_meant(shop: Shop) -> None:
-    refused = await shop.checkout(contact_email="agent@service.test")
+async def test_special_use_addresses_are_refused_where_money_is_meant(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@service.test")
     assert refused.status_code == 400
     assert shop.stripe.requests == []

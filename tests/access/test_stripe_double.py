@@ -7,9 +7,9 @@ import pytest
 import stripe
 
 from tests.serving import ManualClock
-from tests.stripe_double.api import unbracketed
+from tests.stripe_double.api import parse_form
 from tests.stripe_double.books import Object
-from tests.stripe_double.double import StripeDouble, stripe_double
+from tests.stripe_double.double import StripeDouble, run_stripe_double
 
 pytestmark = pytest.mark.clause("tests")
 
@@ -19,7 +19,7 @@ SESSION = {"mode": "subscription", "success_url": "http://127.0.0.1/paid"} | ITE
 
 @pytest.fixture
 async def double() -> AsyncIterator[StripeDouble]:
-    async with stripe_double(ManualClock()) as running:
+    async with run_stripe_double(ManualClock()) as running:
         yield running
 
 
@@ -49,7 +49,7 @@ def refusal(answer: httpx.Response, status: int) -> Object:
     ],
 )
 def test_brackets_nest_hashes_and_lists(form: str, meant: Object) -> None:
-    assert unbracketed(form) == meant
+    assert parse_form(form) == meant
 
 
 async def test_a_key_used_twice_answers_the_same_or_refuses_other_parameters(
@@ -101,8 +101,8 @@ async def test_its_pay_page_pays(double: StripeDouble, curl: httpx.AsyncClient) 
 async def test_lists_come_in_pages_newest_first(
     double: StripeDouble, curl: httpx.AsyncClient
 ) -> None:
-    made = [double.books.charge("cus_1", 1)["id"] for _ in range(3)]
-    double.books.charge("cus_2", 1)
+    made = [double.books.add_charge("cus_1", 1)["id"] for _ in range(3)]
+    double.books.add_charge("cus_2", 1)
     asked = {"customer": "cus_1", "limit": "2"}
     page = (await curl.get("/v1/charges", params=asked)).json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == (made[:0:-1], True)
@@ -147,6 +147,6 @@ async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
 
 
 async def test_stripes_own_library_takes_its_signatures(double: StripeDouble) -> None:
-    payload, signed = double.sign(double.books.tell("price.updated", {"object": "price"}))
+    payload, signed = double.sign(double.books.add_event("price.updated", {"object": "price"}))
     event = stripe.Webhook.construct_event(payload, signed, double.webhook_secret, tolerance=0)
     assert event.type == "price.updated"

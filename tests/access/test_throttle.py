@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from access.throttle import Limit, Throttle, network
+from access.throttle import Limit, Throttle, to_network
 from schemas.errors import ApiError
 from store.access_protocol import AccessStore
 from tests.serving import NOON, ManualClock
-from tests.store.homes import Home, closing_store
+from tests.store.homes import StoreHome, open_and_close
 
 pytestmark = pytest.mark.clause("access")
 
@@ -22,15 +22,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def store(home: Home) -> AsyncIterator[AccessStore]:
-    async with closing_store(home.open_access()) as store:
+async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
+    async with open_and_close(home.open_access()) as store:
         yield store
 
 
 async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
     """Attempt once; return after how many seconds to come back, None where it was accepted."""
     try:
-        await throttle.attempt(address)
+        await throttle.take_attempt(address)
     except ApiError as error:
         refusal = error
     else:
@@ -96,16 +96,16 @@ async def test_addresses_and_kinds_are_counted_apart(
 
 
 async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
-    clock: ManualClock, home: Home
+    clock: ManualClock, home: StoreHome
 ) -> None:
     async with AsyncExitStack() as stores:
         both = [
-            await stores.enter_async_context(closing_store(home.open_access())) for _ in range(2)
+            await stores.enter_async_context(open_and_close(home.open_access())) for _ in range(2)
         ]
         throttles = [Throttle(store, clock, "checkout", TWO_IN_TEN_S) for store in both]
         answers = [await refused_for(throttle) for throttle in (*throttles, *throttles)]
         assert answers == [None, None, 10, 10]
-    async with closing_store(home.open_access()) as reopened:
+    async with open_and_close(home.open_access()) as reopened:
         assert await refused_for(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
 
 
@@ -138,7 +138,7 @@ async def test_a_smaller_limit_holds_for_attempts_made_before(
 def test_one_client_is_an_ipv4_address_or_the_network_of_an_ipv6_one(
     address: str, counted_as: str
 ) -> None:
-    assert network(address) == counted_as
+    assert to_network(address) == counted_as
 
 
 async def test_all_addresses_of_an_ipv6_network_count_together(

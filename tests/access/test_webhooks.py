@@ -9,63 +9,63 @@ from structlog.testing import capture_logs
 
 from tests.stripe_double.books import Object
 from tests.stripe_double.double import StripeDouble
-from tests.stripe_double.shop import Bought, Shop
+from tests.stripe_double.shop import Purchase, StripeShop
 
 pytestmark = pytest.mark.clause("sales")
 
-Happening = Callable[[StripeDouble, Bought], Object]
+Happening = Callable[[StripeDouble, Purchase], Object]
 
 
-def deleted(stripe: StripeDouble, bought: Bought) -> Object:
+def deleted(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.cancel_subscription(bought.subscription)
 
 
-def unpaid(stripe: StripeDouble, bought: Bought) -> Object:
+def unpaid(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.set_status(bought.subscription, "unpaid")
 
 
-def paused(stripe: StripeDouble, bought: Bought) -> Object:
+def paused(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.set_status(bought.subscription, "paused")
 
 
-def past_due(stripe: StripeDouble, bought: Bought) -> Object:
+def past_due(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.set_status(bought.subscription, "past_due")
 
 
-def refunded(stripe: StripeDouble, bought: Bought) -> Object:
+def refunded(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.refund(bought.charge)
 
 
-def partly_refunded(stripe: StripeDouble, bought: Bought) -> Object:
+def partly_refunded(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.refund(bought.charge, 128_99)
 
 
-def refunded_in_parts(stripe: StripeDouble, bought: Bought) -> Object:
+def refunded_in_parts(stripe: StripeDouble, bought: Purchase) -> Object:
     stripe.refund(bought.charge, 100_00)
     return stripe.refund(bought.charge, 29_00)
 
 
-def disputed(stripe: StripeDouble, bought: Bought) -> Object:
+def disputed(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge)
 
 
-def lost(stripe: StripeDouble, bought: Bought) -> Object:
+def lost(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "lost")
 
 
-def inquired(stripe: StripeDouble, bought: Bought) -> Object:
+def inquired(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "warning_needs_response", "inquiry")
 
 
-def won(stripe: StripeDouble, bought: Bought) -> Object:
+def won(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "won")
 
 
-def blocked(stripe: StripeDouble, bought: Bought) -> Object:
+def blocked(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "prevented", "block")
 
 
-def resolved(stripe: StripeDouble, bought: Bought) -> Object:
+def resolved(stripe: StripeDouble, bought: Purchase) -> Object:
     return stripe.dispute(bought.charge, "prevented", "resolution")
 
 
@@ -84,12 +84,12 @@ def resolved(stripe: StripeDouble, bought: Bought) -> Object:
     ],
 )
 async def test_what_ends_a_purchase_revokes_its_key_at_once(
-    shop: Shop, happen: Happening, why: str
+    shop: StripeShop, happen: Happening, why: str
 ) -> None:
     bought = await shop.buy()
     other = await shop.buy()
     with capture_logs() as lines:
-        answer = await shop.report(happen(shop.stripe, bought))
+        answer = await shop.send_event(happen(shop.stripe, bought))
     assert (answer.status_code, answer.json()) == (200, {"received": True})
     assert lines == [
         {
@@ -106,76 +106,76 @@ async def test_what_ends_a_purchase_revokes_its_key_at_once(
 
 @pytest.mark.clause("3.5.5")
 @pytest.mark.parametrize("happen", [past_due, partly_refunded, inquired, won, blocked])
-async def test_what_ends_nothing_revokes_nothing(shop: Shop, happen: Happening) -> None:
+async def test_what_ends_nothing_revokes_nothing(shop: StripeShop, happen: Happening) -> None:
     bought = await shop.buy()
-    assert (await shop.report(happen(shop.stripe, bought))).status_code == 200
+    assert (await shop.send_event(happen(shop.stripe, bought))).status_code == 200
     assert await shop.status(bought.api_key) == 200
 
 
-async def test_an_event_that_lies_changes_nothing(shop: Shop) -> None:
+async def test_an_event_that_lies_changes_nothing(shop: StripeShop) -> None:
     bought = await shop.buy()
     subscription = shop.stripe.books.objects[bought.subscription]
-    lie = shop.stripe.books.tell(
+    lie = shop.stripe.books.add_event(
         "customer.subscription.deleted", subscription | {"status": "canceled"}
     )
-    assert (await shop.report(lie)).status_code == 200
+    assert (await shop.send_event(lie)).status_code == 200
     assert await shop.status(bought.api_key) == 200
 
 
-async def test_events_out_of_order_end_the_same(shop: Shop) -> None:
+async def test_events_out_of_order_end_the_same(shop: StripeShop) -> None:
     bought = await shop.buy()
     earlier = shop.stripe.set_status(bought.subscription, "active")
     later = shop.stripe.cancel_subscription(bought.subscription)
     created = next(e for e in shop.stripe.events if e["type"] == "customer.subscription.created")
     for event in (later, earlier, created):
-        assert (await shop.report(event)).status_code == 200
+        assert (await shop.send_event(event)).status_code == 200
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_what_was_revoked_stays_so_when_stripe_takes_it_back(shop: Shop) -> None:
+async def test_what_was_revoked_stays_so_when_stripe_takes_it_back(shop: StripeShop) -> None:
     bought = await shop.buy()
-    await shop.report(shop.stripe.set_status(bought.subscription, "unpaid"))
-    await shop.report(shop.stripe.set_status(bought.subscription, "active"))
+    await shop.send_event(shop.stripe.set_status(bought.subscription, "unpaid"))
+    await shop.send_event(shop.stripe.set_status(bought.subscription, "active"))
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_an_event_sent_twice_is_handled_once(shop: Shop) -> None:
+async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.set_status(bought.subscription, "past_due")
-    await shop.report(event)
+    await shop.send_event(event)
     asked = len(shop.stripe.requests)
-    assert (await shop.report(event)).status_code == 200
+    assert (await shop.send_event(event)).status_code == 200
     assert len(shop.stripe.requests) == asked
-    await shop.report(shop.stripe.set_status(bought.subscription, "past_due"))
+    await shop.send_event(shop.stripe.set_status(bought.subscription, "past_due"))
     assert len(shop.stripe.requests) > asked
 
 
-async def test_an_event_is_not_handled_while_stripe_cannot_be_asked(shop: Shop) -> None:
+async def test_an_event_is_not_handled_while_stripe_cannot_be_asked(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
     shop.stripe.fail(500)
-    answer = await shop.report(event)
+    answer = await shop.send_event(event)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
     assert await shop.status(bought.api_key) == 200
-    assert (await shop.report(event)).status_code == 200
+    assert (await shop.send_event(event)).status_code == 200
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_a_dispute_whose_charge_cannot_be_asked_for_is_sent_again(shop: Shop) -> None:
+async def test_a_dispute_whose_charge_cannot_be_asked_for_is_sent_again(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.dispute(bought.charge)
     shop.stripe.fail(503)
-    assert (await shop.report(event)).status_code == 503
-    assert (await shop.report(event)).status_code == 200
+    assert (await shop.send_event(event)).status_code == 503
+    assert (await shop.send_event(event)).status_code == 200
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: Shop) -> None:
+async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
     del shop.stripe.books.objects[bought.subscription]
     with capture_logs() as lines:
-        assert (await shop.report(event)).status_code == 200
+        assert (await shop.send_event(event)).status_code == 200
     assert [line["event"] for line in lines] == ["subscription_unknown"]
     assert await shop.status(bought.api_key) == 200
 
@@ -184,39 +184,39 @@ async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: Shop
     "changed", [{"type": "invoice.paid"}, {"livemode": True}, {"type": "v2.unheard.of"}]
 )
 async def test_events_of_other_types_and_modes_are_taken_and_do_nothing(
-    shop: Shop, changed: Object
+    shop: StripeShop, changed: Object
 ) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription) | changed
     asked = len(shop.stripe.requests)
-    assert (await shop.report(event)).status_code == 200
+    assert (await shop.send_event(event)).status_code == 200
     assert len(shop.stripe.requests) == asked
     assert await shop.status(bought.api_key) == 200
 
 
 @pytest.mark.parametrize("age_s", [-301, 301])
-async def test_a_message_from_another_time_changes_nothing(shop: Shop, age_s: int) -> None:
+async def test_a_message_from_another_time_changes_nothing(shop: StripeShop, age_s: int) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
-    answer = await shop.report(event, at=shop.clock.now // 1000 - age_s)
+    answer = await shop.send_event(event, at=shop.clock.now // 1000 - age_s)
     assert answer.status_code == 400
     assert await shop.status(bought.api_key) == 200
 
 
 async def test_no_secret_is_logged_or_answered(
-    shop: Shop, caplog: pytest.LogCaptureFixture
+    shop: StripeShop, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
-        begun = await shop.pay()
+        begun = await shop.open_and_pay()
         shop.stripe.fail(500)
         shop.stripe.fail(401)
-        answers = [await shop.claim(begun.claim_token) for _ in range(2)]
-        active = await shop.claim(begun.claim_token)
+        answers = [await shop.post_claim(begun.claim_token) for _ in range(2)]
+        active = await shop.post_claim(begun.claim_token)
         subscription = shop.stripe.subscription_of(begun.session)
         event = shop.stripe.cancel_subscription(subscription)
-        answers.append(await shop.report(event, at=1))
-        answers.append(await shop.report(event))
+        answers.append(await shop.send_event(event, at=1))
+        answers.append(await shop.send_event(event))
     told = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
     assert "billing_unavailable" in told
     assert "membership_ended" in told

@@ -14,12 +14,12 @@ import httpx
 from jsonschema import Draft202012Validator
 
 from schemas.clock import Clock
-from schemas.vocabulary import instant
+from schemas.vocabulary import format_instant
 
 CHARACTERS_A_TOKEN = 3.5
 ADDRESS = "http://127.0.0.1:8000"  # in what is counted, wherever the service listens
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 Wait = Callable[[int], Awaitable[None]]
 
 
@@ -28,7 +28,7 @@ class Call:
     """One call: a tool and its arguments, or a request and its body."""
 
     name: str
-    arguments: Answer
+    arguments: JsonObject
     characters: int
     is_error: bool
 
@@ -36,7 +36,7 @@ class Call:
 class RefusedError(Exception):
     """What the service would not do, as the text says it: `error` is the whole Error object."""
 
-    def __init__(self, error: Answer) -> None:
+    def __init__(self, error: JsonObject) -> None:
         super().__init__(error["message"])
         self.error = error
         self.message: str = error["message"]
@@ -59,7 +59,7 @@ class Agent:
         self._clock = clock
         self._wait = wait
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._tools: dict[str, Answer] = {}
+        self._tools: dict[str, JsonObject] = {}
         self._read: list[str] = []
 
     @property
@@ -75,11 +75,11 @@ class Agent:
     def errors(self) -> int:
         return sum(call.is_error for call in self.calls)
 
-    def ago(self, **span: int) -> str:
+    def instant_ago(self, **span: int) -> str:
         """Return the instant that lies as long ago as `timedelta` takes it."""
-        return instant(self._clock() - timedelta(**span) // timedelta(milliseconds=1))
+        return format_instant(self._clock() - timedelta(**span) // timedelta(milliseconds=1))
 
-    async def meet(self) -> None:
+    async def start_session(self) -> None:
         """Begin a session and read which tools there are."""
         await self._rpc(
             "initialize",
@@ -92,37 +92,37 @@ class Agent:
         listed = (await self._rpc("tools/list", {}))["tools"]
         self._tools = {tool["name"]: tool for tool in listed}
 
-    async def call(self, name: str, **arguments: Any) -> Answer:
+    async def call(self, name: str, **arguments: Any) -> JsonObject:
         """Return the answer of a tool; RefusedError says what the text of an error says."""
         tool = self._tools[name]
         Draft202012Validator(tool["inputSchema"]).validate(arguments)
         result = await self._rpc("tools/call", {"name": name, "arguments": arguments})
         ((kind, text),) = ((part["type"], part["text"]) for part in result["content"])
         assert kind == "text"
-        self._keep(name, arguments, text, result["isError"])
+        self._record(name, arguments, text, result["isError"])
         if result["isError"]:
             raise RefusedError(json.loads(text))
-        answer: Answer = result["structuredContent"]
+        answer: JsonObject = result["structuredContent"]
         assert json.loads(text) == answer
         Draft202012Validator(tool["outputSchema"]).validate(answer)
         return answer
 
-    async def send(self, method: str, url: str, body: Answer) -> Answer:
+    async def send_request(self, method: str, url: str, body: JsonObject) -> JsonObject:
         """Send JSON to an address that an answer named."""
         assert any(url in text for text in self._read)
         response = await self._client.request(method, url, json=body)
-        self._keep(f"{method} {url}", body, response.text, response.is_error)
-        answer: Answer = response.json()
+        self._record(f"{method} {url}", body, response.text, response.is_error)
+        answer: JsonObject = response.json()
         if response.is_error:
             raise RefusedError(answer)
         return answer
 
-    async def has_paid(self, url: str) -> None:
+    async def pay(self, url: str) -> None:
         """Have the user open a pay page and pay there, which puts nothing into the context."""
         assert any(url in text for text in self._read)
         (await self._client.post(url, data={"action": "pay"})).raise_for_status()
 
-    def takes(self, header: str) -> None:
+    def set_header(self, header: str) -> None:
         """Send a header, as an answer writes it, with every call from now on."""
         name, value = header.split(": ")
         self._headers = {name: value}
@@ -137,15 +137,15 @@ class Agent:
         until = datetime.fromisoformat(time) - epoch
         await self._wait(until // timedelta(milliseconds=1))
 
-    async def _rpc(self, method: str, params: Answer) -> Answer:
+    async def _rpc(self, method: str, params: JsonObject) -> JsonObject:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         response = await self._client.post(
             f"{self._base_url}/api/v1/mcp", json=body, headers=self._headers
         )
-        result: Answer = response.raise_for_status().json()["result"]
+        result: JsonObject = response.raise_for_status().json()["result"]
         return result
 
-    def _keep(self, name: str, arguments: Answer, text: str, is_error: bool) -> None:
+    def _record(self, name: str, arguments: JsonObject, text: str, is_error: bool) -> None:
         self._read.append(text)
         counted = len(text.replace(self._base_url, ADDRESS))
         self.calls.append(Call(name, arguments, counted, is_error))

@@ -10,31 +10,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compute.bars import DAY_S
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action, Timeframe
-from store.market_rows import AlertRow, ChangeRow, Pass
+from store.market_rows import AlertRow, Batch, ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.agents.agent import Agent, Wait
-from tests.full_board import fill
+from tests.full_board import fill_full_universe
 from tests.serving import (
     NOON,
     ManualClock,
-    Served,
-    change,
-    coverage,
-    first_readings,
-    seed,
-    serving,
-    work,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    make_first_readings,
+    run_service,
+    seed_market,
 )
 
 FEW_CALLS = 2
-FOLLOWED = ("BTC", "ETH", "XAU")
+ALERT_TICKERS = ("BTC", "ETH", "XAU")
 LATE_MS = 120_000
 
 
@@ -42,7 +42,7 @@ LATE_MS = 120_000
 class Scene:
     """A service, every change that it was filled with, and how its time passes."""
 
-    served: Served
+    served: RunningService
     rows: list[ChangeRow]
     wait: Wait
 
@@ -56,18 +56,18 @@ Opened = AbstractAsyncContextManager[Scene]
 Open = Callable[[Path], Opened]
 
 
-def keeping(rows: list[ChangeRow]) -> type[SqliteMarketStore]:
+def recording_store(rows: list[ChangeRow]) -> type[SqliteMarketStore]:
     """Return a store that copies every change it is given."""
 
     class Keeping(SqliteMarketStore):
-        async def commit(self, work: Pass) -> None:
-            await super().commit(work)
-            rows.extend(work.changes)
+        async def commit(self, batch: Batch) -> None:
+            await super().commit(batch)
+            rows.extend(batch.changes)
 
     return Keeping
 
 
-def passing(clock: ManualClock) -> Wait:
+def make_idle_wait(clock: ManualClock) -> Wait:
     """Return a wait during which nothing happens."""
 
     async def wait(until: int) -> None:
@@ -77,12 +77,12 @@ def passing(clock: ManualClock) -> Wait:
 
 
 @asynccontextmanager
-async def full_board(folder: Path) -> AsyncIterator[Scene]:
+async def open_full_universe(folder: Path) -> AsyncIterator[Scene]:
     """The whole universe with a month of changes, without alerts."""
     rows: list[ChangeRow] = []
-    async with serving(folder, kind=keeping(rows)) as served:
-        await fill(served.market)
-        yield Scene(served, rows, passing(served.clock))
+    async with run_service(folder, store_class=recording_store(rows)) as served:
+        await fill_full_universe(served.market)
+        yield Scene(served, rows, make_idle_wait(served.clock))
 
 
 SOL = CoveredAsset(
@@ -110,78 +110,78 @@ ALERTS: tuple[tuple[int, str, Timeframe, Action], ...] = (
 )
 
 
-def by_hand_coverage() -> Coverage:
-    usual = coverage()
+def make_handmade_coverage() -> Coverage:
+    usual = make_coverage()
     return usual.model_copy(update={"assets": (*usual.assets, SOL, POL)})
 
 
-async def fill_by_hand(market: SqliteMarketStore) -> None:
+async def fill_handmade(market: SqliteMarketStore) -> None:
     """Commit first readings of ASSETS, then TURNS and ALERTS in the order of their times."""
-    await market.publish_coverage(by_hand_coverage())
+    await market.publish_coverage(make_handmade_coverage())
     start = NOON - 60 * DAY_MS
-    first = list(first_readings(start))
-    pol = change(first[-1].created_at + 1, "POL", "enzo", "1d", -1)
-    await market.commit(work(start, [*first, pol]))
-    passes = [work(turn[0], [change(*turn)]) for turn in TURNS]
+    first = list(make_first_readings(start))
+    pol = make_change(first[-1].created_at + 1, "POL", "enzo", "1d", -1)
+    await market.commit(make_batch(start, [*first, pol]))
+    passes = [make_batch(turn[0], [make_change(*turn)]) for turn in TURNS]
     passes += [
-        Pass(
+        Batch(
             at, alerts=[AlertRow(at, "SOL", key, timeframe, at // HOUR_MS * 3600, 0, action, 150.0)]
         )
         for at, key, timeframe, action in ALERTS
     ]
     for one in sorted(passes, key=lambda one: one.market_time):
         await market.commit(one)
-    await market.commit(work(NOON, []))
+    await market.commit(make_batch(NOON, []))
 
 
 @asynccontextmanager
-async def by_hand(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIterator[Scene]:
+async def open_handmade(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIterator[Scene]:
     """A few assets with the readings, changes and alerts that stand above."""
     rows: list[ChangeRow] = []
-    async with serving(folder, kind=keeping(rows), daily_limit=daily_limit) as served:
-        await fill_by_hand(served.market)
-        yield Scene(served, rows, passing(served.clock))
+    async with run_service(folder, store_class=recording_store(rows), daily_limit=daily_limit) as served:
+        await fill_handmade(served.market)
+        yield Scene(served, rows, make_idle_wait(served.clock))
 
 
-def scarce(folder: Path) -> Opened:
+def open_low_quota(folder: Path) -> Opened:
     """The same with a quota of a few calls a day."""
-    return by_hand(folder, daily_limit=FEW_CALLS)
+    return open_handmade(folder, daily_limit=FEW_CALLS)
 
 
 @asynccontextmanager
-async def not_computed(folder: Path) -> AsyncIterator[Scene]:
+async def open_not_computed(folder: Path) -> AsyncIterator[Scene]:
     """A service that has computed nothing yet; what `seed` commits comes after ten minutes."""
     rows: list[ChangeRow] = []
-    async with serving(folder, kind=keeping(rows)) as served:
+    async with run_service(folder, store_class=recording_store(rows)) as served:
         comes_at = served.clock.now + 10 * 60_000
 
         async def wait(until: int) -> None:
             served.clock.now = until
             if until >= comes_at and not rows:
-                await seed(served.market, coverage())
+                await seed_market(served.market, make_coverage())
 
         yield Scene(served, rows, wait)
 
 
-def running(tickers: tuple[str, ...] = FOLLOWED) -> Open:
+def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
     """Return how a simulated market opens that computes every hour while its agent waits."""
 
     @asynccontextmanager
     async def running_market(folder: Path) -> AsyncIterator[Scene]:
         rows: list[ChangeRow] = []
         clock = ManualClock(NOON)
-        async with serving(folder, kind=keeping(rows), clock=clock) as served:
-            runs = _runs(served.market, tickers, clock)
+        async with run_service(folder, store_class=recording_store(rows), clock=clock) as served:
+            runs = _create_pipeline(served.market, tickers, clock)
             await runs.prepare()
-            await runs.catch_up(runs.due)
+            await runs.run_until(runs.due_hour)
 
             async def wait(until: int) -> None:
-                while (due := market_ms(runs.done) + HOUR_MS) <= until:
+                while (due := to_market_ms(runs.done_hour) + HOUR_MS) <= until:
                     clock.now = due
-                    await runs.catch_up(runs.due)
+                    await runs.run_until(runs.due_hour)
                     clock.now = due + LATE_MS
-                    if runs.late:
-                        await runs.catch_up_late()
+                    if runs.late_tickers:
+                        await runs.run_late()
                 clock.now = max(clock.now, until)
 
             yield Scene(served, rows, wait)
@@ -189,9 +189,13 @@ def running(tickers: tuple[str, ...] = FOLLOWED) -> Open:
     return running_market
 
 
-def _runs(market: SqliteMarketStore, tickers: tuple[str, ...], clock: ManualClock) -> Runs:
+def _create_pipeline(
+    market: SqliteMarketStore, tickers: tuple[str, ...], clock: ManualClock
+) -> HourlyPipeline:
     packaged = load_universe()
     chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)
     universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
     origin = NOON // 1000 // DAY_S * DAY_S - 40 * DAY_S
-    return Runs(market, SimulatedSource(universe, origin, clock), universe, INDICATORS, clock)
+    return HourlyPipeline(
+        market, SimulatedSource(universe, origin, clock), universe, INDICATORS, clock
+    )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from tests.agents.agent import Agent, Answer, RefusedError
+from tests.agents.agent import Agent, JsonObject, RefusedError
 from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, USAGE
 
 TUESDAY = "2026-09-29T12:00:00Z"  # the sessions are on Wednesday, 2026-09-30
@@ -16,7 +16,7 @@ TUESDAY = "2026-09-29T12:00:00Z"  # the sessions are on Wednesday, 2026-09-30
 
 async def bullish_metals(agent: Agent) -> Any:
     """Which metals turned bullish on 4h today?"""
-    hours = int(agent.ago()[11:13]) + 1  # the hours since midnight, begun ones too
+    hours = int(agent.instant_ago()[11:13]) + 1  # the hours since midnight, begun ones too
     answer = await agent.call(FLIPS, timeframe="4h", hours=hours, direction="bullish")
     return {
         (group["ticker"], flip["indicator"])
@@ -30,9 +30,9 @@ async def reversal_last_tuesday(agent: Agent) -> Any:
     """Was NVDA's daily reversal still in force last Tuesday, and is it now?"""
     cell = {"ticker": "NVDA", "indicator": "reversals", "timeframe": "1d"}
     then = await agent.call(STATE, **cell, as_of=TUESDAY)
-    feed = await agent.call(SIGNALS, **cell, direction=_only(then), limit=1)
+    feed = await agent.call(SIGNALS, **cell, direction=_get_only_reading(then), limit=1)
     now = await agent.call(STATE, **cell)
-    return _only(then), feed["signals"][0]["created_at"], _only(now)
+    return _get_only_reading(then), feed["signals"][0]["created_at"], _get_only_reading(now)
 
 
 async def agreement(agent: Agent) -> Any:
@@ -41,8 +41,10 @@ async def agreement(agent: Agent) -> Any:
     found = {}
     for direction in ("bullish", "bearish"):
         now = await agent.call(CONFLUENCE, **asked, direction=direction)
-        then = await agent.call(CONFLUENCE, **asked, direction=direction, as_of=agent.ago(days=1))
-        found[direction] = _tickers(then["results"]), _tickers(now["results"])
+        then = await agent.call(
+            CONFLUENCE, **asked, direction=direction, as_of=agent.instant_ago(days=1)
+        )
+        found[direction] = _to_tickers(then["results"]), _to_tickers(now["results"])
     return found
 
 
@@ -62,10 +64,10 @@ async def removed(agent: Agent) -> Any:
     asked = {"indicator": "enzo", "timeframe": "1d"}
     answer = await agent.call(STATE, **asked, ticker="MATIC")
     if "MATIC" not in answer["meta"]["removed_assets"]:
-        return _only(answer)
+        return _get_only_reading(answer)
     (since,) = re.findall(r"MATIC was removed on ([\d-]+)", answer["meta"]["note"])
     (successor,) = re.findall(r"continues as (\w+)", answer["meta"]["note"])
-    return since, successor, _only(await agent.call(STATE, **asked, ticker=successor))
+    return since, successor, _get_only_reading(await agent.call(STATE, **asked, ticker=successor))
 
 
 async def sectors(agent: Agent) -> Any:
@@ -88,11 +90,11 @@ async def flips_from_the_feed(agent: Agent) -> Any:
     """Do the flips of the last two hours on 1h agree with the feed?"""
     asked = {"timeframe": "1h", "hours": 2}
     flips = await agent.call(FLIPS, **asked)
-    rows = _rows(await _pages(agent, agent.ago(hours=2), timeframe="1h"))
+    rows = _to_rows(await _read_pages(agent, agent.instant_ago(hours=2), timeframe="1h"))
     newest = {(row["ticker"], row["indicator"]): row for row in rows}
     kept = [r for r in newest.values() if r["ticker"] not in flips["meta"]["removed_assets"]]
     groups = [
-        _group([row for row in kept if row["ticker"] == ticker])
+        _group_changes([row for row in kept if row["ticker"] == ticker])
         for ticker in {row["ticker"] for row in kept}
     ]
     groups.sort(key=lambda group: group["ticker"])
@@ -101,7 +103,7 @@ async def flips_from_the_feed(agent: Agent) -> Any:
     return [(group["ticker"], group["dominant"], group["score"]) for group in groups]
 
 
-def _group(rows: list[Answer]) -> Answer:
+def _group_changes(rows: list[JsonObject]) -> JsonObject:
     """Group an asset's newest changes as meta.rules says."""
     sides = [row["direction"] for row in rows]
     bullish, bearish = sides.count("bullish"), sides.count("bearish")
@@ -125,7 +127,10 @@ async def alerts(agent: Agent) -> Any:
     asked = {"tier": "alerts", "ticker": "SOL", "limit": 200}
     answer = await agent.call(SIGNALS, **asked)
     (held,) = re.findall(r"\((\d+) hours on 4h, (\d+) days on 1d\)", answer["meta"]["cooldown"])
-    window = {"4h": agent.ago(hours=int(held[0])), "1d": agent.ago(days=int(held[1]))}
+    window = {
+        "4h": agent.instant_ago(hours=int(held[0])),
+        "1d": agent.instant_ago(days=int(held[1])),
+    }
     newest_first = answer["signals"]
     positions: dict[tuple[str, str], str] = {}
     for row in newest_first:
@@ -135,7 +140,7 @@ async def alerts(agent: Agent) -> Any:
             positions[engine] = "none" if action == "CLOSE" else f"open {action}"
         elif action == "CLOSE" and row["created_at"] > window[row["timeframe"]]:
             positions[engine] = positions[engine].replace("open", "unclear")
-    month = agent.ago(days=30)
+    month = agent.instant_ago(days=30)
     recent = [row["action"] for row in newest_first if row["created_at"] > month]
     return recent, positions
 
@@ -174,11 +179,11 @@ async def quota(agent: Agent) -> Any:
             answer = await agent.call(SIGNALS, ticker=ticker, limit=1)
         except RefusedError as refusal:
             assert (await agent.call(USAGE))["quota"]["remaining_today"] == 0
-            await agent.wait(_seconds(refusal))
+            await agent.wait(_parse_seconds(refusal))
             answer = await agent.call(SIGNALS, ticker=ticker, limit=1)
         (row,) = answer["signals"]
         last[ticker] = row["indicator"], row["direction"]
-    return last, agent.ago()
+    return last, agent.instant_ago()
 
 
 async def first_compute(agent: Agent) -> Any:
@@ -186,9 +191,9 @@ async def first_compute(agent: Agent) -> Any:
     asked = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
     while True:
         try:
-            return _only(await agent.call(STATE, **asked))
+            return _get_only_reading(await agent.call(STATE, **asked))
         except RefusedError as refusal:
-            await agent.wait(_seconds(refusal))
+            await agent.wait(_parse_seconds(refusal))
 
 
 async def purchase(agent: Agent) -> Any:
@@ -200,48 +205,48 @@ async def purchase(agent: Agent) -> Any:
         steps = refusal.error["how_to_get_access"]["steps"]
     method, url, fields = re.findall(r"(POST) (\S+) with (\{.*?\})", steps[0])[0]
     (field,) = re.findall(r'"(\w+)"', fields.split(":")[0])
-    checkout = await agent.send(method, url, {field: "buyer@example.com"})
+    checkout = await agent.send_request(method, url, {field: "buyer@example.com"})
     step = checkout["next_step"]
     method, url = step["call"].split(" ")
     token = {step["body_field"]: checkout["claim_token"]}
-    claim = await agent.send(method, url, token)
+    claim = await agent.send_request(method, url, token)
     assert claim["status"] == "pending"
-    await agent.has_paid(checkout["checkout_url"])
+    await agent.pay(checkout["checkout_url"])
     await agent.wait(claim["retry_after_seconds"])
-    claim = await agent.send(method, url, token)
-    agent.takes(claim["usage"]["header"].replace("<API_KEY>", claim["api_key"]))
-    return _only(await agent.call(STATE, **asked))
+    claim = await agent.send_request(method, url, token)
+    agent.set_header(claim["usage"]["header"].replace("<API_KEY>", claim["api_key"]))
+    return _get_only_reading(await agent.call(STATE, **asked))
 
 
 async def a_week(agent: Agent) -> Any:
     """Tell me of every change in the coming week. (Once a day will do.)"""
-    return await _followed(agent, days=7, how_often="1d")
+    return await _follow_feed(agent, days=7, how_often="1d")
 
 
 async def a_week_by_the_hour(agent: Agent) -> Any:
     """Tell me of every change in the coming week, every hour."""
-    return await _followed(agent, days=7, how_often="1h")
+    return await _follow_feed(agent, days=7, how_often="1h")
 
 
-async def _followed(agent: Agent, days: int, how_often: str) -> Any:
+async def _follow_feed(agent: Agent, days: int, how_often: str) -> Any:
     """Return how often the feed was read in some days, by the runs of a timeframe, and its rows."""
     state = await agent.call(STATE, view="board")
-    since, update, end = state["as_of"], state["meta"]["next_update"], agent.ago(days=-days)
+    since, update, end = state["as_of"], state["meta"]["next_update"], agent.instant_ago(days=-days)
     found: list[str] = []
     times, time = 0, ""
     while time != end:
         times, time = times + 1, min(update[how_often], end)
         await agent.wait_until(time)
-        pages = await _pages(agent, since, limit=20)
-        found += [row["id"] for row in _rows(pages)]
+        pages = await _read_pages(agent, since, limit=20)
+        found += [row["id"] for row in _to_rows(pages)]
         since = pages[-1]["pagination"]["next_cursor"] or since
         update = pages[-1]["meta"]["next_update"]
     return times, found
 
 
-async def _pages(agent: Agent, since: str, **filters: Any) -> list[Answer]:
+async def _read_pages(agent: Agent, since: str, **filters: Any) -> list[JsonObject]:
     """Read the feed forward from an instant to its end."""
-    pages: list[Answer] = []
+    pages: list[JsonObject] = []
     while True:
         pages.append(await agent.call(SIGNALS, order="oldest", since=since, **filters))
         if not pages[-1]["pagination"]["has_more"]:
@@ -249,11 +254,11 @@ async def _pages(agent: Agent, since: str, **filters: Any) -> list[Answer]:
         since = pages[-1]["pagination"]["next_cursor"]
 
 
-def _rows(pages: Iterable[Answer]) -> list[Answer]:
+def _to_rows(pages: Iterable[JsonObject]) -> list[JsonObject]:
     return [row for page in pages for row in page["signals"]]
 
 
-def _only(state: Answer) -> str:
+def _get_only_reading(state: JsonObject) -> str:
     """Return the reading of a state of one cell."""
     (reading,) = (
         reading
@@ -265,10 +270,10 @@ def _only(state: Answer) -> str:
     return reading
 
 
-def _tickers(results: Iterable[Answer]) -> set[str]:
+def _to_tickers(results: Iterable[JsonObject]) -> set[str]:
     return {result["ticker"] for result in results}
 
 
-def _seconds(refusal: RefusedError) -> int:
+def _parse_seconds(refusal: RefusedError) -> int:
     (seconds,) = re.findall(r"[Rr]etry after (\d+) seconds", refusal.message)
     return int(seconds)

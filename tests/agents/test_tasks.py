@@ -6,10 +6,10 @@ import pytest
 from jsonschema import ValidationError
 
 from tests.agents import tasks, truths
-from tests.agents.played import SCENES, TASKS, Task, played
-from tests.agents.scenes import Open, by_hand, running
+from tests.agents.played import SCENES, TASKS, AgentTask, run_scene
+from tests.agents.scenes import Open, open_handmade, open_simulated
 from tests.bad_inputs import STATE
-from tools.generate_docs import ROOT, line, task_cells
+from tools.generate_docs import ROOT, format_row, format_task_cells
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -22,19 +22,19 @@ MANY = ("BTC", "ETH", "BNB", "SOL", "HYPE", "NVDA", "TSLA", "IBM", "XAU", "XAG")
 async def test_agents_find_out_what_is_true_within_their_context(
     tmp_path: Path, scene: Open
 ) -> None:
-    for task, agent in (await played(scene, tmp_path)).items():
+    for task, agent in (await run_scene(scene, tmp_path)).items():
         assert agent.tokens <= MOST_TOKENS, task.question
         assert agent.errors == task.errors, task.question
-        assert line(task_cells(task, agent)) in PAGE, "run `make docs`"
+        assert format_row(format_task_cells(task, agent)) in PAGE, "run `make docs`"
 
 
 @pytest.mark.prove
 async def test_an_agent_that_reads_the_feed_every_hour_of_a_week_misses_nothing(
     tmp_path: Path,
 ) -> None:
-    scene = running(MANY)
-    by_the_hour = Task(tasks.a_week_by_the_hour, truths.a_week_by_the_hour, scene)
-    (agent,) = (await played(scene, tmp_path, (by_the_hour,))).values()
+    scene = open_simulated(MANY)
+    by_the_hour = AgentTask(tasks.a_week_by_the_hour, truths.a_week_by_the_hour, scene)
+    (agent,) = (await run_scene(scene, tmp_path, (by_the_hour,))).values()
     assert agent.errors == 0
 
 
@@ -43,14 +43,14 @@ def test_every_task_is_another_question() -> None:
 
 
 async def test_an_agent_uses_nothing_that_it_was_not_told_of(tmp_path: Path) -> None:
-    async with by_hand(tmp_path) as scene:
+    async with open_handmade(tmp_path) as scene:
         agent = scene.agent()
-        await agent.meet()
+        await agent.start_session()
         with pytest.raises(KeyError):
             await agent.call("signals_get_prices")
         for arguments in ({"tickers": "BTC"}, {"timeframe": "2h"}, {"ticker": 5}):
             with pytest.raises(ValidationError):
                 await agent.call(STATE, **arguments)
         with pytest.raises(AssertionError):
-            await agent.send("POST", f"{scene.served.base_url}/api/v1/access/checkout", {})
+            await agent.send_request("POST", f"{scene.served.base_url}/api/v1/access/checkout", {})
     assert agent.calls == []

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from compute.universe import load_universe
-from schemas.vocabulary import DAY_MS, HOUR_MS, instant
+from schemas.vocabulary import DAY_MS, HOUR_MS, format_instant
 from store.market_rows import ChangeRow
 from tests.agents.scenes import Scene
 from tests.serving import NOON
@@ -18,7 +18,7 @@ CLASSES = {asset.ticker: asset.asset_class for asset in load_universe().assets}
 
 
 def bullish_metals(scene: Scene) -> Any:
-    today = _newest(_changes(scene, "4h", MIDNIGHT))
+    today = _pick_newest(_list_changes(scene, "4h", MIDNIGHT))
     return {c for c, row in today.items() if CLASSES[c[0]] == "metal" and row.after == 1}
 
 
@@ -28,19 +28,21 @@ def reversal_last_tuesday(scene: Scene) -> Any:
 
 def agreement(scene: Scene) -> Any:
     now, then = (
-        _board(scene, "1d", NOON + HOUR_MS),
-        _board(scene, "1d", scene.served.clock() - DAY_MS),
+        _replay_board(scene, "1d", NOON + HOUR_MS),
+        _replay_board(scene, "1d", scene.served.clock() - DAY_MS),
     )
-    return {DIRECTION[side]: (_with_five(then, side), _with_five(now, side)) for side in (1, -1)}
+    return {
+        DIRECTION[side]: (_find_agreeing(then, side), _find_agreeing(now, side)) for side in (1, -1)
+    }
 
 
-def _with_five(board: dict[Cell, int], side: int) -> set[str]:
+def _find_agreeing(board: dict[Cell, int], side: int) -> set[str]:
     votes = Counter(ticker for (ticker, _), reading in board.items() if reading == side)
     return {ticker for ticker, count in votes.items() if count >= 5 and ticker != MATIC}
 
 
 def misspelt(scene: Scene) -> Any:
-    board = _board(scene, "1d", NOON + HOUR_MS)
+    board = _replay_board(scene, "1d", NOON + HOUR_MS)
     return {t: DIRECTION[board[t, "trend_oracle"]] for t in ("ETH", "NVDA", "XAU")}
 
 
@@ -49,7 +51,7 @@ def removed(scene: Scene) -> Any:
 
 
 def sectors(scene: Scene) -> Any:
-    board = _board(scene, "1d", NOON + HOUR_MS)
+    board = _replay_board(scene, "1d", NOON + HOUR_MS)
     found = {}
     for sector in ("stock", "crypto"):
         said = [
@@ -62,7 +64,7 @@ def sectors(scene: Scene) -> Any:
 
 
 def flips_from_the_feed(scene: Scene) -> Any:
-    newest = _newest(_changes(scene, "1h", scene.served.clock() - 2 * HOUR_MS))
+    newest = _pick_newest(_list_changes(scene, "1h", scene.served.clock() - 2 * HOUR_MS))
     ranked = []
     for ticker in {ticker for ticker, _ in newest} - {MATIC}:
         rows = [row for row in newest.values() if row.ticker == ticker]
@@ -99,7 +101,7 @@ def quota(scene: Scene) -> Any:
         "ETH": ("llnr", "neutral"),
         "NVDA": ("reversals", "neutral"),
     }
-    return last, instant(MIDNIGHT + DAY_MS)
+    return last, format_instant(MIDNIGHT + DAY_MS)
 
 
 def first_compute(scene: Scene) -> Any:
@@ -111,29 +113,29 @@ def purchase(scene: Scene) -> Any:
 
 
 def a_week(scene: Scene) -> Any:
-    return 8, _published(scene)  # seven midnights, and the end of the week at noon
+    return 8, _list_published(scene)  # seven midnights, and the end of the week at noon
 
 
 def a_week_by_the_hour(scene: Scene) -> Any:
-    return 7 * 24, _published(scene)
+    return 7 * 24, _list_published(scene)
 
 
-def _published(scene: Scene) -> list[str]:
+def _list_published(scene: Scene) -> list[str]:
     return [row.id for row in scene.rows if row.published and row.created_at > NOON]
 
 
-def _changes(scene: Scene, timeframe: str, after: int) -> Iterator[ChangeRow]:
+def _list_changes(scene: Scene, timeframe: str, after: int) -> Iterator[ChangeRow]:
     """Yield what the feed shows of a timeframe after a time, oldest first."""
     for row in scene.rows:
         if row.published and row.timeframe == timeframe and row.created_at > after:
             yield row
 
 
-def _newest(rows: Iterable[ChangeRow]) -> dict[Cell, ChangeRow]:
+def _pick_newest(rows: Iterable[ChangeRow]) -> dict[Cell, ChangeRow]:
     return {(row.ticker, row.indicator): row for row in rows}
 
 
-def _board(scene: Scene, timeframe: str, at: int) -> dict[Cell, int]:
+def _replay_board(scene: Scene, timeframe: str, at: int) -> dict[Cell, int]:
     """Return what each cell of a timeframe read at a time."""
     return {
         (row.ticker, row.indicator): row.after

@@ -14,15 +14,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from bench.__main__ import FAILED, PAGE, main, measured, modules
-from bench.beside import Gets, asking_for, median_pair
-from bench.calls import STATE, STATE_OF_ONE, USAGE, must_be_equal, sampled
-from bench.generator import generated, is_whole
-from bench.latency import during
-from bench.load import NUMBER, SINCE, Arrivals, Call, drive, drive_at, has_wrk
-from bench.served import Ours
-from bench.table import Row, replaced, table
-from tests.serving import NOON, Served
+from bench.__main__ import FAILED, PAGE, find_modules, main, measure_modules
+from bench.beside import BackgroundGets, pick_median_pair, poll_in_background
+from bench.calls import STATE, STATE_OF_ONE, USAGE, require_equal, sample_call
+from bench.generator import generate_load, is_complete
+from bench.latency import select_during
+from bench.load import NUMBER, SINCE, Arrivals, Call, has_wrk, measure_arrivals, measure_load
+from bench.served import Service
+from bench.table import Row, format_table, replace_between_markers
+from tests.serving import NOON, RunningService
 
 pytestmark = pytest.mark.clause("tests")
 
@@ -44,13 +44,13 @@ async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-def ours(served: Served) -> Ours:
-    return Ours(served.base_url, served.api_key, NOON, os.getpid())
+def ours(served: RunningService) -> Service:
+    return Service(served.base_url, served.api_key, NOON, os.getpid())
 
 
 def test_a_table_tells_of_each_figure_whether_its_target_was_met():
     rows = [Row("a", "1"), Row("b", "2", "3", "0.67", ">= 0.5", True), Row("c", "4", is_met=False)]
-    assert table(rows).splitlines()[2:] == [
+    assert format_table(rows).splitlines()[2:] == [
         "| a | 1 |  |  |  |  |",
         "| b | 2 | 3 | 0.67 | >= 0.5 | yes |",
         "| c | 4 |  |  |  | **no** |",
@@ -60,21 +60,24 @@ def test_a_table_tells_of_each_figure_whether_its_target_was_met():
 def test_what_lies_between_the_markers_is_replaced_and_nothing_else():
     begin, end = "<!-- generated: bench -->\n", "<!-- end -->"
     page = f"{end}before\n{begin}old\n{end}\nafter\n"
-    new = replaced(page, "bench", "new\n")
+    new = replace_between_markers(page, "bench", "new\n")
     assert new == f"{end}before\n{begin}\nnew\n\n{end}\nafter\n"
-    assert replaced(replaced(page, "bench", "old"), "bench", "new\n") == new
+    assert (
+        replace_between_markers(replace_between_markers(page, "bench", "old"), "bench", "new\n")
+        == new
+    )
 
 
 def test_a_page_without_markers_is_refused_and_the_real_one_has_them():
     with pytest.raises(SystemExit):
-        replaced("no markers", "bench", "new")
-    assert "new" in replaced(PAGE.read_text(), "bench", "new")
+        replace_between_markers("no markers", "bench", "new")
+    assert "new" in replace_between_markers(PAGE.read_text(), "bench", "new")
 
 
 def test_all_modules_that_have_rows_are_run_and_have_a_line_in_the_guide():
     guide = Path("bench/README.md").read_text()
     named = {f"bench.{name}" for name in re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)}
-    assert {module.__name__ for module in modules()} == named
+    assert {module.__name__ for module in find_modules()} == named
 
 
 def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(tmp_path):
@@ -82,7 +85,7 @@ def test_a_module_that_fails_leaves_a_row_and_the_next_one_runs(tmp_path):
     fails.rows = lambda: must_fail()
     works.rows = lambda: [Row("b", "2")]
     took: dict[str, float] = {}
-    failed, row = measured([fails, works], tmp_path, took)
+    failed, row = measure_modules([fails, works], tmp_path, took)
     assert (failed.what, failed.ours, failed.is_met) == ("fails", f"{FAILED}SystemExit('x')", False)
     assert row == Row("b", "2")
     assert list(took) == ["fails", "works"]
@@ -109,7 +112,7 @@ async def test_no_two_calls_are_alike(generator, monkeypatch):
     call = Call(f"/a?since={SINCE}", f'{{"id": {NUMBER}}}', {"X-Key": "k"}, since_ms=NOON)
     seen: list[bytes] = []
     async with echoing(seen) as url:
-        load = await asyncio.to_thread(drive, url, call, seconds, 2)
+        load = await asyncio.to_thread(measure_load, url, call, seconds, 2)
     assert (load.failed, load.answer_bytes) == (
         0,
         len("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
@@ -126,8 +129,8 @@ def since_ms(text: str) -> int:
 
 
 async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
-    call = USAGE.over_mcp(ours(served))
-    came = await asyncio.to_thread(drive_at, served.base_url, call, 100.0, 0.2, 1)
+    call = USAGE.build_mcp_call(ours(served))
+    came = await asyncio.to_thread(measure_arrivals, served.base_url, call, 100.0, 0.2, 1)
     usage = await served.answer("rest", "signals_get_usage")
     assert (len(came.took_s), came.failed) == (20, 0)
     assert usage["quota"]["used_today"] == 21
@@ -136,34 +139,36 @@ async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
 
 async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
     refused = Call("/api/v1/usage")
-    came = await asyncio.to_thread(drive_at, served.base_url, refused, 100.0, 0.02, 1)
+    came = await asyncio.to_thread(measure_arrivals, served.base_url, refused, 100.0, 0.02, 1)
     assert (len(came.took_s), came.failed) == (2, 2)
-    for call in (refused, USAGE.over_mcp(replace(ours(served), api_key="wrong"))):
+    for call in (refused, USAGE.build_mcp_call(replace(ours(served), api_key="wrong"))):
         with pytest.raises(SystemExit, match="key"):
-            await asyncio.to_thread(sampled, served.base_url, call)
+            await asyncio.to_thread(sample_call, served.base_url, call)
 
 
 async def test_answers_are_held_equal_but_for_the_count(served):
     def over(call: Call):
-        return asyncio.to_thread(sampled, served.base_url, call)
+        return asyncio.to_thread(sample_call, served.base_url, call)
 
     us = ours(served)
-    must_be_equal("usage", await over(USAGE.over_mcp(us)), await over(USAGE.over_rest(us)))
-    one = await over(STATE_OF_ONE.over_mcp(us))
-    must_be_equal("state", one, await over(STATE_OF_ONE.over_rest(us)))
+    require_equal(
+        "usage", await over(USAGE.build_mcp_call(us)), await over(USAGE.build_rest_call(us))
+    )
+    one = await over(STATE_OF_ONE.build_mcp_call(us))
+    require_equal("state", one, await over(STATE_OF_ONE.build_rest_call(us)))
     with pytest.raises(SystemExit, match="differ"):
-        must_be_equal("state", one, await over(USAGE.over_rest(us)))
+        require_equal("state", one, await over(USAGE.build_rest_call(us)))
 
 
 @pytest.mark.parametrize("asked", ["whole", "not modified", "gzip"])
 async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, asked):
     us = ours(served)
-    plain = await asyncio.to_thread(sampled, us.url, STATE.over_rest(us))
+    plain = await asyncio.to_thread(sample_call, us.url, STATE.build_rest_call(us))
     given = {"not modified": {"If_None_Match": plain.headers["etag"]}}
-    call = STATE.over_rest(us, **given.get(asked, {"Accept_Encoding": asked}))
-    sample = await asyncio.to_thread(sampled, us.url, call)
+    call = STATE.build_rest_call(us, **given.get(asked, {"Accept_Encoding": asked}))
+    sample = await asyncio.to_thread(sample_call, us.url, call)
     at_rate = {"first": 0, "seconds": 0.02, "connections": 1, "rate": 100.0}
-    load = await generated({"url": us.url, "call": asdict(call), **at_rate})
+    load = await generate_load({"url": us.url, "call": asdict(call), **at_rate})
     assert (len(load["times"]), load["failed"]) == (2, 0)
     assert load["bytes"] == 2 * sample.wire_bytes
     assert (sample.body_bytes == 0) is (asked == "not modified")
@@ -182,16 +187,16 @@ async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, aske
     ],
 )
 def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
-    assert is_whole(bytearray(seen)) is whole
+    assert is_complete(bytearray(seen)) is whole
 
 
 async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_bench(served):
-    gets = Gets("pages", paths=("/healthz",), operations=("/readyz",))
-    addresses = gets.addresses(served.base_url, served.base_url)
+    gets = BackgroundGets("pages", paths=("/healthz",), operations=("/readyz",))
+    addresses = gets.list_addresses(served.base_url, served.base_url)
     assert addresses == [f"{served.base_url}/healthz", f"{served.base_url}/readyz"]
 
     def ask(addresses: list[str]) -> None:
-        with asking_for(addresses, "session=none"):
+        with poll_in_background(addresses, "session=none"):
             pass
 
     await asyncio.to_thread(ask, addresses)
@@ -200,10 +205,10 @@ async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_be
 
 
 def test_of_pairs_the_one_of_the_median_ratio_is_told():
-    assert median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
+    assert pick_median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
 
 
 def test_calls_that_waited_within_a_run_are_its_calls():
     arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
-    assert list(during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
-    assert list(during(arrivals, [(0.6, 0.9)])) == []
+    assert list(select_during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
+    assert list(select_during(arrivals, [(0.6, 0.9)])) == []

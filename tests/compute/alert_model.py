@@ -24,7 +24,7 @@ class ModelBar(NamedTuple):
     reading: int | None
 
 
-class Fired(NamedTuple):
+class FiredAction(NamedTuple):
     """What an engine did on a bar."""
 
     close_time: int
@@ -32,7 +32,7 @@ class Fired(NamedTuple):
     price: float
 
 
-class Out(NamedTuple):
+class PublishedAlert(NamedTuple):
     """What was published, and at which hour."""
 
     hour: int
@@ -41,7 +41,7 @@ class Out(NamedTuple):
     price: float
 
 
-def average_true_ranges(bars: Sequence[ModelBar]) -> list[float | None]:
+def compute_average_true_ranges(bars: Sequence[ModelBar]) -> list[float | None]:
     """Return Wilder's ATR(14) after each bar, None before the fourteenth."""
     ranges = []
     for at, bar in enumerate(bars):
@@ -66,9 +66,9 @@ def average_true_ranges(bars: Sequence[ModelBar]) -> list[float | None]:
     return averages
 
 
-def fired(bars: Sequence[ModelBar]) -> list[Fired]:
+def run_engine(bars: Sequence[ModelBar]) -> list[FiredAction]:
     """Step one engine over all bars of its sequence."""
-    averages = average_true_ranges(bars)
+    averages = compute_average_true_ranges(bars)
     position, entry, barred = "flat", 0, "none"
     out = []
     for at, bar in enumerate(bars):
@@ -78,24 +78,26 @@ def fired(bars: Sequence[ModelBar]) -> list[Fired]:
         if side != barred:
             barred = "none"
         if position != "flat":
-            stop = _stop(position, bars[entry : at + 1], averages[entry : at + 1])
+            stop = _compute_stop(position, bars[entry : at + 1], averages[entry : at + 1])
             is_long = position == "long"
             if stop is not None and (bar.close < stop if is_long else bar.close > stop):
-                out.append(Fired(bar.close_time, "CLOSE", bar.close))
+                out.append(FiredAction(bar.close_time, "CLOSE", bar.close))
                 if side == position:
                     barred = position
                 position = "flat"
                 continue
         if side == "none" and position != "flat":
-            out.append(Fired(bar.close_time, "CLOSE", bar.close))
+            out.append(FiredAction(bar.close_time, "CLOSE", bar.close))
             position = "flat"
         elif side in ("long", "short") and side not in (position, barred):
-            out.append(Fired(bar.close_time, "LONG" if side == "long" else "SHORT", bar.close))
+            out.append(
+                FiredAction(bar.close_time, "LONG" if side == "long" else "SHORT", bar.close)
+            )
             position, entry = side, at
     return out
 
 
-def _stop(
+def _compute_stop(
     position: str, since: Sequence[ModelBar], averages: Sequence[float | None]
 ) -> float | None:
     """Work the stop out again from the entry on, the entry bar included."""
@@ -119,39 +121,41 @@ class ModelPublisher:
     """The publisher of one engine, asked at every hour."""
 
     timeframe: str
-    published: list[Out] = field(default_factory=list)
-    held: list[Fired] = field(default_factory=list)
+    published: list[PublishedAlert] = field(default_factory=list)
+    pending: list[FiredAction] = field(default_factory=list)
 
-    def at(self, hour: int, new: Sequence[Fired]) -> None:
-        ripe = [one for one in self.held if not self._is_shut(one.action, hour)]
+    def run_hour(self, hour: int, new: Sequence[FiredAction]) -> None:
+        ripe = [one for one in self.pending if not self._is_shut(one.action, hour)]
         for one in sorted([*ripe, *new]):
-            if one in ripe and one not in self.held:
+            if one in ripe and one not in self.pending:
                 continue  # dropped by another publication at this very hour
             if self._is_shut(one.action, hour):
-                self.held = [held for held in self.held if held.action != one.action] + [one]
+                self.pending = [held for held in self.pending if held.action != one.action] + [one]
             else:
-                self.published.append(Out(hour, *one))
-                self.held = []
+                self.published.append(PublishedAlert(hour, *one))
+                self.pending = []
 
     def _is_shut(self, action: str, hour: int) -> bool:
         window = 20 * CANDLE_S[self.timeframe]
         return any(out.action == action and hour < out.hour + window for out in self.published)
 
 
-def published(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[Out]:
+def run_publisher(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[PublishedAlert]:
     """Go through every hour from the first bar's to the last, and return what goes out."""
-    by_close = {one.close_time: one for one in fired(bars)}
-    at_hour: dict[int, list[Fired]] = {}
+    by_close = {one.close_time: one for one in run_engine(bars)}
+    at_hour: dict[int, list[FiredAction]] = {}
     for bar in bars:
         if bar.close_time in by_close:
             at_hour.setdefault(bar.hour, []).append(by_close[bar.close_time])
     publisher = ModelPublisher(timeframe)
     for hour in range(bars[0].hour, until + 1, HOUR_S) if bars else ():
-        publisher.at(hour, at_hour.get(hour, []))
+        publisher.run_hour(hour, at_hour.get(hour, []))
     return publisher.published
 
 
-def in_order(outs: Mapping[tuple[str, str, str], Sequence[Out]]) -> list[tuple[object, ...]]:
+def merge_published(
+    outs: Mapping[tuple[str, str, str], Sequence[PublishedAlert]],
+) -> list[tuple[object, ...]]:
     """Merge what several engines publish; keys are (ticker, timeframe, indicator) in order."""
     places = {key: at for at, key in enumerate(outs)}
     rows = [(out.hour, out.close_time, places[key], key, out) for key in outs for out in outs[key]]

@@ -43,33 +43,35 @@ sizes = pytest.mark.parametrize(
 )
 
 
-def recorded_folder() -> Path:
+def get_recorded_folder() -> Path:
     default = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "bars"
     return Path(os.environ.get("SIGNALS_TEST_BARS", default))
 
 
 def require_recorded() -> None:
-    if not any(recorded_folder().glob("*_1[hd].csv")):
-        pytest.skip(f"no recorded bars in {recorded_folder()} (set SIGNALS_TEST_BARS)")
+    if not any(get_recorded_folder().glob("*_1[hd].csv")):
+        pytest.skip(f"no recorded bars in {get_recorded_folder()} (set SIGNALS_TEST_BARS)")
 
 
 @cache
-def recorded_series(rows: int = EVERYTHING.rows) -> list[tuple[str, Series]]:
+def load_recorded_series(rows: int = EVERYTHING.rows) -> list[tuple[str, Series]]:
     """Return (label such as `BTC 4h`, series) with arrays open .. volume, close_time, funding."""
     series = []
-    for path in sorted(recorded_folder().glob("*_1[hd].csv")):
+    for path in sorted(get_recorded_folder().glob("*_1[hd].csv")):
         ticker, timeframe = path.stem.split("_")
-        bars = _accepted(pd.read_csv(path).tail(rows), HOUR_S if timeframe == "1h" else 0)
+        bars = _accept_bars(pd.read_csv(path).tail(rows), HOUR_S if timeframe == "1h" else 0)
         bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
         built = {timeframe: bars}
         if timeframe == "1h":
-            built |= {longer: _longer(bars, PERIODS_S[longer]) for longer in ("4h", "1d")}
-        rates = _funding_rates(ticker)
-        series += [(f"{ticker} {name}", _arrays(frame, rates)) for name, frame in built.items()]
+            built |= {
+                longer: _build_longer_bars(bars, PERIODS_S[longer]) for longer in ("4h", "1d")
+            }
+        rates = _load_funding_rates(ticker)
+        series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
     return series
 
 
-def _accepted(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
+def _accept_bars(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
     raw = raw.sort_values("ts", kind="stable")
     sound = np.isfinite(raw[FIELDS]).all(axis=1) & (raw[PRICES] > 0).all(axis=1)
     sound &= (raw.low <= raw.close) & (raw.close <= raw.high) & (raw.volume >= 0)
@@ -81,7 +83,7 @@ def _accepted(raw: pd.DataFrame, spacing_s: int) -> pd.DataFrame:
     return raw.loc[kept].reset_index(drop=True)
 
 
-def _longer(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
+def _build_longer_bars(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
     ends = -(-bars["close_time"] // period_s) * period_s
     return (
         bars.groupby(ends.rename("end"))
@@ -90,14 +92,14 @@ def _longer(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
     )
 
 
-def _funding_rates(ticker: str) -> pd.DataFrame:
-    path = recorded_folder() / f"{ticker}_funding.csv"
+def _load_funding_rates(ticker: str) -> pd.DataFrame:
+    path = get_recorded_folder() / f"{ticker}_funding.csv"
     if not path.exists():
         return pd.DataFrame({"ts": [], "funding_rate": []})
     return pd.read_csv(path).sort_values("ts")
 
 
-def _arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
+def _to_arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
     series = {field: bars[field].to_numpy(dtype=np.float64) for field in FIELDS}
     closes = bars["close_time"].to_numpy(dtype=np.int64)
     settled, rate = rates["ts"].to_numpy(), rates["funding_rate"].to_numpy()
@@ -107,9 +109,9 @@ def _arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
     return {**series, "close_time": closes, "funding": np.array(sums)}
 
 
-def stepped(indicator: Indicator, size: Size) -> list[tuple[str, Series, Series, Array]]:
+def step_recorded(indicator: Indicator, size: Size) -> list[tuple[str, Series, Series, Array]]:
     """Step the recorded series in company; return (label, series, raw values, readings) of each."""
-    chosen = sorted(recorded_series(size.rows), key=lambda item: -len(item[1]["close"]))
+    chosen = sorted(load_recorded_series(size.rows), key=lambda item: -len(item[1]["close"]))
     lengths = np.array([len(series["close"]) for _, series in chosen])
     carries = indicator.start(len(chosen)), indicator.start(len(chosen))
     values: list[dict[str, list[float]]] = [{} for _ in chosen]
@@ -136,7 +138,7 @@ def _first_rows(carry: Carry, count: int) -> Carry:
     return {key: array[:count] for key, array in carry.items()}
 
 
-def plain_latch(scores: Array, enter: float, exit: float) -> Array:
+def compute_plain_latch(scores: Array, enter: float, exit: float) -> Array:
     """Return INDICATORS.md's latch over one asset's scores, one bar after another."""
     held, out = 0, []
     for score in scores:
@@ -150,15 +152,15 @@ def plain_latch(scores: Array, enter: float, exit: float) -> Array:
     return np.array(out)
 
 
-def cut(folder: Path, names: tuple[str, ...], rows: int) -> None:
+def copy_newest_rows(folder: Path, names: tuple[str, ...], rows: int) -> None:
     """Copy the newest rows of some recorded files into a folder."""
     folder.mkdir(exist_ok=True)
     for name in names:
-        header, *lines = (recorded_folder() / name).read_text().splitlines()
+        header, *lines = (get_recorded_folder() / name).read_text().splitlines()
         (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
 
 
-def is_near(scores: Array, *thresholds: float) -> Array:
+def near_thresholds(scores: Array, *thresholds: float) -> Array:
     """Return where |score| lies within the tolerance of a threshold."""
     near = [np.abs(np.abs(scores) - threshold) <= TOLERANCE for threshold in thresholds]
     return np.logical_or.reduce(near)

@@ -15,34 +15,39 @@ import numpy as np
 
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S, NO_FUNDING, Series
-from compute.hourly_loop import Loop
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Readings, Values
-from compute.sessions import complete_until, hours, last_close, next_close
-from compute.sources.source import Fetched, NotReadyError, Source
+from compute.sessions import (
+    find_last_close,
+    find_next_close,
+    find_session_watermark,
+    list_expected_bars,
+)
+from compute.sources.source import FetchResult, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.clock import Clock
-from schemas.vocabulary import PERIOD_S, SourceKind, Timeframe
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
 from store.errors import MarketStore
-from store.market_rows import ChangeRow, PassRow
+from store.market_rows import ChangeRow, CommitRow
 from store.sqlite.market_store import SqliteMarketStore
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
 
 
-def at(time: str, day: int = DAY) -> int:
+def march_s(time: str, day: int = DAY) -> int:
     """Return a time of a day in March 2026 in epoch seconds: at("12:03:30")."""
     hour, minute, *second = map(int, time.split(":"))
     return int(datetime(YEAR, MONTH, day, hour, minute, *second, tzinfo=UTC).timestamp())
 
 
-def hourly(first: str, last: str, day: int = DAY) -> list[int]:
+def list_hours(first: str, last: str, day: int = DAY) -> list[int]:
     """Return the full hours from one to another, both included."""
-    return list(range(at(first, day), at(last, day) + 1, HOUR_S))
+    return list(range(march_s(first, day), march_s(last, day) + 1, HOUR_S))
 
 
-class Metronome:
+class AlternatingIndicator:
     """Reads bullish on an asset's first bar and turns on every bar after it."""
 
     id = "enzo"  # one of the names that a store knows
@@ -62,10 +67,10 @@ class Metronome:
         return carry, (2 * (carry["bars"] % 2) - 1).astype(np.int8)
 
 
-BEATS = (Metronome(),)
+ALTERNATING = (AlternatingIndicator(),)
 
 
-class Enough(BaseException):
+class ClockEnded(BaseException):
     """The test has seen enough: the clock has come to where the loop is stopped."""
 
 
@@ -98,7 +103,7 @@ class AcceleratedClock:
         if self.watch is not None:
             await self.watch()
         if self.ends_at is not None and self.now_s >= self.ends_at and not self._jumps:
-            raise Enough
+            raise ClockEnded
 
 
 class ScriptedSource:
@@ -121,7 +126,7 @@ class ScriptedSource:
         self.kind: SourceKind = "live" if ends_at is None else "recorded"
         self.name = f"scripted:{begins_at}"
         self.ends_at = ends_at
-        self.universe = universe_of(sessions)
+        self.universe = make_universe(sessions)
         self.delays: dict[tuple[str, int], int | None] = {}
         self.before_fetch: Callable[[str, int], Awaitable[None]] | None = None
         self.begins_at = begins_at
@@ -131,53 +136,57 @@ class ScriptedSource:
         self._clock = clock
         self._sessions = dict(sessions)
 
-    def native(self, ticker: str) -> Timeframe | None:
+    def get_native_timeframe(self, ticker: str) -> Timeframe | None:
         return "1h" if ticker in self._sessions else None
 
-    def listing(self, ticker: str) -> None:
+    def get_listing(self, ticker: str) -> None:
         return None
 
-    def delay_s(self, ticker: str) -> int:
+    def get_delay_s(self, ticker: str) -> int:
         return self.venue_delays.get(ticker, 0)
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         if self.refusal is not None:
             raise NotReadyError(self.refusal)
 
-    def next_close(self, ticker: str, after: int) -> int | None:
-        close = next_close(self._sessions[ticker], max(after, self.begins_at))
+    def find_next_close(self, ticker: str, after: int) -> int | None:
+        close = find_next_close(self._sessions[ticker], max(after, self.begins_at))
         return None if self.ends_at is not None and close > self.ends_at else close
 
-    def last_close(self, ticker: str, at: int) -> int:
-        return last_close(self._sessions[ticker], at) if self.ends_at is None else -1
+    def find_last_close(self, ticker: str, at: int) -> int:
+        return find_last_close(self._sessions[ticker], at) if self.ends_at is None else -1
 
-    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+    async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         if self.before_fetch is not None:
             await self.before_fetch(ticker, until)
         now, session = self._clock() // 1000, self._sessions[ticker]
         closes = self.closes(ticker, after, min(until, now))
         pending = [close for close in closes if close + self._known_after(ticker, close) > now]
-        known = complete_until(session, pending[0] - 1 if pending else now)
+        known = find_session_watermark(session, pending[0] - 1 if pending else now)
         watermark = max(after, min(until, known))
         bars = self.bars(ticker, after, watermark, watermark)
         ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if after < when <= watermark]
         if not ratios:
-            return Fetched(bars, NO_FUNDING, watermark)
+            return FetchResult(bars, NO_FUNDING, watermark)
         why = ", ".join(f"split {ratio}:1" for ratio in ratios)
-        return Fetched(bars, NO_FUNDING, watermark, self.bars(ticker, -1, after, watermark), why)
+        return FetchResult(
+            bars, NO_FUNDING, watermark, self.bars(ticker, -1, after, watermark), why
+        )
 
     def bars(self, ticker: str, after: int, until: int, told_at: int) -> Series:
         """Return the bars in (after, until] on the scale of a time."""
         closes = self.closes(ticker, after, until)
         there = [c for c in closes if self.delays.get((ticker, c), 0) is not None]
         ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= told_at]
-        return _bars(there, prod(ratios))
+        return _make_bars(there, prod(ratios))
 
     def closes(self, ticker: str, after: int, until: int) -> list[int]:
         """Return the closes of an asset's session in (after, until]."""
         first = max(after, self.begins_at)
         last = until if self.ends_at is None else min(until, self.ends_at)
-        closes: list[int] = hours(self._sessions[ticker], first, last).close_time.tolist()
+        closes: list[int] = list_expected_bars(
+            self._sessions[ticker], first, last
+        ).close_time.tolist()
         return closes
 
     def _known_after(self, ticker: str, close: int) -> int:
@@ -185,13 +194,13 @@ class ScriptedSource:
         return HOUR_S if delay is None else delay
 
 
-def _bars(closes: list[int], ratio: int) -> Series:
+def _make_bars(closes: list[int], ratio: int) -> Series:
     close_time = np.array(closes, dtype=np.int64)
     price = (100.0 + close_time // HOUR_S * 7919 % 100) / ratio
     return Series(close_time - HOUR_S, close_time, price, price, price, price, np.ones(len(closes)))
 
 
-def universe_of(sessions: Mapping[str, Session]) -> Universe:
+def make_universe(sessions: Mapping[str, Session]) -> Universe:
     """Return a universe of these assets, renamed long ago, so that none has `dexter`."""
     assets = tuple(
         Asset(
@@ -209,57 +218,57 @@ def universe_of(sessions: Mapping[str, Session]) -> Universe:
 
 
 @asynccontextmanager
-async def looping(
+async def open_loop(
     path: Path,
     source: Source,
     universe: Universe,
     clock: AcceleratedClock,
-    kind: type[SqliteMarketStore] = SqliteMarketStore,
-) -> AsyncIterator[tuple[Loop, SqliteMarketStore]]:
+    store_class: type[SqliteMarketStore] = SqliteMarketStore,
+) -> AsyncIterator[tuple[HourlyLoop, SqliteMarketStore]]:
     """Open a store and give the loop over it, not yet prepared."""
-    store = await kind.open(path)
+    store = await store_class.open(path)
     try:
-        runs = Runs(store, source, universe, BEATS, clock)
-        yield Loop(runs, store, clock, clock.sleep, is_prepared=False), store
+        runs = HourlyPipeline(store, source, universe, ALTERNATING, clock)
+        yield HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False), store
     finally:
         await store.close()
 
 
-async def live(
+async def run_loop_until(
     path: Path,
     source: ScriptedSource,
     clock: AcceleratedClock,
     until: int,
-    kind: type[SqliteMarketStore] = SqliteMarketStore,
-    seen: "Seen | None" = None,
+    store_class: type[SqliteMarketStore] = SqliteMarketStore,
+    late_history: "LateHistory | None" = None,
 ) -> None:
     """Run a process with the loop until the clock comes to a time, or the loop ends by itself."""
     clock.ends_at = until
-    async with looping(path, source, source.universe, clock, kind) as (loop, store):
-        clock.watch = None if seen is None else partial(seen.look, clock, store)
-        with suppress(Enough):
+    async with open_loop(path, source, source.universe, clock, store_class) as (loop, store):
+        clock.watch = None if late_history is None else partial(late_history.record, clock, store)
+        with suppress(ClockEnded):
             await loop.run()
 
 
-class Seen:
+class LateHistory:
     """What a store's snapshots said was late, whenever that changed; times in epoch seconds."""
 
     def __init__(self) -> None:
         self.late: list[tuple[int, tuple[str, ...]]] = []
         self._version = -1
 
-    async def look(self, clock: AcceleratedClock, store: SqliteMarketStore) -> None:
+    async def record(self, clock: AcceleratedClock, store: SqliteMarketStore) -> None:
         """Look at a store between two sleeps."""
         version = store.version()
         if version == self._version:
             return
         self._version = version
-        late = (await store.snapshot()).late
+        late = (await store.snapshot()).late_tickers
         if not self.late or self.late[-1][1] != late:
             self.late.append((clock.now_s, late))
 
 
-async def history(path: Path) -> list[ChangeRow]:
+async def load_changes(path: Path) -> list[ChangeRow]:
     """Return every change that a store holds, oldest first."""
     store = await SqliteMarketStore.open(path)
     try:
@@ -268,36 +277,38 @@ async def history(path: Path) -> list[ChangeRow]:
         await store.close()
 
 
-async def passes(path: Path) -> list[PassRow]:
+async def load_commits(path: Path) -> list[CommitRow]:
     """Return the passes of a store, oldest first."""
     store = await SqliteMarketStore.open(path)
     try:
-        return await store.passes()
+        return await store.commits()
     finally:
         await store.close()
 
 
-def stepped(rows: list[ChangeRow], ticker: str, timeframe: Timeframe = "1h") -> list[int]:
+def list_stepped_closes(
+    rows: list[ChangeRow], ticker: str, timeframe: Timeframe = "1h"
+) -> list[int]:
     """Return the closes at which an asset was stepped."""
     return [row.close_time for row in rows if (row.ticker, row.timeframe) == (ticker, timeframe)]
 
 
-async def check(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
+async def check_store_file(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
     """Hold a store against all that a script gave up to an hour; return its changes."""
     store = await SqliteMarketStore.open(path)
     try:
-        return await checked(store, source, until)
+        return await check_store(store, source, until)
     finally:
         await store.close()
 
 
-async def checked(store: MarketStore, source: ScriptedSource, until: int) -> list[ChangeRow]:
+async def check_store(store: MarketStore, source: ScriptedSource, until: int) -> list[ChangeRow]:
     """Hold an open store against all that a script gave up to an hour; return its changes.
 
     Every bar was stepped once, on every timeframe, in order and in one sequence of times, and an
     audit is clean.
     """
-    report = await Audit(store, source.universe, BEATS).run()
+    report = await Audit(store, source.universe, ALTERNATING).run()
     rows = [row async for row in store.changes()]
     assert report.findings == []
     created = [row.created_at for row in rows]
@@ -308,8 +319,8 @@ async def checked(store: MarketStore, source: ScriptedSource, until: int) -> lis
             for close in source.closes(ticker, -1, until)
             if source.delays.get((ticker, close), 0) is not NEVER
         ]
-        for timeframe, period in PERIOD_S.items():
+        for timeframe, period in TIMEFRAME_DURATIONS_S.items():
             ends = sorted({-(-close // period) * period for close in closes})
             expected = [end for end in ends if end <= until]
-            assert stepped(rows, ticker, timeframe) == expected, (ticker, timeframe)
+            assert list_stepped_closes(rows, ticker, timeframe) == expected, (ticker, timeframe)
     return rows

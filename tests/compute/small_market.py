@@ -11,16 +11,16 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from compute.audit.audit import Audit, Progressed
+from compute.audit.audit import Audit, OnProgress
 from compute.audit.report import Report
 from compute.executor import Crews, here
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import midnight_s
+from schemas.vocabulary import compute_midnight_s
 from store.sqlite.market_store import SqliteMarketStore
 
 HOUR_S = 3600
@@ -46,7 +46,7 @@ ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
 
 
 # What alert engines follow: daily IBM and XAU and MATIC on 4h read long enough to act.
-FOLLOWED = ("BTC", "IBM", "MATIC", "XAU")
+ALERT_TICKERS = ("BTC", "IBM", "MATIC", "XAU")
 
 
 class Content(dict[str, list[tuple[Any, ...]]]):
@@ -56,38 +56,40 @@ class Content(dict[str, list[tuple[Any, ...]]]):
         return f"Content({ {name: len(rows) for name, rows in self.items()} })"
 
 
-class Draw:
+class RandomStream:
     """Knuth's 64-bit linear congruential generator, one stream per name."""
 
     def __init__(self, name: str) -> None:
         self.state = int.from_bytes(name.encode(), "big") * 0x9E3779B97F4A7C15 % 2**64
 
-    def below(self, bound: int) -> int:
+    def draw_below(self, bound: int) -> int:
         self.state = (self.state * 6364136223846793005 + 1442695040888963407) % 2**64
         return (self.state >> 33) % bound
 
 
-def walk(name: str, opens: Iterable[int]) -> list[Row]:
+def make_bars(name: str, opens: Iterable[int]) -> list[Row]:
     """Return a bar at every opening time: drifts that turn, so that readings move."""
-    draw = Draw(name)
-    close, drift = 1_000_000 + 1000 * draw.below(1000), 0
+    draw = RandomStream(name)
+    close, drift = 1_000_000 + 1000 * draw.draw_below(1000), 0
     rows: list[Row] = []
     for ts in opens:
-        if draw.below(24) == 0:
-            drift = draw.below(161) - 80
-        opened, close = close, close + close * (draw.below(201) - 100 + drift) // 10_000
-        high = max(opened, close) + close * draw.below(60) // 10_000
-        low = min(opened, close) - close * draw.below(60) // 10_000
-        rows.append((ts, opened / 100, high / 100, low / 100, close / 100, draw.below(10**6) / 10))
+        if draw.draw_below(24) == 0:
+            drift = draw.draw_below(161) - 80
+        opened, close = close, close + close * (draw.draw_below(201) - 100 + drift) // 10_000
+        high = max(opened, close) + close * draw.draw_below(60) // 10_000
+        low = min(opened, close) - close * draw.draw_below(60) // 10_000
+        rows.append(
+            (ts, opened / 100, high / 100, low / 100, close / 100, draw.draw_below(10**6) / 10)
+        )
     return rows
 
 
-def hours(first: int, last: int, step: int = 1) -> range:
+def list_opens(first: int, last: int, step: int = 1) -> range:
     """Return the opening times of bars that open in [first, last)."""
     return range(first, last, step * HOUR_S)
 
 
-def sessions(first: int, last: int) -> list[int]:
+def list_session_opens(first: int, last: int) -> list[int]:
     """Return the openings of an exchange's hourly bars: 13:30 to 19:30, Monday to Friday."""
     days = (day for day in range(first, last, DAY_S) if (day // DAY_S + 3) % 7 < 5)
     return [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in days for hour in range(7)]
@@ -100,9 +102,9 @@ def write_bars(folder: Path, ticker: str, rows: Sequence[Row], timeframe: str = 
 
 def write_funding(folder: Path, ticker: str, first: int, last: int, per_day: int = 3) -> Path:
     """Write settlements a few seconds past the hour, large enough to shut the gate at times."""
-    draw = Draw(f"{ticker} funding")
+    draw = RandomStream(f"{ticker} funding")
     times = range(first + 7, last, DAY_S // per_day)
-    rows = [(at, (draw.below(4001) - 2000) / 1_000_000) for at in times]
+    rows = [(at, (draw.draw_below(4001) - 2000) / 1_000_000) for at in times]
     return write_table(folder / f"{ticker}_funding.csv", "ts,funding_rate", rows)
 
 
@@ -112,7 +114,7 @@ def write_table(path: Path, header: str, rows: Iterable[Iterable[float]]) -> Pat
     return path
 
 
-def small_folder(parent: Path) -> Path:
+def write_small_market(parent: Path) -> Path:
     """Write the small market: each timeframe of some asset passes bar 200.
 
     BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU one bar a
@@ -120,21 +122,23 @@ def small_folder(parent: Path) -> Path:
     """
     folder = parent / "bars"
     folder.mkdir()
-    dense = list(hours(DENSE, END))
-    write_bars(folder, "BTC", walk("BTC", dense))
-    write_bars(folder, "ETH", walk("ETH", dense[:100] + dense[109:230] + dense[231:]))
-    write_bars(folder, "HYPE", walk("HYPE", dense[100:]))
-    write_bars(folder, "IBM", walk("IBM", hours(START, END, 24)), "1d")
-    removal = midnight_s(REMOVED_ON)
-    write_bars(folder, "MATIC", walk("MATIC", hours(removal - 35 * DAY_S, removal + DAY_S, 4)))
-    write_bars(folder, "NVDA", walk("NVDA", sessions(END - 42 * DAY_S, END)))
-    write_bars(folder, "XAU", walk("XAU", hours(START + 5 * HOUR_S, END, 24)))
+    dense = list(list_opens(DENSE, END))
+    write_bars(folder, "BTC", make_bars("BTC", dense))
+    write_bars(folder, "ETH", make_bars("ETH", dense[:100] + dense[109:230] + dense[231:]))
+    write_bars(folder, "HYPE", make_bars("HYPE", dense[100:]))
+    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, END, 24)), "1d")
+    removal = compute_midnight_s(REMOVED_ON)
+    write_bars(
+        folder, "MATIC", make_bars("MATIC", list_opens(removal - 35 * DAY_S, removal + DAY_S, 4))
+    )
+    write_bars(folder, "NVDA", make_bars("NVDA", list_session_opens(END - 42 * DAY_S, END)))
+    write_bars(folder, "XAU", make_bars("XAU", list_opens(START + 5 * HOUR_S, END, 24)))
     write_funding(folder, "BTC", DENSE - DAY_S, END)
     write_funding(folder, "MATIC", removal - 30 * DAY_S, removal + DAY_S)
     return folder
 
 
-def some_of(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
+def copy_to_folder(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
     """Copy the files of some tickers into a folder of their own."""
     part = parent / "some"
     part.mkdir()
@@ -155,14 +159,14 @@ def write_universe(parent: Path, renamed_on: date = RENAMED_ON) -> Path:
         text += f'\n[[asset]]\nticker = "{ticker}"\nname = "{ticker}"\nvenue = "made up"\n'
         text += f'asset_class = "{asset_class}"\nsession = "{session}"\nsymbol = "{ticker}"\n'
         text += f"added_on = {added_on}\n"
-        text += "alerts = true\n" if ticker in FOLLOWED else ""
+        text += "alerts = true\n" if ticker in ALERT_TICKERS else ""
         text += f"removed_on = {removed_on}\n" if removed_on else ""
     path = parent / "universe.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def small_universe(parent: Path) -> Universe:
+def load_small_universe(parent: Path) -> Universe:
     return load_universe(write_universe(parent))
 
 
@@ -176,21 +180,21 @@ async def open_store(path: Path) -> AsyncIterator[SqliteMarketStore]:
         await store.close()
 
 
-async def prepared(
+async def prepare_pipeline(
     store: SqliteMarketStore,
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
     crews: Crews = here,
-) -> Runs:
+) -> HourlyPipeline:
     """Return runs over a folder that are ready to catch up."""
     source = FilesSource(folder, universe)
-    runs = Runs(store, source, universe, indicators, lambda: market_ms(END), crews)
+    runs = HourlyPipeline(store, source, universe, indicators, lambda: to_market_ms(END), crews)
     await runs.prepare()
     return runs
 
 
-async def replay(
+async def replay_bars(
     path: Path,
     folder: Path,
     universe: Universe,
@@ -200,23 +204,23 @@ async def replay(
 ) -> Content:
     """Replay a folder into the store at a path up to an hour; return all that it then holds."""
     async with open_store(path) as store:
-        await (await prepared(store, folder, universe, indicators, crews)).catch_up(until)
-        return await content(store)
+        await (await prepare_pipeline(store, folder, universe, indicators, crews)).run_until(until)
+        return await load_content(store)
 
 
-async def audited(
+async def audit_store(
     path: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
     crews: Crews = here,
-    progressed: Progressed = lambda done, end: None,
+    progressed: OnProgress = lambda done, end: None,
 ) -> Report:
     """Audit the store at a path."""
     async with open_store(path) as store, crews() as crew:
         return await Audit(store, universe, indicators, crew).run(progressed)
 
 
-async def content(store: SqliteMarketStore) -> Content:
+async def load_content(store: SqliteMarketStore) -> Content:
     """Return everything that a store holds, in an order of its own; compare with ==."""
     progress = await store.progress()
     return Content(
@@ -229,22 +233,22 @@ async def content(store: SqliteMarketStore) -> Content:
         epochs=sorted(astuple(row) for row in await store.epochs()),
         publish_from=sorted((await store.publish_from()).items()),
         market_time=[(progress.market_time, progress.last_created_at)],
-        passes=[astuple(row) for row in await store.passes()],
+        passes=[astuple(row) for row in await store.commits()],
     )
 
 
-def without_passes(held: Content) -> Content:
+def drop_commit_details(content: Content) -> Content:
     """Leave out what depends on how many hours a pass held."""
-    return Content({name: rows for name, rows in held.items() if name != "passes"})
+    return Content({name: rows for name, rows in content.items() if name != "passes"})
 
 
-def of_tickers(held: Content, tickers: Iterable[str]) -> Content:
+def select_tickers(content: Content, tickers: Iterable[str]) -> Content:
     """Return what belongs to some tickers, without `created_at`, which depends on the company."""
     chosen = set(tickers)
     own = Content(
-        (name, [row for row in held[name] if row[0] in chosen])
+        (name, [row for row in content[name] if row[0] in chosen])
         for name in ("bars", "funding", "carries", "readings", "epochs", "publish_from")
     )
     for name in ("changes", "alerts"):
-        own[name] = sorted(row[1:] for row in held[name] if row[1] in chosen)
+        own[name] = sorted(row[1:] for row in content[name] if row[1] in chosen)
     return own

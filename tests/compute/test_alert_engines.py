@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute.alerts.engines import ACTIONS, AlertEngine, ReadBar
+from compute.alerts.engines import ACTIONS, AlertEngine, BarWithReading
 from compute.indicators.contract import NO_READING
 from tests.compute import alert_model
 from tests.compute.alert_model import ModelBar
@@ -23,7 +23,7 @@ def stepped(bars: Sequence[tuple[float, float, float, int | None]]) -> list[str]
     engine, actions = AlertEngine(), []
     carry = engine.start(1)
     for high, low, close, reading in bars:
-        bar = ReadBar(
+        bar = BarWithReading(
             *(np.array([value]) for value in (high, low, close)),
             np.array([NO_READING if reading is None else reading], dtype=np.int8),
         )
@@ -172,4 +172,4 @@ def test_an_engine_fires_as_the_slow_model_does(
         for bar, action in zip(bars, actions, strict=True)
         if action != "-"
     ]
-    assert found == alert_model.fired(bars)
+    assert found == alert_model.run_engine(bars)

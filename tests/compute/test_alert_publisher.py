@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compute.alerts.publisher import Firing, Publisher
 from schemas.vocabulary import Action, Timeframe
-from tests.compute.alert_model import Fired, ModelPublisher
+from tests.compute.alert_model import FiredAction, ModelPublisher
 
 pytestmark = pytest.mark.clause("indicators")
 
@@ -131,10 +131,10 @@ def test_twenty_daily_candles_are_twenty_days_although_a_market_closes():
 def test_a_held_alert_goes_out_at_an_hour_without_any_bar():
     publisher = Publisher("4h")
     publisher.run(fires((0, "LONG"), (76, "LONG")), MONDAY + 76 * HOUR_S)
-    assert publisher.due == MONDAY + 80 * HOUR_S
+    assert publisher.due_hour == MONDAY + 80 * HOUR_S
     assert told(publisher.run([], MONDAY + 79 * HOUR_S)) == []
     assert told(publisher.run([], MONDAY + 85 * HOUR_S)) == [(80, "LONG", 76)]
-    assert publisher.due is None
+    assert publisher.due_hour is None
 
 
 def test_a_publisher_that_begins_anew_keeps_the_cooldown_of_what_was_published():
@@ -174,8 +174,8 @@ def test_whatever_the_cut_into_passes_the_same_goes_out_as_hour_by_hour(
     end = firings[-1].hour + 30 * 24 * HOUR_S
     model = ModelPublisher(timeframe)
     for hour in range(MONDAY, end + 1, HOUR_S):
-        new = [Fired(f.close_time, f.action, f.price) for f in firings if f.hour == hour]
-        model.at(hour, new)
+        new = [FiredAction(f.close_time, f.action, f.price) for f in firings if f.hour == hour]
+        model.run_hour(hour, new)
     publisher, found, done = Publisher(timeframe), [], MONDAY - HOUR_S
     step = 4 * HOUR_S
     for until in sorted({min(MONDAY + cut * step, end) for cut in cuts} | {end}):
@@ -198,4 +198,4 @@ def test_what_is_remembered_survives_as_bytes(timeframe: Timeframe):
     again = Publisher(timeframe)
     again.unpack(publisher.pack())
     assert again.pack() == publisher.pack()
-    assert again.due == publisher.due is not None
+    assert again.due_hour == publisher.due_hour is not None

@@ -11,20 +11,20 @@ import pytest
 from compute.indicators.llnr import Llnr
 from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
-from tests.compute.conftest import Signals
+from tests.compute.conftest import RunSignals
 from tests.compute.small_market import (
     DAY_S,
     HOUR_S,
     START,
-    audited,
-    hours,
+    audit_store,
+    list_opens,
+    make_bars,
     open_store,
-    replay,
-    walk,
+    replay_bars,
     write_bars,
     write_funding,
 )
-from tests.samples import one_in
+from tests.samples import sample_cases
 
 pytestmark = pytest.mark.clause("audit")
 
@@ -46,13 +46,15 @@ def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> D
     folder = parent / "bars"
     folder.mkdir()
     early, late = START + 10 * DAY_S, LATER + 60 * HOUR_S
-    write_bars(folder, "BTC", walk("BTC", [*hours(START, early), *hours(LATER, late)]))
-    write_bars(folder, "IBM", walk("IBM", hours(START, START + 20 * DAY_S, 24)), "1d")
+    write_bars(
+        folder, "BTC", make_bars("BTC", [*list_opens(START, early), *list_opens(LATER, late)])
+    )
+    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, START + 20 * DAY_S, 24)), "1d")
     write_funding(folder, "BTC", START, early)
     write_funding(folder, "BTC", LATER, late)
     fresh, pruned = parent / "fresh.db", parent / "pruned.db"
     for until in (LATER + 20 * HOUR_S, late):
-        asyncio.run(replay(fresh, folder, universe, until))
+        asyncio.run(replay_bars(fresh, folder, universe, until))
     copy(fresh, pruned)
     assert asyncio.run(prune(pruned)) > 10
     return Databases(fresh, pruned)
@@ -285,8 +287,8 @@ TAMPERED: dict[str, tuple[str, str]] = {
 }
 
 
-def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, signals: Signals):
-    report = asyncio.run(audited(databases.fresh, universe))
+def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, signals: RunSignals):
+    report = asyncio.run(audit_store(databases.fresh, universe))
     assert report.findings == []
     assert not report.not_verifiable
     assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
@@ -295,9 +297,9 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 
 
-@pytest.mark.parametrize("what", one_in(3, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
 def test_whatever_is_altered_is_found(
-    what: str, databases: Databases, tmp_path: Path, signals: Signals
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
     place = {
@@ -320,7 +322,7 @@ def test_whatever_is_altered_is_found(
     ],
 )
 def test_a_flipped_byte_of_a_bar_is_found(
-    place: int, databases: Databases, tmp_path: Path, signals: Signals
+    place: int, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     path = copy(databases.fresh, tmp_path / "copy.db")
     flipped = f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}"
@@ -331,7 +333,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
 
 
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
-    databases: Databases, universe: Universe, signals: Signals
+    databases: Databases, universe: Universe, signals: RunSignals
 ):
     ran = signals("audit", database=databases.pruned)
     assert (ran.status, ran.out.splitlines()[-1]) == (0, "clean")
@@ -377,7 +379,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("what", PRUNED)
 def test_whatever_is_altered_after_pruning_is_found(
-    what: str, databases: Databases, tmp_path: Path, signals: Signals
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]
     path = copy(databases.pruned, tmp_path / "copy.db")
@@ -392,10 +394,10 @@ def test_a_store_pruned_after_a_version_was_raised_is_clean(
 ):
     path, folder = tmp_path / "raised.db", databases.fresh.parent / "bars"
     newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
-    asyncio.run(replay(path, folder, universe, LATER - DAY_S))
-    asyncio.run(replay(path, folder, universe, LATER + 60 * HOUR_S, newer))
+    asyncio.run(replay_bars(path, folder, universe, LATER - DAY_S))
+    asyncio.run(replay_bars(path, folder, universe, LATER + 60 * HOUR_S, newer))
     assert asyncio.run(prune(path)) > 10
-    report = asyncio.run(audited(path, universe, newer))
+    report = asyncio.run(audit_store(path, universe, newer))
     assert report.findings == []
     assert sum(report.not_verifiable.values()) > 0
 
@@ -406,7 +408,7 @@ class SecondLlnr(Llnr):
 
 def test_an_audit_reads_and_changes_nothing(databases: Databases, universe: Universe):
     before = dump(databases.fresh)
-    asyncio.run(audited(databases.fresh, universe))
+    asyncio.run(audit_store(databases.fresh, universe))
     assert dump(databases.fresh) == before
 
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from compute.universe import Universe
-from tests.compute.conftest import Signals
+from tests.compute.conftest import RunSignals
 from tests.compute.small_market import (
     DAY_S,
     START,
-    audited,
-    hours,
-    replay,
-    walk,
+    audit_store,
+    list_opens,
+    make_bars,
+    replay_bars,
     write_bars,
 )
 from tests.compute.test_audit import ID, Databases, alter, copy, one, prune
-from tests.samples import one_in
+from tests.samples import sample_cases
 
 pytestmark = pytest.mark.clause("audit")
 
@@ -30,9 +30,9 @@ def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> D
     parent = tmp_path_factory.mktemp("audit")
     folder = parent / "bars"
     folder.mkdir()
-    write_bars(folder, "IBM", walk("IBM", hours(START, END, 24)), "1d")
+    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, END, 24)), "1d")
     fresh, pruned = parent / "fresh.db", parent / "pruned.db"
-    asyncio.run(replay(fresh, folder, universe, END))
+    asyncio.run(replay_bars(fresh, folder, universe, END))
     copy(fresh, pruned)
     assert asyncio.run(prune(pruned)) > 2
     return Databases(fresh, pruned)
@@ -127,15 +127,15 @@ TAMPERED: dict[str, tuple[str, str]] = {
 
 
 def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Universe):
-    report = asyncio.run(audited(databases.fresh, universe))
+    report = asyncio.run(audit_store(databases.fresh, universe))
     assert report.findings == []
     assert not report.not_verifiable
     assert report.checked["alerts"] > 20
 
 
-@pytest.mark.parametrize("what", one_in(3, zip(TAMPERED, TAMPERED, strict=True)))
+@pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
 def test_whatever_is_altered_of_alerts_is_found(
-    what: str, databases: Databases, tmp_path: Path, signals: Signals
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
     place = {
@@ -150,7 +150,7 @@ def test_whatever_is_altered_of_alerts_is_found(
     assert ran.err == ""
 
 
-def test_a_store_with_pruned_alerts_is_clean(databases: Databases, signals: Signals):
+def test_a_store_with_pruned_alerts_is_clean(databases: Databases, signals: RunSignals):
     ran = signals("audit", database=databases.pruned)
     assert (ran.status, ran.out.splitlines()[-1]) == (0, "clean")
 
@@ -181,7 +181,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("what", PRUNED)
 def test_whatever_is_altered_of_alerts_after_pruning_is_found(
-    what: str, databases: Databases, tmp_path: Path, signals: Signals
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]
     path = copy(databases.pruned, tmp_path / "copy.db")

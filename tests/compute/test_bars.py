@@ -13,9 +13,9 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
-    accepted,
-    built,
-    closing_time,
+    compute_close_time,
+    resample_bars,
+    validate_bars,
 )
 
 pytestmark = pytest.mark.clause("sources")
@@ -26,7 +26,7 @@ NAN, INF = math.nan, math.inf
 
 
 def refused(*rows: RawBar, period_s: int = H, after: int | None = None) -> list[tuple[int, str]]:
-    return [(row.open_time, reason) for row, reason in accepted(rows, period_s, after)[1]]
+    return [(row.open_time, reason) for row, reason in validate_bars(rows, period_s, after)[1]]
 
 
 @pytest.mark.parametrize("field", ["open", "high", "low", "close", "volume"])
@@ -68,18 +68,18 @@ def test_numbers_that_contradict_each_other_refuse_a_bar(bar: RawBar, reason: st
     ],
 )
 def test_an_open_outside_the_range_and_every_limit_that_is_still_allowed_are_accepted(bar: RawBar):
-    assert accepted([bar], H) == ([bar], [])
+    assert validate_bars([bar], H) == ([bar], [])
 
 
 def test_of_bars_that_open_together_the_first_given_is_kept():
     again = GOOD._replace(close=106.0)
-    assert accepted([GOOD, again], H) == ([GOOD], [(again, "open time is repeated")])
+    assert validate_bars([GOOD, again], H) == ([GOOD], [(again, "open time is repeated")])
 
 
 def test_an_hourly_bar_that_opens_within_the_hour_of_the_last_accepted_one_is_refused():
     crowded = GOOD._replace(open_time=11 * H - 1)
     after_it = GOOD._replace(open_time=11 * H)
-    good, bad = accepted([GOOD, crowded, after_it], H)
+    good, bad = validate_bars([GOOD, crowded, after_it], H)
     assert good == [GOOD, after_it]
     assert bad == [(crowded, "opens less than an hour after its predecessor")]
 
@@ -87,12 +87,12 @@ def test_an_hourly_bar_that_opens_within_the_hour_of_the_last_accepted_one_is_re
 def test_a_refused_bar_crowds_out_nothing():
     broken = GOOD._replace(volume=NAN)
     half_past = GOOD._replace(open_time=10 * H + 1800)
-    assert accepted([broken, half_past], H)[0] == [half_past]
+    assert validate_bars([broken, half_past], H)[0] == [half_past]
 
 
 def test_rows_are_sorted_before_they_are_judged():
     rows = [GOOD._replace(open_time=hour * H) for hour in (12, 10, 11)]
-    good, bad = accepted(rows, H)
+    good, bad = validate_bars(rows, H)
     assert [row.open_time for row in good] == [10 * H, 11 * H, 12 * H]
     assert bad == []
 
@@ -108,7 +108,7 @@ def test_bars_are_judged_against_the_last_bar_accepted_before_them():
 
 def test_of_two_daily_bars_that_close_together_the_second_is_refused():
     first, second = GOOD._replace(open_time=DAY_S + H), GOOD._replace(open_time=DAY_S + 2 * H)
-    assert accepted([first, second], DAY_S) == (
+    assert validate_bars([first, second], DAY_S) == (
         [first],
         [(second, "closes together with its predecessor")],
     )
@@ -128,7 +128,7 @@ def test_of_two_daily_bars_that_close_together_the_second_is_refused():
 def test_a_bar_that_ends_off_its_boundary_closes_at_the_next(
     opened: int, period_s: int, closed: int
 ):
-    assert closing_time(np.array([opened]), period_s).tolist() == [closed]
+    assert compute_close_time(np.array([opened]), period_s).tolist() == [closed]
 
 
 def rows_of(series: Series) -> list[tuple[float, ...]]:
@@ -139,7 +139,7 @@ def rows_of(series: Series) -> list[tuple[float, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-HOURLY = Series.of(
+HOURLY = Series.from_rows(
     [
         RawBar(0 * H, 10.0, 12.0, 9.0, 11.0, 1.0),  # closes 01:00
         RawBar(3 * H, 11.0, 15.0, 10.0, 14.0, 2.0),  # closes 04:00: the last of its bucket
@@ -154,7 +154,7 @@ HOURLY = Series.of(
 
 
 def test_four_hour_bars_hold_the_hours_that_close_after_their_start_and_up_to_their_end():
-    assert rows_of(built(HOURLY, 4 * H)) == [
+    assert rows_of(resample_bars(HOURLY, 4 * H)) == [
         (0 * H, 4 * H, 10.0, 15.0, 9.0, 14.0, 3.0),
         (4 * H, 8 * H, 14.0, 14.0, 7.0, 8.5, 12.0),
         (12 * H, 16 * H, 8.5, 20.0, 8.0, 19.0, 16.0),
@@ -164,22 +164,22 @@ def test_four_hour_bars_hold_the_hours_that_close_after_their_start_and_up_to_th
 
 
 def test_daily_bars_are_built_from_the_hours_of_a_utc_day():
-    assert rows_of(built(HOURLY, DAY_S)) == [
+    assert rows_of(resample_bars(HOURLY, DAY_S)) == [
         (0, DAY_S, 10.0, 20.0, 6.0, 6.5, 63.0),
         (DAY_S, 2 * DAY_S, 6.5, 6.6, 6.4, 6.5, 64.0),
     ]
 
 
 def test_the_hour_that_closes_at_midnight_belongs_to_the_day_that_ends():
-    last = Series.of([RawBar(23 * H, 1.0, 1.0, 1.0, 1.0, 0.0)], H)
-    assert built(last, DAY_S).close_time.tolist() == [DAY_S]
+    last = Series.from_rows([RawBar(23 * H, 1.0, 1.0, 1.0, 1.0, 0.0)], H)
+    assert resample_bars(last, DAY_S).close_time.tolist() == [DAY_S]
 
 
 def test_nothing_is_built_from_nothing():
-    assert len(built(NO_BARS, 4 * H)) == 0
+    assert len(resample_bars(NO_BARS, 4 * H)) == 0
 
 
-SETTLED = Funding.of(
+SETTLED = Funding.from_pairs(
     [(0, 0.001), (8 * H, 0.002), (16 * H + 420, 0.004), (24 * H, 0.008), (60 * H, -0.5)]
 )
 
@@ -201,20 +201,24 @@ SETTLED = Funding.of(
 def test_funding_is_365_times_the_sum_of_what_settled_in_the_day_up_to_the_close(
     close: int, annualised: float
 ):
-    assert SETTLED.annualised(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]
+    assert SETTLED.annualise(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]
 
 
 @pytest.mark.parametrize("close", [48 * H, 59 * H, 84 * H])
 def test_funding_is_missing_where_nothing_settled_within_the_day(close: int):
-    assert np.isnan(SETTLED.annualised(np.array([close]))).all()
+    assert np.isnan(SETTLED.annualise(np.array([close]))).all()
 
 
 def test_an_asset_without_a_perpetual_has_no_funding():
-    assert np.isnan(NO_FUNDING.annualised(np.array([H, 2 * H]))).all()
+    assert np.isnan(NO_FUNDING.annualise(np.array([H, 2 * H]))).all()
 
 
 def test_a_funding_sum_does_not_depend_on_where_its_settlements_were_cut():
     rows = [(hour * H, 0.1 + hour * 1e-17) for hour in range(48)]
     closes = np.arange(30, 48) * H
-    cut = Funding.of(rows[:40]).then(Funding.of(rows[40:])).between(6 * H, 47 * H)
-    assert cut.annualised(closes).tolist() == Funding.of(rows).annualised(closes).tolist()
+    cut = (
+        Funding.from_pairs(rows[:40])
+        .concatenate(Funding.from_pairs(rows[40:]))
+        .select_between(6 * H, 47 * H)
+    )
+    assert cut.annualise(closes).tolist() == Funding.from_pairs(rows).annualise(closes).tolist()

@@ -10,11 +10,11 @@ from tests.compute.recorded import (
     Size,
     assert_readings_agree,
     assert_values_agree,
-    is_near,
-    plain_latch,
+    compute_plain_latch,
+    near_thresholds,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -58,7 +58,7 @@ def filtered(x: Array) -> tuple[Array, Array, Array]:
 def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(BayesianTrend(), size):
+    for label, series, ours, reading in step_recorded(BayesianTrend(), size):
         level, slope, slope_variance = filtered(np.log(series["close"]))
         z = slope / np.sqrt(slope_variance)
         score = 2 * ndtr(z) - 1
@@ -67,8 +67,10 @@ def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
         np.testing.assert_allclose(ours["slope_variance"], slope_variance, rtol=1e-9, err_msg=label)
         assert_values_agree(label, ours["z"], z)
         values += assert_values_agree(label, 2 * ndtr(ours["z"]) - 1, score)
-        near = is_near(score, 0.60, 0.10)
-        readings += assert_readings_agree(label, reading, plain_latch(score, 0.60, 0.10), near)
+        near = near_thresholds(score, 0.60, 0.10)
+        readings += assert_readings_agree(
+            label, reading, compute_plain_latch(score, 0.60, 0.10), near
+        )
     print(f"bayesian_trend: {values} scores and {readings} readings agree with statsmodels")
     assert values > size.bars
     assert readings > size.readings

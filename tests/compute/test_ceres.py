@@ -14,7 +14,7 @@ from tests.compute.recorded import (
     assert_values_agree,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -61,7 +61,7 @@ def readings_over(close: Array, span: Array) -> list[int]:
 def test_channels_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(Ceres(), size):
+    for label, series, ours, reading in step_recorded(Ceres(), size):
         channels = expected_channels(series)
         for name, theirs in channels.items():
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)

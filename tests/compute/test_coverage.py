@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from compute.coverage import coverage, with_dropped
-from compute.hourly_pipeline import Runs
+from compute.coverage import add_dropped_assets, build_coverage
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import TIMEFRAMES
-from tests.compute.small_market import END, START, hours, open_store, walk, write_bars
-from tests.serving import change, work
-from tests.serving import coverage as published
+from tests.compute.small_market import END, START, list_opens, make_bars, open_store, write_bars
+from tests.serving import make_batch, make_change
+from tests.serving import make_coverage as published
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -46,8 +46,8 @@ def folder(tmp_path: Path) -> Path:
     """BTC by the hour, IBM by the day."""
     bars = tmp_path / "bars"
     bars.mkdir()
-    write_bars(bars, "BTC", walk("BTC", hours(START, START + 3 * 3600)))
-    write_bars(bars, "IBM", walk("IBM", hours(START, START + 86_400, 24)), "1d")
+    write_bars(bars, "BTC", make_bars("BTC", list_opens(START, START + 3 * 3600)))
+    write_bars(bars, "IBM", make_bars("IBM", list_opens(START, START + 86_400, 24)), "1d")
     return bars
 
 
@@ -73,7 +73,7 @@ def by_ticker(held: Coverage) -> dict[str, CoveredAsset]:
 @pytest.mark.clause("1.2", "1.17")
 def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
     known = universe_of(asset("BTC"), asset("IBM"), asset("ETH"))
-    held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
+    held = build_coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
     assert {one.ticker: one.timeframes for one in held.assets} == {
         "BTC": ("1h", "4h", "1d"),
         "IBM": ("1d",),
@@ -86,18 +86,19 @@ def test_the_timeframes_of_an_asset_follow_from_its_bars(folder: Path):
 def test_alert_engines_follow_chosen_assets_on_four_hours_and_a_day(folder: Path):
     chosen = [asset("IBM", alerts=True), asset("ETH", alerts=True)]
     known = universe_of(asset("BTC", alerts=True), *chosen)
-    held = by_ticker(coverage(known, FilesSource(folder, known), INDICATORS, 5, 7))
+    held = by_ticker(build_coverage(known, FilesSource(folder, known), INDICATORS, 5, 7))
     assert [held[t].alerts for t in ("BTC", "IBM", "ETH")] == [("4h", "1d"), ("1d",), ()]
     plain = universe_of(asset("BTC"), asset("IBM"))
     assert not any(
-        one.alerts for one in coverage(plain, FilesSource(folder, plain), INDICATORS, 5, 7).assets
+        one.alerts
+        for one in build_coverage(plain, FilesSource(folder, plain), INDICATORS, 5, 7).assets
     )
 
 
 @pytest.mark.clause("1.18")
 def test_every_indicator_is_covered_and_all_but_perpkit_logged(folder: Path):
     known = universe_of(asset("BTC"), asset("IBM"))
-    held = coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
+    held = build_coverage(known, FilesSource(folder, known), INDICATORS, 5, 7)
     assert [one.id for one in held.indicators if not one.logged] == ["perpkit"]
     assert [(one.name, one.note) for one in held.indicators] == [
         (indicator.name, indicator.note) for indicator in INDICATORS
@@ -105,15 +106,15 @@ def test_every_indicator_is_covered_and_all_but_perpkit_logged(folder: Path):
 
 
 def test_a_dropped_asset_is_removed_from_that_day_on_and_covers_nothing():
-    held = with_dropped(covered("BTC"), covered("BTC", "DOGE"), DAY)
+    held = add_dropped_assets(covered("BTC"), covered("BTC", "DOGE"), DAY)
     assert [one.ticker for one in held.tracked] == ["BTC"]
     doge = by_ticker(held)["DOGE"]
     assert (doge.removed_on, doge.timeframes, doge.alerts, doge.name) == (DAY, (), (), "DOGE")
 
 
 def test_an_asset_dropped_long_ago_keeps_its_day():
-    once = with_dropped(covered("BTC"), covered("BTC", "DOGE"), date(2026, 1, 1))
-    again = with_dropped(covered("ETH"), once, DAY)
+    once = add_dropped_assets(covered("BTC"), covered("BTC", "DOGE"), date(2026, 1, 1))
+    again = add_dropped_assets(covered("ETH"), once, DAY)
     assert {t: one.removed_on for t, one in by_ticker(again).items()} == {
         "ETH": None,
         "BTC": DAY,
@@ -128,17 +129,17 @@ def test_an_asset_dropped_long_ago_keeps_its_day():
 )
 def test_a_removal_counts_from_its_own_day_or_the_drop_whichever_comes_first(announced, expected):
     old = covered("BTC", "MATIC", removed={"MATIC": announced})
-    assert by_ticker(with_dropped(covered("BTC"), old, DAY))["MATIC"].removed_on == expected
+    assert by_ticker(add_dropped_assets(covered("BTC"), old, DAY))["MATIC"].removed_on == expected
 
 
 def test_an_asset_that_returns_is_tracked_as_if_it_had_never_left():
     both = covered("BTC", "DOGE")
-    without = with_dropped(covered("BTC"), both, date(2026, 1, 1))
-    assert with_dropped(both, without, DAY) == both
+    without = add_dropped_assets(covered("BTC"), both, date(2026, 1, 1))
+    assert add_dropped_assets(both, without, DAY) == both
 
 
 def test_the_first_coverage_has_nothing_dropped():
-    assert with_dropped(covered("BTC"), None, DAY) == covered("BTC")
+    assert add_dropped_assets(covered("BTC"), None, DAY) == covered("BTC")
 
 
 async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, folder: Path):
@@ -148,8 +149,8 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
 
         async def started_with(*assets: Asset) -> dict[str, date | None]:
             known = universe_of(*assets)
-            runs = Runs(
-                store, FilesSource(folder, known), known, INDICATORS, lambda: market_ms(END)
+            runs = HourlyPipeline(
+                store, FilesSource(folder, known), known, INDICATORS, lambda: to_market_ms(END)
             )
             await runs.prepare()
             held = (await store.snapshot()).coverage
@@ -157,11 +158,11 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
             return {one.ticker: one.removed_on for one in held.assets}
 
         assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}
-        at = market_ms(START)
-        await store.commit(work(at, [change(at, "DOGE", "enzo", "1h", 1)]))
+        at = to_market_ms(START)
+        await store.commit(make_batch(at, [make_change(at, "DOGE", "enzo", "1h", 1)]))
         dropped = {"BTC": None, "IBM": None, "DOGE": date(2024, 1, 3)}
         assert await started_with(*some) == dropped
         later = at + 40 * 86_400_000
-        await store.commit(work(later, []))
+        await store.commit(make_batch(later, []))
         assert await started_with(*some) == dropped
         assert await started_with(*all_) == {"BTC": None, "IBM": None, "DOGE": None}

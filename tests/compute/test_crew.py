@@ -12,7 +12,7 @@ from compute.audit.report import Report
 from compute.executor import Crews, Here, each, here, in_blocks
 from compute.universe import Universe
 from tests.compute.crews import Elsewhere, elsewhere, raised
-from tests.compute.small_market import DENSE, END, HOUR_S, audited, replay
+from tests.compute.small_market import DENSE, END, HOUR_S, audit_store, replay_bars
 from tests.compute.test_audit import PRUNED, TAMPERED, Databases, alter, copy, databases
 
 __all__ = ["databases"]
@@ -27,10 +27,10 @@ SAMPLE = {
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small stores too fall into several blocks and several stretches of passes."""
-    monkeypatch.setattr(restore_module, "REBUILT_AT_ONCE", 2)
-    monkeypatch.setattr(passes_module, "BARS_AT_ONCE", 300)
+    monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 2)
+    monkeypatch.setattr(passes_module, "BARS_PER_READ", 300)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     stop = DENSE + 230 * HOUR_S
-    before = await replay(tmp_path / "here.db", bars_folder, universe, stop)
+    before = await replay_bars(tmp_path / "here.db", bars_folder, universe, stop)
     copy(tmp_path / "here.db", tmp_path / "elsewhere.db")
     until = stop + 10 * HOUR_S
-    own = await replay(tmp_path / "here.db", bars_folder, universe, until, raised())
-    other = await replay(
+    own = await replay_bars(tmp_path / "here.db", bars_folder, universe, until, raised())
+    other = await replay_bars(
         tmp_path / "elsewhere.db", bars_folder, universe, until, raised(), elsewhere
     )
     assert own == other
@@ -94,8 +94,8 @@ async def test_an_audit_of_a_whole_market_reports_the_same_elsewhere(
 ):
     given = () if indicators is None else (indicators,)
     path = tmp_path / "market.db"
-    await replay(path, bars_folder, universe, END - 40 * HOUR_S)
-    await replay(path, bars_folder, universe, END, *given)
+    await replay_bars(path, bars_folder, universe, END - 40 * HOUR_S)
+    await replay_bars(path, bars_folder, universe, END, *given)
     report = await same(path, universe, *given)
     assert report.findings == []
     assert (sum(report.not_verifiable.values()) > 0) == (indicators is not None)
@@ -122,7 +122,7 @@ async def same(path: Path, universe: Universe, *indicators: object) -> Report:
 
     async def report(crews: Crews) -> Report:
         given = {"indicators": indicators[0]} if indicators else {}
-        return await audited(path, universe, crews=crews, **given)
+        return await audit_store(path, universe, crews=crews, **given)
 
     own, other = await report(here), await report(elsewhere)
     assert own == other

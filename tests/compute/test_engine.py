@@ -18,7 +18,7 @@ SEQUENCES = 11
 
 def stepped(block: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[list[bytes]]]:
     """Return readings and carries after passes of one bar and of some, in blocks of sequences."""
-    monkeypatch.setattr(engine_module, "BLOCK", block)
+    monkeypatch.setattr(engine_module, "BLOCK_ROWS", block)
     engine: Engine[Bar] = Engine(INDICATORS, SEQUENCES)
     market = [np.stack(column) for column in zip(*made_up_bars(SEQUENCES, 230), strict=True)]
     rows = np.array([7, 3, 4, 5, 10, 0, 1, 2, 9])
@@ -29,7 +29,7 @@ def stepped(block: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Array, list[li
         bar = Bar(*map(np.concatenate, columns))
         readings.append(engine.step(rows, np.array(counts), bar))
         at += max(counts)
-    carries = [engine.carries(column, rows) for column in range(len(INDICATORS))]
+    carries = [engine.dump_carries(column, rows) for column in range(len(INDICATORS))]
     return np.concatenate(readings), carries
 
 
@@ -45,8 +45,8 @@ def test_a_stored_carry_lies_by_name_and_each_window_from_old_to_new():
     bars = made_up_bars(3, 40)
     for bar in bars:
         engine.step(np.arange(3), np.ones(3, dtype=np.int64), bar)
-    for row, data in enumerate(engine.carries(0, np.arange(3))):
+    for row, data in enumerate(engine.dump_carries(0, np.arange(3))):
         highs = np.array([bar.high[row] for bar in bars])
         lows = np.array([bar.low[row] for bar in bars])
         assert data == b"".join([np.int64(40), np.int8(0), highs, lows])
-        assert data == engine.carry(0, row)
+        assert data == engine.dump_carry(0, row)

@@ -15,11 +15,11 @@ from tests.compute.recorded import (
     Size,
     assert_readings_agree,
     assert_values_agree,
-    is_near,
-    plain_latch,
+    compute_plain_latch,
+    near_thresholds,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.clause("indicators")
 
 @cache
 def recorded(size: Size):
-    return stepped(Enzo(), size)
+    return step_recorded(Enzo(), size)
 
 
 def plain_atr(series: Series) -> Array:
@@ -65,8 +65,10 @@ def test_kama_slope_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
         score = np.r_[[np.nan] * 5, kama[5:] - kama[:-5]] / ranges
         for name, theirs in (("kama", kama), ("atr", ranges), ("s", score)):
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
-        near = is_near(score, 0.50, 0.10)
-        readings += assert_readings_agree(label, reading, plain_latch(score, 0.50, 0.10), near)
+        near = near_thresholds(score, 0.50, 0.10)
+        readings += assert_readings_agree(
+            label, reading, compute_plain_latch(score, 0.50, 0.10), near
+        )
     print(f"enzo: {values} values and {readings} readings agree with TA-Lib")
     assert values > 3 * size.bars
     assert readings > size.readings

@@ -8,14 +8,14 @@ from compute.bars import HOUR_S
 from compute.sources.files import FilesSource
 from compute.sources.source import SourceError
 from compute.universe import Universe
-from tests.compute.conftest import Signals
+from tests.compute.conftest import RunSignals
 from tests.compute.small_market import (
     DAY_S,
     END,
     START,
-    hours,
-    replay,
-    walk,
+    list_opens,
+    make_bars,
+    replay_bars,
     write_bars,
     write_table,
 )
@@ -54,12 +54,12 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
-    case: str, tmp_path: Path, universe: Universe, signals: Signals
+    case: str, tmp_path: Path, universe: Universe, signals: RunSignals
 ):
     name, text, told = BROKEN[case]
     folder = tmp_path / "broken"
     folder.mkdir()
-    write_bars(folder, "ETH", walk("ETH", hours(START, START + DAY_S)))
+    write_bars(folder, "ETH", make_bars("ETH", list_opens(START, START + DAY_S)))
     (folder / name).write_bytes(text)
     with pytest.raises(SourceError) as caught:
         FilesSource(folder, universe)
@@ -71,11 +71,11 @@ def test_a_file_that_cannot_be_read_is_one_line_and_stores_nothing(
 
 
 def test_what_cannot_be_read_leaves_an_existing_database_as_it_was(
-    tmp_path: Path, signals: Signals
+    tmp_path: Path, signals: RunSignals
 ):
     folder = tmp_path / "folder"
     folder.mkdir()
-    write_bars(folder, "BTC", walk("BTC", hours(START, START + DAY_S)))
+    write_bars(folder, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     assert signals("replay", "--bars", folder).status == 0
     before = (tmp_path / "cli.db").read_bytes()
     write_table(folder / "ETH_1h.csv", HEADER.strip(), [(1, 2, 3)])
@@ -85,7 +85,7 @@ def test_what_cannot_be_read_leaves_an_existing_database_as_it_was(
 
 @pytest.mark.parametrize("kind", ["missing", "a file", "empty", "funding alone", "header alone"])
 def test_a_folder_without_bars_is_one_line_and_stores_nothing(
-    kind: str, tmp_path: Path, signals: Signals
+    kind: str, tmp_path: Path, signals: RunSignals
 ):
     folder = tmp_path / "folder"
     if kind == "a file":
@@ -112,25 +112,25 @@ def test_a_folder_whose_every_bar_is_refused_holds_no_bars(tmp_path: Path, unive
 async def test_refused_rows_are_counted_by_reason_and_never_stored(
     tmp_path: Path, universe: Universe
 ):
-    rows = walk("BTC", hours(START, START + DAY_S))
+    rows = make_bars("BTC", list_opens(START, START + DAY_S))
     high, negative = list(rows[3]), list(rows[5])
     high[4], negative[5] = 1e9, -1.0
     spoilt = [*rows[:3], tuple(high), rows[4], tuple(negative), *rows[6:], rows[0], rows[7]]
     write_bars(tmp_path, "BTC", spoilt)
     source = FilesSource(tmp_path, universe)
-    assert source.rejected == {
+    assert source.rejected_counts == {
         "close is outside low to high": 1,
         "volume is negative": 1,
         "open time is repeated": 2,
     }
-    held = await replay(tmp_path / "market.db", tmp_path, universe)
+    held = await replay_bars(tmp_path / "market.db", tmp_path, universe)
     assert [row[2:] for row in held["bars"]] == [*rows[:3], rows[4], *rows[6:]]
 
 
-def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: Signals):
+def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: RunSignals):
     folder = tmp_path / "folder"
     folder.mkdir()
-    rows = walk("BTC", hours(START, START + DAY_S))
+    rows = make_bars("BTC", list_opens(START, START + DAY_S))
     write_bars(folder, "BTC", [*rows, rows[0], rows[1]])
     ran = signals("replay", "--bars", folder)
     assert ran.status == 0
@@ -140,26 +140,26 @@ def test_replay_tells_how_many_bars_were_rejected(tmp_path: Path, signals: Signa
 
 
 async def test_a_daily_file_beside_an_hourly_one_is_ignored(tmp_path: Path, universe: Universe):
-    rows = walk("NVDA", hours(START, START + DAY_S))
+    rows = make_bars("NVDA", list_opens(START, START + DAY_S))
     write_bars(tmp_path, "NVDA", rows)
     (tmp_path / "NVDA_1d.csv").write_text("nothing that could be read")
     source = FilesSource(tmp_path, universe)
-    assert source.native("NVDA") == "1h"
+    assert source.get_native_timeframe("NVDA") == "1h"
     fetched = await source.fetch("NVDA", -1, END)
     assert fetched.bars.open_time.tolist() == [row[0] for row in rows]
 
 
 async def test_a_daily_file_alone_serves_daily_bars(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "IBM", walk("IBM", hours(START, START + 3 * DAY_S, 24)), "1d")
+    write_bars(tmp_path, "IBM", make_bars("IBM", list_opens(START, START + 3 * DAY_S, 24)), "1d")
     source = FilesSource(tmp_path, universe)
-    assert (source.native("IBM"), source.native("BTC")) == ("1d", None)
+    assert (source.get_native_timeframe("IBM"), source.get_native_timeframe("BTC")) == ("1d", None)
     assert source.ends_at == START + 3 * DAY_S
-    assert source.next_close("IBM", START + DAY_S) == START + 2 * DAY_S
-    assert source.next_close("IBM", START + 3 * DAY_S) is None
+    assert source.find_next_close("IBM", START + DAY_S) == START + 2 * DAY_S
+    assert source.find_next_close("IBM", START + 3 * DAY_S) is None
 
 
 async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, universe: Universe):
-    rows = walk("BTC", hours(START, START + 3 * DAY_S))
+    rows = make_bars("BTC", list_opens(START, START + 3 * DAY_S))
     rates = [(START + 8 * hour * HOUR_S, hour / 1000) for hour in range(9)]
     held = []
     for turn, name in ((1, "forward"), (-1, "backward")):
@@ -167,28 +167,28 @@ async def test_the_order_of_rows_in_a_file_does_not_matter(tmp_path: Path, unive
         folder.mkdir()
         write_bars(folder, "BTC", rows[::turn])
         write_table(folder / "BTC_funding.csv", "ts,funding_rate", rates[::turn])
-        held.append(await replay(tmp_path / f"{name}.db", folder, universe))
+        held.append(await replay_bars(tmp_path / f"{name}.db", folder, universe))
     assert held[0] == held[1]
     assert len(held[0]["bars"]) == 72
     assert len(held[0]["funding"]) == 9
 
 
 async def test_a_settlement_that_is_not_finite_is_left_out(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "BTC", walk("BTC", hours(START, START + DAY_S)))
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     rates = [(START, 0.1), (START + 9, float("nan")), (START + 99, float("inf"))]
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
-    held = await replay(tmp_path / "market.db", tmp_path, universe)
+    held = await replay_bars(tmp_path / "market.db", tmp_path, universe)
     assert held["funding"] == [("BTC", START, 0.1)]
 
 
 async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_time_stays(
     tmp_path: Path, universe: Universe
 ):
-    write_bars(tmp_path, "BTC", walk("BTC", hours(START, START + DAY_S)))
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     rates = [(START + 9, float("inf")), (START, 0.1), (START, 0.2)]
     write_table(tmp_path / "BTC_funding.csv", "ts,funding_rate", rates)
     source = FilesSource(tmp_path, universe)
-    assert source.rejected == {
+    assert source.rejected_counts == {
         "a rate is NaN or infinite": 1,
         "settlement time is repeated": 1,
     }
@@ -197,9 +197,9 @@ async def test_a_repeated_or_infinite_settlement_is_counted_and_the_first_of_a_t
 
 
 def test_files_with_other_endings_are_no_matter(tmp_path: Path, universe: Universe):
-    write_bars(tmp_path, "BTC", walk("BTC", hours(START, START + DAY_S)))
+    write_bars(tmp_path, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     (tmp_path / "README.md").write_text("where these bars come from")
-    assert FilesSource(tmp_path, universe).native("BTC") == "1h"
+    assert FilesSource(tmp_path, universe).get_native_timeframe("BTC") == "1h"
 
 
 def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
@@ -211,11 +211,11 @@ def test_line_endings_and_a_byte_order_mark_of_spreadsheets_are_read(
 
 
 def test_a_store_takes_its_bars_from_one_folder_however_it_is_written(
-    tmp_path: Path, signals: Signals
+    tmp_path: Path, signals: RunSignals
 ):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        write_bars(tmp_path / name, "BTC", walk("BTC", hours(START, START + DAY_S)))
+        write_bars(tmp_path / name, "BTC", make_bars("BTC", list_opens(START, START + DAY_S)))
     (tmp_path / "link").symlink_to(tmp_path / "one")
     assert signals("replay", "--bars", tmp_path / "one").status == 0
     assert signals("replay", "--bars", tmp_path / "two" / ".." / "one").status == 0

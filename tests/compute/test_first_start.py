@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from compute.audit.audit import Audit
-from compute.hourly_loop import Loop
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.enzo import Enzo
-from compute.sources.simulated import SimulatedSource, first_origin, origin_of
+from compute.sources.simulated import SimulatedSource, compute_origin, parse_origin
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import DAY_MS, TIMEFRAMES, midnight_s
+from schemas.vocabulary import DAY_MS, TIMEFRAMES, compute_midnight_s
 from service.config.settings import Settings
-from service.config.sources import opened_source
-from store.market_rows import ChangeRow, Snapshot
+from service.config.sources import open_source
+from store.market_rows import ChangeRow, StoredSnapshot
 from store.sqlite.market_store import SqliteMarketStore
-from tests.compute.scripted import AcceleratedClock, Enough
+from tests.compute.scripted import AcceleratedClock, ClockEnded
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -41,7 +41,7 @@ def epoch(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
-def dexter_cells(snapshot: Snapshot) -> set[tuple[str, str]]:
+def dexter_cells(snapshot: StoredSnapshot) -> set[tuple[str, str]]:
     return {
         (ticker, timeframe)
         for ticker, cells in snapshot.readings.items()
@@ -60,10 +60,10 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     universe, clock = only(*tickers), AcceleratedClock(epoch(start))
     store = await SqliteMarketStore.open(tmp_path / "m.db")
     try:
-        source = SimulatedSource(universe, first_origin(clock.now_s), clock)
-        runs = Runs(store, source, universe, INDICATORS, clock)
+        source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
+        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
         await runs.prepare()
-        await runs.catch_up(runs.due)
+        await runs.run_until(runs.due_hour)
         report = await Audit(store, universe, INDICATORS).run()
         snapshot, published_from = await store.snapshot(), await store.publish_from()
         rows = [row async for row in store.changes()]
@@ -86,9 +86,9 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     assert all(row.created_at >= clock.now - 30 * DAY_MS for row in alerts)
 
 
-def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: Snapshot) -> None:
+def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
     """Hold `dexter` to `enzo` before the renaming, on the assets added before it."""
-    renamed_at = midnight_s(universe.renamed_on)
+    renamed_at = compute_midnight_s(universe.renamed_on)
     old = {a.ticker for a in universe.assets if a.added_on < universe.renamed_on}
     enzo = [r for r in rows if r.indicator == "enzo" and r.close_time < renamed_at]
     dexter = [r for r in rows if r.indicator == "dexter"]
@@ -100,15 +100,15 @@ def _check_dexter(universe: Universe, rows: list[ChangeRow], snapshot: Snapshot)
     assert "ARM" not in old
 
 
-def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: Snapshot) -> None:
+def _check_removed(universe: Universe, rows: list[ChangeRow], snapshot: StoredSnapshot) -> None:
     removed_on = universe.by_ticker["MATIC"].removed_on
     assert removed_on is not None
     own = [row for row in rows if row.ticker == "MATIC"]
-    assert max(row.close_time for row in own) < midnight_s(removed_on)
+    assert max(row.close_time for row in own) < compute_midnight_s(removed_on)
     last = {(row.indicator, row.timeframe): row.after for row in own}
     held = snapshot.readings["MATIC"]
     assert {(key, t): held[key][t] for key in held for t in held[key]} == last
-    assert "MATIC" not in snapshot.late
+    assert "MATIC" not in snapshot.late_tickers
 
 
 async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_path: Path):
@@ -118,11 +118,11 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
         clock.now, clock.ends_at = epoch(start) * 1000, epoch(start) + 7200
         store = await SqliteMarketStore.open(tmp_path / "m.db")
         try:
-            async with opened_source(settings, universe, store, clock) as source:
-                assert origin_of(source.name) == epoch("2025-07-15")
-                runs = Runs(store, source, universe, INDICATORS, clock)
-                with pytest.raises(Enough):
-                    await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
+            async with open_source(settings, universe, store, clock) as source:
+                assert parse_origin(source.name) == epoch("2025-07-15")
+                runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
+                with pytest.raises(ClockEnded):
+                    await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
             assert (await store.progress()).source == source.name
             first_feed = epoch("2026-06-10T10:20:00") * 1000 - 30 * DAY_MS
             assert set((await store.publish_from()).values()) == {first_feed}

@@ -14,25 +14,33 @@ from compute.alerts.publisher import Publisher
 from compute.audit.audit import Audit
 from compute.audit.report import Report
 from compute.bars import DAY_S, HOUR_S, Funding
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Bar, Carry, Indicator, Readings, Values
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
-from compute.sources.source import Fetched
+from compute.schedule import to_market_ms
+from compute.sources.source import FetchResult
 from schemas.vocabulary import Timeframe
 from store.errors import StoreError
-from store.market_rows import Pass
+from store.market_rows import Batch
 from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.crews import elsewhere
-from tests.compute.scripted import BEATS, AcceleratedClock, ScriptedSource, at, check, hourly, live
-from tests.compute.small_market import Content, content, of_tickers, open_store
+from tests.compute.scripted import (
+    ALTERNATING,
+    AcceleratedClock,
+    ScriptedSource,
+    check_store_file,
+    list_hours,
+    march_s,
+    run_loop_until,
+)
+from tests.compute.small_market import Content, load_content, open_store, select_tickers
 from tests.compute.test_audit import alter
 
 pytestmark = pytest.mark.clause("live")
 
-BEGINS = at("00:00", day=2)
-STARTS, SPLIT, ENDS = at("06:00"), at("10:00"), at("13:00")
-HOURS = hourly("06:00", "13:00")
+BEGINS = march_s("00:00", day=2)
+STARTS, SPLIT, ENDS = march_s("06:00"), march_s("10:00"), march_s("13:00")
+HOURS = list_hours("06:00", "13:00")
 
 
 class High:
@@ -56,14 +64,14 @@ class High:
         return carry, np.where(carry["high"] > 150, 1, -1).astype(np.int8)
 
 
-WATCHED: tuple[Indicator, ...] = (*BEATS, High())
+WATCHED: tuple[Indicator, ...] = (*ALTERNATING, High())
 
 
 class Script(ScriptedSource):
     """A scripted market with its clock."""
 
     def __init__(self, *tickers: str, begins_at: int = BEGINS) -> None:
-        self.time = AcceleratedClock(market_ms(STARTS) // 1000)
+        self.time = AcceleratedClock(to_market_ms(STARTS) // 1000)
         super().__init__(self.time, dict.fromkeys(tickers or ("BTC", "ETH"), "24x7"), begins_at)
 
     def split(self, *tickers: str, when: int = SPLIT, ratio: int = 4) -> "Script":
@@ -80,11 +88,11 @@ class Paying(Script):
         assets = (asset.model_copy(update={"alerts": True}) for asset in self.universe.assets)
         self.universe = self.universe.model_copy(update={"assets": tuple(assets)})
 
-    async def fetch(self, ticker: str, after: int, until: int) -> Fetched:
+    async def fetch(self, ticker: str, after: int, until: int) -> FetchResult:
         told = await super().fetch(ticker, after, until)
         since, last = max(after, self.begins_at) // HOUR_S, told.watermark // HOUR_S
         rates = [(n * HOUR_S, (n * 7919 % 100 - 50) / 1e5) for n in range(since + 1, last + 1)]
-        return replace(told, funding=Funding.of(rates))
+        return replace(told, funding=Funding.from_pairs(rates))
 
 
 async def run(
@@ -95,15 +103,15 @@ async def run(
     kind: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> Content:
     """Run some hours in a process of their own; return all that the store then holds."""
-    source.time.now = market_ms(hours[0])
+    source.time.now = to_market_ms(hours[0])
     store = await kind.open(path)
     try:
-        runs = Runs(store, source, source.universe, indicators, source.time)
+        runs = HourlyPipeline(store, source, source.universe, indicators, source.time)
         await runs.prepare()
         for hour in hours:
-            source.time.now = market_ms(hour)
-            await runs.catch_up(hour)
-        return await content(store)
+            source.time.now = to_market_ms(hour)
+            await runs.run_until(hour)
+        return await load_content(store)
     finally:
         await store.close()
 
@@ -124,7 +132,7 @@ def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, i
 
 def remembered(held: Content) -> list[tuple[object, ...]]:
     """Return what indicators and engines remember, but for their epochs and publishers."""
-    size = calcsize(Publisher.layout)
+    size = calcsize(Publisher.struct_format)
     return [
         (*row[:5], row[6], row[7][:-size] if row[2].startswith("alerts.") else row[7])
         for row in held["carries"]
@@ -135,24 +143,24 @@ async def test_a_reading_that_moves_by_a_split_is_logged_at_the_next_run(tmp_pat
     source = Script().split("BTC")
     held = await run(tmp_path / "m.db", source)
     assert falls(held, "BTC", "1h") == [(SPLIT, 1)]
-    assert falls(held, "BTC", "4h") == [(at("12:00"), 1)]
+    assert falls(held, "BTC", "4h") == [(march_s("12:00"), 1)]
     assert falls(held, "BTC", "1d") == falls(held, "ETH", "1h") == []
     written = {row[4]: row[0] for row in held["changes"] if row[1:4] == ("BTC", "llnr", "1h")}
-    assert written[SPLIT] // 1000 == market_ms(SPLIT) // 1000
+    assert written[SPLIT] // 1000 == to_market_ms(SPLIT) // 1000
     assert (await audited(tmp_path / "m.db", source)).findings == []
 
 
 async def test_a_split_rebuilds_what_is_remembered_and_touches_no_published_row(tmp_path: Path):
     source = Script().split("BTC")
     path = tmp_path / "m.db"
-    before = await run(path, source, hourly("06:00", "09:00"))
-    after = await run(path, source, hourly("10:00", "13:00"))
+    before = await run(path, source, list_hours("06:00", "09:00"))
+    after = await run(path, source, list_hours("10:00", "13:00"))
     assert after["changes"][: len(before["changes"])] == before["changes"]
     always = await run(tmp_path / "always.db", Script().split("BTC", when=BEGINS))
     assert remembered(after) == remembered(always)
     assert after["bars"] == always["bars"]
     unsplit = await run(tmp_path / "unsplit.db", Script())
-    assert of_tickers(after, ["ETH"]) == of_tickers(unsplit, ["ETH"])
+    assert select_tickers(after, ["ETH"]) == select_tickers(unsplit, ["ETH"])
     epochs = [row for row in after["epochs"] if row[3] == 1]
     closes = {row[:3]: row[6] for row in before["carries"] if row[0] == "BTC"}
     assert {row[:3]: row[6] - 1 for row in epochs} == closes
@@ -161,12 +169,15 @@ async def test_a_split_rebuilds_what_is_remembered_and_touches_no_published_row(
 
 
 async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
-    path, source = tmp_path / "m.db", Script().split("BTC", "ETH").split("BTC", when=at("12:00"))
-    before = await run(path, source, hourly("06:00", "09:00"))
-    after = await run(path, source, hourly("10:00", "13:00"))
+    path, source = (
+        tmp_path / "m.db",
+        Script().split("BTC", "ETH").split("BTC", when=march_s("12:00")),
+    )
+    before = await run(path, source, list_hours("06:00", "09:00"))
+    after = await run(path, source, list_hours("10:00", "13:00"))
     async with open_store(path) as store:
-        assert await store.generations() == {"BTC": 2, "ETH": 1}
-        old = [tuple(row) for block in await store.bars(generation=0) for row in block.rows()]
+        assert await store.revisions() == {"BTC": 2, "ETH": 1}
+        old = [tuple(row) for block in await store.bars(revision=0) for row in block.rows()]
     assert old == before["bars"]
     closes = {row[:3]: row[3:] for row in before["bars"] if row[0] == "BTC"}
     newer = {row[:3]: row[3:] for row in after["bars"] if row[:3] in closes}
@@ -177,7 +188,7 @@ async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
 async def test_killed_after_any_run_ends_in_the_same_content(
     tmp_path: Path, tickers: tuple[str, ...]
 ):
-    source = Script().split(*tickers).split("BTC", when=at("11:00"))
+    source = Script().split(*tickers).split("BTC", when=march_s("11:00"))
     whole = await run(tmp_path / "whole.db", source)
     for hour in HOURS:
         held = await run(tmp_path / "killed.db", source, [hour])
@@ -191,74 +202,76 @@ async def test_killed_while_a_split_is_written_ends_in_the_same_content(
     tmp_path: Path, is_written: bool
 ):
     class Failing(SqliteMarketStore):
-        async def commit(self, work: Pass) -> None:
-            if work.market_time != market_ms(SPLIT):
-                return await super().commit(work)
+        async def commit(self, batch: Batch) -> None:
+            if batch.market_time != to_market_ms(SPLIT):
+                return await super().commit(batch)
             if is_written:
-                await super().commit(work)
+                await super().commit(batch)
             raise StoreError("disk full")
 
     path, source = tmp_path / "m.db", Script().split("BTC")
     whole = await run(tmp_path / "whole.db", source)
     with pytest.raises(StoreError, match="disk full"):
         await run(path, source, kind=Failing)
-    assert await run(path, source, hourly("10:00", "13:00")) == whole
+    assert await run(path, source, list_hours("10:00", "13:00")) == whole
 
 
 async def test_an_asset_that_is_late_is_split_when_it_comes(tmp_path: Path):
-    path, source = tmp_path / "m.db", Script().split("BTC", when=at("08:00"))
+    path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("08:00"))
     for hour in ("08:00", "09:00"):
-        source.delays["BTC", at(hour)] = at("09:30") - at(hour)
+        source.delays["BTC", march_s(hour)] = march_s("09:30") - march_s(hour)
     held = await run(path, source)
-    assert falls(held, "BTC", "1h") == [(at("08:00"), 1)]
-    assert falls(held, "BTC", "4h") == [(at("08:00"), 1)]
-    late = [row[0] for row in held["changes"] if row[1:5] == ("BTC", "llnr", "4h", at("08:00"))]
-    assert late[0] // 1000 == market_ms(at("12:00")) // 1000
+    assert falls(held, "BTC", "1h") == [(march_s("08:00"), 1)]
+    assert falls(held, "BTC", "4h") == [(march_s("08:00"), 1)]
+    late = [
+        row[0] for row in held["changes"] if row[1:5] == ("BTC", "llnr", "4h", march_s("08:00"))
+    ]
+    assert late[0] // 1000 == to_market_ms(march_s("12:00")) // 1000
     assert (await audited(path, source)).findings == []
 
 
 async def test_a_split_is_taken_by_the_loop_in_the_passes_for_late_assets_too(tmp_path: Path):
-    path, source = tmp_path / "m.db", Script().split("BTC", when=at("11:00"))
-    source.delays["BTC", at("11:00")] = 200
-    source.time.now = at("10:20") * 1000
-    await live(path, source, source.time, at("14:30"))
-    rows = await check(path, source, at("14:00"))
-    (split,) = [row for row in rows if row[1:5] == ("BTC", "enzo", "1h", at("11:00"))]
-    assert (split.created_at, split.epoch) == ((at("11:00") + 210) * 1000, 1)
+    path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("11:00"))
+    source.delays["BTC", march_s("11:00")] = 200
+    source.time.now = march_s("10:20") * 1000
+    await run_loop_until(path, source, source.time, march_s("14:30"))
+    rows = await check_store_file(path, source, march_s("14:00"))
+    (split,) = [row for row in rows if row[1:5] == ("BTC", "enzo", "1h", march_s("11:00"))]
+    assert (split.created_at, split.epoch) == ((march_s("11:00") + 210) * 1000, 1)
 
 
 async def test_hours_that_were_missed_step_on_the_new_scale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runs_module, "PASS_S", 2 * HOUR_S)
-    path, source = tmp_path / "m.db", Paying().split("BTC", when=at("09:00"))
-    await run(path, source, [STARTS, at("09:00")])
+    monkeypatch.setattr(runs_module, "BATCH_S", 2 * HOUR_S)
+    path, source = tmp_path / "m.db", Paying().split("BTC", when=march_s("09:00"))
+    await run(path, source, [STARTS, march_s("09:00")])
     assert (await audited(path, source)).findings == []
     held = await run(path, source, [ENDS])
     always = await run(tmp_path / "always.db", Paying().split("BTC", when=BEGINS), [STARTS, ENDS])
     assert remembered(held) == remembered(always)
-    assert falls(held, "BTC", "1h") == [(at("08:00"), 1)]
+    assert falls(held, "BTC", "1h") == [(march_s("08:00"), 1)]
     assert (await audited(path, source)).findings == []
 
 
 async def test_a_removed_asset_is_told_anew_as_far_as_it_stepped(tmp_path: Path):
-    path, source = tmp_path / "m.db", Script().split("BTC", when=at("00:00", day=5))
+    path, source = tmp_path / "m.db", Script().split("BTC", when=march_s("00:00", day=5))
     btc, eth = source.universe.assets
     removed = btc.model_copy(update={"removed_on": date(2026, 3, 5)})
     source.universe = source.universe.model_copy(update={"assets": (removed, eth)})
-    held = await run(path, source, [STARTS, at("22:00"), at("02:00", day=5)])
+    held = await run(path, source, [STARTS, march_s("22:00"), march_s("02:00", day=5)])
     bars = [row for row in held["bars"] if row[0] == "BTC"]
-    assert bars[-1][2] + HOUR_S == at("23:00")
+    assert bars[-1][2] + HOUR_S == march_s("23:00")
     assert {row[6] for row in bars if row[6] > 50} == set()
     assert (await audited(path, source)).findings == []
 
 
 async def test_an_asset_that_has_not_stepped_a_day_is_split_without_an_epoch_of_it(tmp_path: Path):
-    path, source = tmp_path / "m.db", Script(begins_at=at("04:00")).split("BTC")
+    path, source = tmp_path / "m.db", Script(begins_at=march_s("04:00")).split("BTC")
     held = await run(path, source)
     days = {row[2:6] for row in held["epochs"] if row[:2] == ("BTC", "1d")}
     assert days == set()
-    held = await run(path, source, [at("00:00", day=5)])
+    held = await run(path, source, [march_s("00:00", day=5)])
     days = {row[2:6] for row in held["epochs"] if row[:2] == ("BTC", "1d")}
     assert days == {("enzo", 0, 1, 1), ("llnr", 0, 1, 1)}
     assert (await audited(path, source)).findings == []
@@ -306,11 +319,11 @@ async def test_what_is_altered_of_generations_is_found(tmp_path: Path, statement
 
 async def test_boards_of_the_past_stay_as_they_were(tmp_path: Path):
     path, source = tmp_path / "m.db", Script().split("BTC")
-    await run(path, source, hourly("06:00", "09:00"))
-    moment = market_ms(at("09:00")) + 60_000
+    await run(path, source, list_hours("06:00", "09:00"))
+    moment = to_market_ms(march_s("09:00")) + 60_000
     async with open_store(path) as store:
         then = await store.snapshot_at(moment)
-    await run(path, source, hourly("10:00", "13:00"))
+    await run(path, source, list_hours("10:00", "13:00"))
     async with open_store(path) as store:
         now = await store.snapshot_at(moment)
     assert replace(now, coverage=None) == replace(then, coverage=None)

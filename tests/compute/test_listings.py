@@ -42,7 +42,7 @@ def base(symbol: str) -> str:
 
 
 def of_class(universe: Universe, asset_class: str) -> list[Asset]:
-    return [asset for asset in universe.tracked if asset.asset_class == asset_class]
+    return [asset for asset in universe.tracked_assets if asset.asset_class == asset_class]
 
 
 def every_listing(universe: Universe) -> list[tuple[Asset, Listing]]:
@@ -119,9 +119,7 @@ def test_tickers_of_one_letter_are_a_coin_at_exchanges_or_a_stock_at_alpaca(pack
 
 
 def test_bars_of_coins_are_spot_bars(packaged: Universe):
-    stand_ins = [
-        a.ticker for a in of_class(packaged, "crypto") for x in a.listings if x.is_stand_in
-    ]
+    stand_ins = [a.ticker for a in of_class(packaged, "crypto") for x in a.listings if x.is_proxy]
     assert stand_ins == []
 
 
@@ -144,28 +142,30 @@ def test_stocks_come_from_alpaca_by_their_ticker_and_fall_back_on_stand_ins(pack
     for asset in of_class(packaged, "stock"):
         first, *others = asset.listings
         assert first == Listing(venue="alpaca", symbol=asset.ticker)
-        assert not first.is_stand_in
-        assert all(other.is_stand_in for other in others)
+        assert not first.is_proxy
+        assert all(other.is_proxy for other in others)
         spelled = {other.symbol.split("/")[0].removeprefix("XYZ-") for other in others}
         assert spelled <= {asset.ticker}
 
 
 def test_metals_come_from_perpetuals_that_stand_in_for_them(packaged: Universe):
     for asset in of_class(packaged, "metal"):
-        assert [(each.venue, each.symbol, each.is_stand_in) for each in asset.listings] == [
+        assert [(each.venue, each.symbol, each.is_proxy) for each in asset.listings] == [
             ("binance", f"{asset.ticker}/USDT:USDT", True),
             ("hyperliquid", f"XYZ-{METALS[asset.ticker]}/USDC:USDC", True),
         ]
 
 
 def counted(universe: Universe, chosen: Callable[[Asset], list[Listing]]) -> Counter[str]:
-    return Counter(listing.venue for asset in universe.tracked for listing in chosen(asset))
+    return Counter(listing.venue for asset in universe.tracked_assets for listing in chosen(asset))
 
 
 def test_the_page_of_sources_counts_the_assets_of_each_venue(packaged: Universe):
     page = Path("docs/sources.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.M)
-    allowed = {a.ticker: [x for x in a.listings if x.venue != "binance"] for a in packaged.tracked}
+    allowed = {
+        a.ticker: [x for x in a.listings if x.venue != "binance"] for a in packaged.tracked_assets
+    }
     columns = [
         counted(packaged, lambda asset: [asset.listings[0]]),
         counted(packaged, lambda asset: [x for x in asset.listings[:1] if x.perpetual]),

@@ -11,11 +11,11 @@ from tests.compute.recorded import (
     Size,
     assert_readings_agree,
     assert_values_agree,
-    is_near,
-    plain_latch,
+    compute_plain_latch,
+    near_thresholds,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -44,15 +44,17 @@ def return_sds(x: Array) -> Array:
 def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(Llnr(), size):
+    for label, series, ours, reading in step_recorded(Llnr(), size):
         x = np.log(series["close"])
         slopes, sigmas = fitted_slopes(x), return_sds(x)
         score = slopes * 4 / sigmas
         np.testing.assert_allclose(ours["sigma"], sigmas, rtol=1e-9, err_msg=label)
         np.testing.assert_allclose(ours["slope"], slopes, rtol=1e-9, atol=1e-13, err_msg=label)
         values += assert_values_agree(label, ours["s"], score)
-        near = is_near(score, 0.75, 0.25)
-        readings += assert_readings_agree(label, reading, plain_latch(score, 0.75, 0.25), near)
+        near = near_thresholds(score, 0.75, 0.25)
+        readings += assert_readings_agree(
+            label, reading, compute_plain_latch(score, 0.75, 0.25), near
+        )
     print(f"llnr: {values} scores and {readings} readings agree with polyfit")
     assert values > size.readings
     assert readings > size.readings
@@ -69,7 +71,7 @@ def test_llnr_slopes_agree_with_statsmodels_wls(size: Size, every: int):
     require_recorded()
     design = add_constant(TIME)
     values = 0
-    for label, series, ours, _ in stepped(Llnr(), size):
+    for label, series, ours, _ in step_recorded(Llnr(), size):
         x = np.log(series["close"])
         ends = range(64, len(x), every)
         fits = [WLS(x[end - 63 : end + 1], design, weights=KERNEL).fit() for end in ends]

@@ -13,21 +13,21 @@ import pytest
 
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_loop import Loop
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
 from mcp_server.tools.get_signals import get_signals
-from mcp_server.tools.signal_rows import _shown
+from mcp_server.tools.signal_rows import _build_signal
 from schemas.signals import Signal, SignalsQuery
-from schemas.vocabulary import UNIVERSE_RETENTION_MS, instant
+from schemas.vocabulary import UNIVERSE_RETENTION_MS, format_instant
 from serving.context import Context
-from serving.snapshot_cache import Boards
-from store.market_rows import ChangeRow, Pass
+from serving.snapshot_cache import SnapshotCache
+from store.market_rows import Batch, ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
-from tests.compute.scripted import BEATS, AcceleratedClock, Enough
+from tests.compute.scripted import ALTERNATING, AcceleratedClock, ClockEnded
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -46,7 +46,7 @@ class Size:
     stride_s: int
 
 
-SHORT = Size(("MATIC", "NVDA"), BEATS, 65 * DAY_S, 10 * DAY_S)  # a change at every bar
+SHORT = Size(("MATIC", "NVDA"), ALTERNATING, 65 * DAY_S, 10 * DAY_S)  # a change at every bar
 FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, 100 * DAY_S, HOUR_S)
 
 
@@ -69,20 +69,22 @@ class Long:
         copy = self.copy
 
         class Copied(SqliteMarketStore):
-            async def commit(self, work: Pass) -> None:
-                await super().commit(work)
+            async def commit(self, batch: Batch) -> None:
+                await super().commit(batch)
                 with copy.open("ab") as file:
-                    pickle.dump(list(work.changes), file)
+                    pickle.dump(list(batch.changes), file)
 
         self.store = await Copied.open(self.path)
         self.clock.watch = self._look
         self.clock.ends_at = START + DAYS * DAY_S
         origin = (START - self.size.history_s) // DAY_S * DAY_S
         source = SimulatedSource(self.universe, origin, self.clock)
-        runs = Runs(self.store, source, self.universe, self.size.indicators, self.clock)
+        runs = HourlyPipeline(self.store, source, self.universe, self.size.indicators, self.clock)
         try:
-            with pytest.raises(Enough):
-                await Loop(runs, self.store, self.clock, self.clock.sleep, is_prepared=False).run()
+            with pytest.raises(ClockEnded):
+                await HourlyLoop(
+                    runs, self.store, self.clock, self.clock.sleep, is_prepared=False
+                ).run()
             tracemalloc.stop()
             self.report = await Audit(self.store, self.universe, self.size.indicators).run()
         finally:
@@ -93,7 +95,7 @@ class Long:
         tenth = (self.clock.now_s - START) * 10 // (DAYS * DAY_S)
         if tenth <= len(self.table):
             return
-        _shown.cache_clear()  # it keeps some hundred rows, however long a run has been
+        _build_signal.cache_clear()  # it keeps some hundred rows, however long a run has been
         gc.collect()
         self.traced += [tracemalloc.get_traced_memory()[0]] if tracemalloc.is_tracing() else []
         held = [row async for row in self.store.changes()]
@@ -109,9 +111,9 @@ class Long:
 
     async def _read(self, held: Sequence[ChangeRow]) -> None:
         """Read the feed as far back as it lets anybody: all that is younger than the retention."""
-        boards = Boards(self.store)
+        boards = SnapshotCache(self.store)
         context = Context(boards, "http://x", "http://x", self.clock, None, 1)
-        board = await context.board()
+        board = await context.snapshot()
         rows: list[Signal] = []
         since = datetime(2020, 1, 1, tzinfo=UTC)
         while True:
@@ -123,7 +125,9 @@ class Long:
             if not page.pagination.has_more:
                 break
         oldest = board.market_time - UNIVERSE_RETENTION_MS
-        young = [instant(r.created_at) for r in held if r.published and r.created_at > oldest]
+        young = [
+            format_instant(r.created_at) for r in held if r.published and r.created_at > oldest
+        ]
         assert [row.created_at for row in reversed(rows)] == young
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from compute.bars import HOUR_S, NO_BARS, RawBar, Series
-from compute.sources.history_diff import Overlap, compared
+from compute.sources.history_diff import HistoryDiff, diff_history
 
 pytestmark = pytest.mark.clause("live")
 
@@ -14,7 +14,7 @@ BARS = [
 
 
 def series(bars: list[RawBar]) -> Series:
-    return Series.of(bars, HOUR_S)
+    return Series.from_rows(bars, HOUR_S)
 
 
 def scaled(bars: list[RawBar], ratio: float, digits: int = 12) -> list[RawBar]:
@@ -26,51 +26,55 @@ def scaled(bars: list[RawBar], ratio: float, digits: int = 12) -> list[RawBar]:
 
 
 def test_the_same_bars_and_later_ones_are_no_news():
-    assert compared(series(BARS[:3]), series(BARS)) == Overlap()
+    assert diff_history(series(BARS[:3]), series(BARS)) == HistoryDiff()
 
 
 def test_nothing_is_said_of_bars_that_are_not_told_again():
-    assert compared(series(BARS[:2]), series(BARS[2:])) == Overlap()
-    assert compared(NO_BARS, series(BARS)) == Overlap()
+    assert diff_history(series(BARS[:2]), series(BARS[2:])) == HistoryDiff()
+    assert diff_history(NO_BARS, series(BARS)) == HistoryDiff()
 
 
 @pytest.mark.parametrize("name", ["open", "high", "low", "close", "volume"])
 def test_a_bar_with_any_other_number_is_revised(name):
     revised = BARS[1]._replace(**{name: getattr(BARS[1], name) * 1.001})
-    assert compared(series(BARS), series([BARS[0], revised, *BARS[2:]])) == Overlap(revised=(3600,))
+    assert diff_history(series(BARS), series([BARS[0], revised, *BARS[2:]])) == HistoryDiff(
+        revised=(3600,)
+    )
 
 
 @pytest.mark.parametrize("ratio", [4.0, 10.0, 1.5, 1.05, 0.1, 1 / 30])
 def test_prices_that_are_all_divided_by_one_number_are_a_split(ratio):
-    told = compared(series(BARS), series(scaled(BARS, ratio)))
-    assert told == Overlap(split=pytest.approx(ratio))
+    told = diff_history(series(BARS), series(scaled(BARS, ratio)))
+    assert told == HistoryDiff(split_ratio=pytest.approx(ratio))
 
 
 def test_a_split_is_known_by_prices_that_are_rounded():
-    assert compared(series(BARS), series(scaled(BARS, 7.0, digits=2))).split == pytest.approx(
-        7.0, rel=1e-3
-    )
+    assert diff_history(
+        series(BARS), series(scaled(BARS, 7.0, digits=2))
+    ).split_ratio == pytest.approx(7.0, rel=1e-3)
 
 
 def test_one_bar_on_another_scale_among_others_is_a_revision():
     told = [*BARS[:3], *scaled(BARS[3:], 2.0)]
-    assert compared(series(BARS), series(told)) == Overlap(revised=(10_800,))
+    assert diff_history(series(BARS), series(told)) == HistoryDiff(revised=(10_800,))
 
 
 def test_too_few_bars_on_another_scale_make_no_split():
-    assert compared(series(BARS), series(scaled(BARS[:2], 2.0))) == Overlap(revised=(0, 3600))
+    assert diff_history(series(BARS), series(scaled(BARS[:2], 2.0))) == HistoryDiff(
+        revised=(0, 3600)
+    )
 
 
 def test_a_flat_bar_that_moves_by_a_little_is_a_revision():
     flat = [RawBar(3600 * n, 5.0, 5.0, 5.0, 5.0, 0.0) for n in range(3)]
     moved = [b._replace(open=5.01, high=5.01, low=5.01, close=5.01) for b in flat]
-    assert compared(series(flat), series(moved)) == Overlap(revised=(0, 3600, 7200))
+    assert diff_history(series(flat), series(moved)) == HistoryDiff(revised=(0, 3600, 7200))
 
 
 def test_the_only_stored_bar_is_enough_for_a_split():
-    assert compared(series(BARS[:1]), series(scaled(BARS, 2.0))).split == 2.0
+    assert diff_history(series(BARS[:1]), series(scaled(BARS, 2.0))).split_ratio == 2.0
 
 
 def test_a_bar_that_comes_after_later_ones_is_belated():
-    told = compared(series([BARS[0], BARS[2]]), series(BARS))
-    assert told == Overlap(belated=(3600,))
+    told = diff_history(series([BARS[0], BARS[2]]), series(BARS))
+    assert told == HistoryDiff(backfilled=(3600,))

@@ -20,10 +20,10 @@ from tests.compute.recorded import (
     Size,
     assert_readings_agree,
     assert_values_agree,
-    is_near,
+    near_thresholds,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.clause("indicators")
 
 @cache
 def recorded(size: Size):
-    return stepped(PerpKit(), size)
+    return step_recorded(PerpKit(), size)
 
 
 def plain_atr(series: Series) -> list[float]:
@@ -124,7 +124,11 @@ def test_line_and_readings_agree_with_a_calculation_by_hand_on_recorded_bars(siz
             values += assert_values_agree(f"{label} {name}", ours[name], theirs[name])
         line, direction, average = theirs["line"], theirs["direction"], theirs["atr"]
         distance = np.abs(series["close"] - line) - average / 2
-        near = theirs["near"] | is_near(distance, 0.0) | is_near(series["funding"], 0.60)
+        near = (
+            theirs["near"]
+            | near_thresholds(distance, 0.0)
+            | near_thresholds(series["funding"], 0.60)
+        )
         expected = expected_readings(series, line, direction, average)
         readings += assert_readings_agree(label, reading, expected, near)
         gated += int((direction * series["funding"] > 0.60)[199:].sum())

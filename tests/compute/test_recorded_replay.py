@@ -10,7 +10,7 @@ from compute.indicators.registry import INDICATORS
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
 from tests.compute import recorded
-from tests.compute.small_market import audited, replay
+from tests.compute.small_market import audit_store, replay_bars
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -21,7 +21,7 @@ SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1
 def alone(end: int) -> set[tuple[str, str, str, int]]:
     """Step every recorded series by itself, one bar after another; return its last readings."""
     found = set()
-    for label, series in recorded.recorded_series.__wrapped__():
+    for label, series in recorded.load_recorded_series.__wrapped__():
         ticker, timeframe = label.split()
         closed = series["close_time"] <= end
         columns = [series[field][closed] for field in Bar._fields]
@@ -42,17 +42,17 @@ async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alon
     subset: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     recorded.require_recorded()
-    universe, folder = load_universe(), recorded.recorded_folder()
+    universe, folder = load_universe(), recorded.get_recorded_folder()
     if subset is not None:
         folder = tmp_path / "bars"
         for name, rows in subset.items():
-            recorded.cut(folder, (name,), rows)
+            recorded.copy_newest_rows(folder, (name,), rows)
         monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
     end = FilesSource(folder, universe).ends_at
     assert end is not None
     path = tmp_path / "market.db"
-    held = await replay(path, folder, universe, end)
-    report = await audited(path, universe)
+    held = await replay_bars(path, folder, universe, end)
+    report = await audit_store(path, universe)
     assert report.findings == []
     assert not report.not_verifiable
     computed = {row for row in held["readings"] if row[2] != "dexter"}

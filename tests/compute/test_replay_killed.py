@@ -11,24 +11,26 @@ import pytest
 from compute.universe import Universe
 from tests.compute.small_market import (
     Content,
-    audited,
-    content,
+    audit_store,
+    load_content,
     open_store,
     write_universe,
 )
-from tests.service.commands import environment
-from tests.service.forked import Forked
+from tests.service.commands import build_environment
+from tests.service.forked import ForkedCommand
 
 pytestmark = pytest.mark.clause("steps")
 
 LIMIT_S = 60
 
 
-def started(folder: Path, database: Path, universe: Path) -> Forked:
+def started(folder: Path, database: Path, universe: Path) -> ForkedCommand:
     settings = {"database_url": f"sqlite:///{database}", "universe": str(universe)}
     with open(os.devnull, "wb") as nobody:
         arguments = ("replay", "--bars", str(folder))
-        return Forked(folder, arguments, environment(folder, **settings), nobody.fileno())
+        return ForkedCommand(
+            folder, arguments, build_environment(folder, **settings), nobody.fileno()
+        )
 
 
 def passes(database: Path) -> int:
@@ -44,7 +46,7 @@ def passes(database: Path) -> int:
         db.close()
 
 
-def killed(process: Forked, database: Path, after: int, looks: int) -> bool:
+def killed(process: ForkedCommand, database: Path, after: int, looks: int) -> bool:
     """Kill a replay some looks after a number of passes; False where it had already ended."""
     try:
         while process.poll() is None and (passes(database) < after or looks > 0):
@@ -58,7 +60,7 @@ def killed(process: Forked, database: Path, after: int, looks: int) -> bool:
 
 async def held_by(path: Path) -> Content:
     async with open_store(path) as store:
-        return await content(store)
+        return await load_content(store)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.prove)])
@@ -78,4 +80,4 @@ def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
             done += 1
         assert started(bars_folder, database, universe_file).wait(LIMIT_S) == 0
         assert asyncio.run(held_by(database)) == whole
-    assert asyncio.run(audited(database, universe)).findings == []
+    assert asyncio.run(audit_store(database, universe)).findings == []

@@ -17,7 +17,7 @@ from tests.compute.recorded import (
     assert_values_agree,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -28,7 +28,7 @@ TA_LIB_BANDS_RATIO = 1e-6
 
 @cache
 def recorded(size: Size):
-    return stepped(Reversals(), size)
+    return step_recorded(Reversals(), size)
 
 
 def expected_bands(close: Array) -> tuple[Array, Array]:

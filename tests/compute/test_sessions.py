@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from pandas.tseries import holiday
 
-from compute.bars import DAY_S, HOUR_S, closing_time
+from compute.bars import DAY_S, HOUR_S, compute_close_time
 from compute.sessions import (
-    MOURNING,
+    MOURNING_DAYS,
     Calendar,
-    bars_a_day,
-    closes_early,
-    complete_until,
-    holidays,
-    hours,
+    count_bars_per_day,
+    find_last_close,
+    find_next_close,
+    find_session_watermark,
     is_closed,
-    last_close,
-    next_close,
+    is_early_close,
+    list_expected_bars,
+    list_holidays,
 )
 from compute.universe import Session
-from tests.compute.recorded import recorded_folder, require_recorded
+from tests.compute.recorded import get_recorded_folder, require_recorded
 
 pytestmark = pytest.mark.clause("sources")
 
@@ -41,18 +41,18 @@ def utc(text: str) -> int:
 def local_openings(session: Session, day: str) -> list[str]:
     """Return the New York times at which the bars open that close within a UTC day."""
     start = utc(day)
-    opens = hours(session, start, start + DAY_S).open_time.tolist()
+    opens = list_expected_bars(session, start, start + DAY_S).open_time.tolist()
     return [datetime.fromtimestamp(at, NEW_YORK).strftime("%H:%M") for at in opens]
 
 
 def trading_days(session: Session, first: str, last: str) -> set[date]:
-    days = hours(session, utc(first), utc(last)).day.tolist()
+    days = list_expected_bars(session, utc(first), utc(last)).day.tolist()
     return {date(1970, 1, 1) + timedelta(days=day) for day in days}
 
 
 def test_a_crypto_bar_opens_at_every_full_hour():
     start = utc("2026-02-28")
-    bars = hours("24x7", start, start + 3 * DAY_S)
+    bars = list_expected_bars("24x7", start, start + 3 * DAY_S)
     assert bars.open_time.tolist() == list(range(start, start + 3 * DAY_S, HOUR_S))
     assert (bars.close_time == bars.open_time + HOUR_S).all()
     assert bars.slot.tolist() == [*range(24)] * 3
@@ -60,22 +60,22 @@ def test_a_crypto_bar_opens_at_every_full_hour():
 
 def test_the_range_leaves_out_its_start_and_takes_in_its_end():
     start = utc("2026-02-28")
-    assert hours("24x7", start, start + HOUR_S).close_time.tolist() == [start + HOUR_S]
-    assert len(hours("24x7", start, start + HOUR_S - 1)) == 0
-    assert len(hours("24x7", start, start)) == 0
-    assert len(hours("XNYS", start, start - 30 * DAY_S)) == 0
+    assert list_expected_bars("24x7", start, start + HOUR_S).close_time.tolist() == [start + HOUR_S]
+    assert len(list_expected_bars("24x7", start, start + HOUR_S - 1)) == 0
+    assert len(list_expected_bars("24x7", start, start)) == 0
+    assert len(list_expected_bars("XNYS", start, start - 30 * DAY_S)) == 0
 
 
 @pytest.mark.parametrize("session", ["XNYS", "XNAS"])
 def test_an_exchange_has_seven_bars_from_half_past_nine(session: Session):
     openings = ["09:30", "10:30", "11:30", "12:30", "13:30", "14:30", "15:30"]
     assert local_openings(session, "2026-03-06") == openings
-    assert bars_a_day(session) == 7
+    assert count_bars_per_day(session) == 7
 
 
 def test_an_exchange_bar_counts_as_closing_at_the_next_full_hour():
-    bars = hours("XNYS", utc("2026-03-06"), utc("2026-03-07"))
-    assert bars.close_time.tolist() == closing_time(bars.open_time, HOUR_S).tolist()
+    bars = list_expected_bars("XNYS", utc("2026-03-06"), utc("2026-03-07"))
+    assert bars.close_time.tolist() == compute_close_time(bars.open_time, HOUR_S).tolist()
     assert bars.close_time[0] == utc("2026-03-06T16:00")
     assert bars.close_time[-1] == utc("2026-03-06T22:00")
 
@@ -91,11 +91,13 @@ def test_an_exchange_bar_counts_as_closing_at_the_next_full_hour():
 )
 def test_an_exchange_opens_at_the_same_new_york_time_all_year(day: str, first: str):
     start = utc(day)
-    assert hours("XNYS", start, start + DAY_S).open_time[0] == utc(first)
+    assert list_expected_bars("XNYS", start, start + DAY_S).open_time[0] == utc(first)
 
 
 def test_spot_metals_trade_from_sunday_evening_to_friday_with_an_hour_off_a_day():
-    week = hours("24x5", utc("2026-01-17"), utc("2026-01-24"))  # winter: New York is UTC-5
+    week = list_expected_bars(
+        "24x5", utc("2026-01-17"), utc("2026-01-24")
+    )  # winter: New York is UTC-5
     assert len(week) == 5 * 23
     assert week.open_time[0] == utc("2026-01-18T23:00")
     assert week.close_time[-1] == utc("2026-01-23T22:00")
@@ -114,8 +116,8 @@ def test_spot_metals_trade_from_sunday_evening_to_friday_with_an_hour_off_a_day(
 def test_a_change_of_clocks_falls_into_the_metals_weekend(
     friday: str, closes: str, sunday: str, opens: str
 ):
-    assert last_close("24x5", utc(friday) + DAY_S) == utc(f"{friday}T{closes}")
-    assert next_close("24x5", utc(friday) + DAY_S) == utc(f"{sunday}T{opens}") + HOUR_S
+    assert find_last_close("24x5", utc(friday) + DAY_S) == utc(f"{friday}T{closes}")
+    assert find_next_close("24x5", utc(friday) + DAY_S) == utc(f"{sunday}T{opens}") + HOUR_S
 
 
 def test_the_exchanges_keep_the_public_holidays_of_2026():
@@ -131,7 +133,7 @@ def test_the_exchanges_keep_the_public_holidays_of_2026():
         date(2026, 11, 26),  # Thanksgiving
         date(2026, 12, 25),
     }
-    assert holidays(2026) == published
+    assert list_holidays(2026) == published
     year = trading_days("XNYS", "2026-01-01", "2027-01-01")
     assert len(year) == 251
     assert not year & published
@@ -156,7 +158,7 @@ def test_the_exchanges_keep_the_public_holidays_of_2026():
 )
 def test_holidays_on_a_weekend_are_observed_as_the_exchanges_do(day: str, is_open: bool):
     start = utc(day)
-    assert bool(len(hours("XNAS", start, start + DAY_S))) == is_open
+    assert bool(len(list_expected_bars("XNAS", start, start + DAY_S))) == is_open
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_no_bar_opens_after_an_early_close(day: str, openings: list[str]):
 def test_trading_of_a_days_last_bar_ends_half_an_hour_after_it_opens(
     day: str, ends: str, closes: str
 ):
-    bars = hours("XNYS", utc(day), utc(day) + DAY_S)
+    bars = list_expected_bars("XNYS", utc(day), utc(day) + DAY_S)
     assert (bars.end_time - bars.open_time).tolist() == [HOUR_S] * (len(bars) - 1) + [HOUR_S // 2]
     assert bars.end_time[-1] == utc(f"{day}T{ends}")
     assert bars.close_time[-1] == utc(f"{day}T{closes}")
@@ -190,15 +192,15 @@ def test_trading_of_a_days_last_bar_ends_half_an_hour_after_it_opens(
 def test_days_and_their_ends_are_those_of_the_exchanges_since_2016():
     calendars = pytest.importorskip("exchange_calendars")
     theirs = calendars.get_calendar("XNYS", start="2016-01-01", end="2045-12-31")
-    bars = hours("XNYS", utc("2016-01-01"), utc("2046-01-01"))
+    bars = list_expected_bars("XNYS", utc("2016-01-01"), utc("2046-01-01"))
     lasts = np.flatnonzero(np.append(np.diff(bars.day), 1))
     firsts = np.append(0, lasts[:-1] + 1)
     assert (DAY_S * bars.day[lasts]).tolist() == [int(day.timestamp()) for day in theirs.sessions]
     assert bars.open_time[firsts].tolist() == [int(at.timestamp()) for at in theirs.opens]
     assert bars.end_time[lasts].tolist() == [int(at.timestamp()) for at in theirs.closes]
-    early = [day.date() for day in theirs.sessions if closes_early(day.date())]
+    early = [day.date() for day in theirs.sessions if is_early_close(day.date())]
     assert early == [day.date() for day in theirs.early_closes]
-    assert {day.date() for day in theirs.adhoc_holidays if day.year >= 2016} == MOURNING
+    assert {day.date() for day in theirs.adhoc_holidays if day.year >= 2016} == MOURNING_DAYS
 
 
 class Exchange(holiday.AbstractHolidayCalendar):
@@ -222,15 +224,15 @@ class Exchange(holiday.AbstractHolidayCalendar):
 def test_forty_years_of_holidays_agree_with_pandas(year: int):
     theirs = Exchange().holidays(f"{year}-01-01", f"{year}-12-31")
     weekdays = {day.date() for day in theirs if day.weekday() < 5}
-    assert holidays(year) == weekdays
+    assert list_holidays(year) == weekdays
 
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_a_long_range_is_the_sum_of_its_parts(session: Session):
     start, end = utc("2025-10-20"), utc("2026-04-10")
-    whole = hours(session, start, end)
+    whole = list_expected_bars(session, start, end)
     cuts = range(start, end, 7 * HOUR_S)
-    parts = [hours(session, a, min(a + 7 * HOUR_S, end)) for a in cuts]
+    parts = [list_expected_bars(session, a, min(a + 7 * HOUR_S, end)) for a in cuts]
     for name in ("open_time", "close_time", "day", "slot"):
         joined = np.concatenate([getattr(part, name) for part in parts])
         assert getattr(whole, name).tolist() == joined.tolist()
@@ -239,17 +241,17 @@ def test_a_long_range_is_the_sum_of_its_parts(session: Session):
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_last_and_next_close_are_neighbours_in_the_calendar(session: Session):
-    closes = hours(session, utc("2025-12-20"), utc("2026-01-10")).close_time.tolist()
+    closes = list_expected_bars(session, utc("2025-12-20"), utc("2026-01-10")).close_time.tolist()
     for before, after in pairwise(closes):
-        assert last_close(session, before) == before
-        assert last_close(session, after - 1) == before
-        assert next_close(session, before) == after
-        assert next_close(session, after - 1) == after
+        assert find_last_close(session, before) == before
+        assert find_last_close(session, after - 1) == before
+        assert find_next_close(session, before) == after
+        assert find_next_close(session, after - 1) == after
 
 
 def test_the_next_close_over_a_long_weekend_is_on_the_day_after_the_holiday():
-    assert last_close("XNYS", utc("2026-07-05")) == utc("2026-07-02T21:00")
-    assert next_close("XNYS", utc("2026-07-02T21:00")) == utc("2026-07-06T15:00")
+    assert find_last_close("XNYS", utc("2026-07-05")) == utc("2026-07-02T21:00")
+    assert find_next_close("XNYS", utc("2026-07-02T21:00")) == utc("2026-07-06T15:00")
 
 
 def test_a_session_is_open_from_its_first_opening_to_its_last_close():
@@ -279,24 +281,26 @@ def test_bars_are_complete_up_to_the_clock_while_closed_else_to_the_newest_close
         ("XNYS", "16:59:59", "16:00:00"),
         ("XNYS", "23:00:01", "23:00:01"),
     ):
-        assert complete_until(session, utc(f"2026-01-20T{at}")) == utc(f"2026-01-20T{until}")
+        assert find_session_watermark(session, utc(f"2026-01-20T{at}")) == utc(
+            f"2026-01-20T{until}"
+        )
 
 
 @pytest.mark.parametrize("session", SESSIONS)
 def test_what_is_complete_stays_complete_and_misses_no_close(session: Session):
     instants = range(utc("2026-01-15"), utc("2026-01-22"), 600)
-    known = [complete_until(session, at) for at in instants]
+    known = [find_session_watermark(session, at) for at in instants]
     assert known == sorted(known)
     for at, until in zip(instants, known, strict=True):
-        assert last_close(session, at) <= until <= at
+        assert find_last_close(session, at) <= until <= at
 
 
 @pytest.mark.parametrize("ticker", ["NVDA", "TSLA"])
 def test_recorded_bars_lie_in_the_calendar_and_no_full_day_is_missing(ticker: str):
     require_recorded()
-    with (recorded_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
+    with (get_recorded_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
         recorded = [int(row["ts"]) for row in csv.DictReader(lines)]
-    ours = hours("XNAS", recorded[0], recorded[-1] + HOUR_S)
+    ours = list_expected_bars("XNAS", recorded[0], recorded[-1] + HOUR_S)
     strays = [
         datetime.fromtimestamp(at, NEW_YORK).strftime("%Y-%m-%d %H:%M")
         for at in sorted(set(recorded) - set(ours.open_time.tolist()))

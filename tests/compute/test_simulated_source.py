@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compute.bar_buffer import Intake
+from compute.bar_buffer import BarBuffer
 from compute.bars import (
     DAY_S,
     HOUR_S,
@@ -20,29 +20,29 @@ from compute.bars import (
     Funding,
     RawBar,
     Series,
-    accepted,
-    built,
+    resample_bars,
+    validate_bars,
 )
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import INDICATORS
 from compute.schedule import RUN_DELAY_S
-from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, hours
+from compute.sessions import XSIM_IRREGULAR_SINCE, Calendar, list_expected_bars
 from compute.sources.simulated import (
     SimulatedSource,
-    first_origin,
-    origin_of,
-    source_name,
+    compute_origin,
+    format_source_name,
+    parse_origin,
 )
-from compute.sources.source import Fetched
+from compute.sources.source import FetchResult
 from compute.stepper import Stepper
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import TIMEFRAMES, Timeframe, midnight_s
+from schemas.vocabulary import TIMEFRAMES, Timeframe, compute_midnight_s
 
 pytestmark = pytest.mark.clause("sources")
 
 prove = pytest.mark.prove
 
-ORIGIN = midnight_s(date(2025, 12, 1))
+ORIGIN = compute_midnight_s(date(2025, 12, 1))
 FAR = ORIGIN + 20 * 365 * DAY_S
 COLUMNS = ("open_time", "close_time", "open", "high", "low", "close", "volume")
 EVERY_SESSION = ("BTC", "MATIC", "NVDA", "IBM", "XAU")
@@ -71,7 +71,7 @@ def market(now_s: int = FAR, **options: int) -> SimulatedSource:
     return SimulatedSource(packaged(), ORIGIN, ManualClock(now_s), **options)
 
 
-async def history(ticker: str, days: int, source: SimulatedSource | None = None) -> Fetched:
+async def history(ticker: str, days: int, source: SimulatedSource | None = None) -> FetchResult:
     return await (source or market()).fetch(ticker, -1, ORIGIN + days * DAY_S)
 
 
@@ -86,7 +86,7 @@ def returns(series: Series) -> np.ndarray:
 def missing(ticker: str, series: Series) -> int:
     session = packaged().by_ticker[ticker].session
     calendar: Calendar = "XSIM" if session in ("XNYS", "XNAS") else session
-    expected = hours(calendar, ORIGIN, int(series.close_time[-1]))
+    expected = list_expected_bars(calendar, ORIGIN, int(series.close_time[-1]))
     assert set(series.open_time.tolist()) <= set(expected.open_time.tolist())
     return len(expected) - len(series)
 
@@ -95,16 +95,16 @@ def test_a_market_first_started_now_has_330_days_of_history_at_least():
     def epoch(text: str) -> int:
         return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
-    assert first_origin(epoch("2026-03-01T10:20:30")) == epoch("2025-04-05")
-    assert first_origin(epoch("2026-10-27T23:59:59")) == epoch("2025-12-01")
-    assert first_origin(epoch("2030-01-01")) == epoch("2025-12-01")
+    assert compute_origin(epoch("2026-03-01T10:20:30")) == epoch("2025-04-05")
+    assert compute_origin(epoch("2026-10-27T23:59:59")) == epoch("2025-12-01")
+    assert compute_origin(epoch("2030-01-01")) == epoch("2025-12-01")
 
 
 def test_the_origin_is_read_back_out_of_the_name_a_store_remembers():
-    assert market().name == source_name(ORIGIN) == "simulated:1764547200"
-    assert origin_of("simulated:1764547200") == ORIGIN
+    assert market().name == format_source_name(ORIGIN) == "simulated:1764547200"
+    assert parse_origin("simulated:1764547200") == ORIGIN
     for other in ("files:/data/bars", "simulated:", "simulated:-86400", "simulated:1 ", "live"):
-        assert origin_of(other) is None
+        assert parse_origin(other) is None
 
 
 def test_an_origin_is_a_midnight():
@@ -116,22 +116,22 @@ def test_every_asset_is_covered_hourly_and_without_end():
     source = market()
     assert source.kind == "simulated"
     assert source.ends_at is None
-    assert {source.native(asset.ticker) for asset in packaged().assets} == {"1h"}
-    assert source.native("NOSUCH") is None
+    assert {source.get_native_timeframe(asset.ticker) for asset in packaged().assets} == {"1h"}
+    assert source.get_native_timeframe("NOSUCH") is None
 
 
 async def test_bars_begin_at_the_origin_and_follow_the_calendar():
     for ticker, first in (("BTC", 1), ("NVDA", 16), ("XAU", 1)):
         bars = (await history(ticker, 60)).bars
         assert bars.close_time[0] == ORIGIN + first * HOUR_S
-        assert market().next_close(ticker, -1) == bars.close_time[0]
+        assert market().find_next_close(ticker, -1) == bars.close_time[0]
         assert missing(ticker, bars) <= 6
 
 
 async def test_a_removed_asset_goes_on_for_whoever_asks():
     removed_on = packaged().by_ticker["MATIC"].removed_on
     assert removed_on is not None
-    end = midnight_s(removed_on) + 10 * DAY_S
+    end = compute_midnight_s(removed_on) + 10 * DAY_S
     fetched = await market().fetch("MATIC", end - DAY_S, end)
     assert len(fetched.bars) >= 23
 
@@ -144,8 +144,8 @@ async def test_hourly_fetches_equal_one_big_fetch_bit_for_bit(ticker: str, days:
     bars, funding, seen = NO_BARS, NO_FUNDING, -1
     for hour in range(ORIGIN, ORIGIN + days * DAY_S + HOUR_S, HOUR_S):
         part = await source.fetch(ticker, seen, hour)
-        bars = bars.then(part.bars) if len(part.bars) else bars
-        funding = funding.then(part.funding) if len(part.funding.rate) else funding
+        bars = bars.concatenate(part.bars) if len(part.bars) else bars
+        funding = funding.concatenate(part.funding) if len(part.funding.rate) else funding
         seen = part.watermark
         assert seen == hour
     assert bits(bars) == bits(whole.bars)
@@ -197,7 +197,7 @@ async def test_the_market_of_the_default_seed_stays_what_it_is():
 )
 async def test_early_closes_begin_in_2027_so_that_no_market_loses_bars_it_had(eve: date, bars: int):
     assert date(2027, 1, 1) == XSIM_IRREGULAR_SINCE
-    start = midnight_s(eve)
+    start = compute_midnight_s(eve)
     for ticker in STOCKS[:2]:
         made = (await market().fetch(ticker, start, start + DAY_S)).bars
         assert len(made) == bars
@@ -207,9 +207,9 @@ async def test_every_bar_is_one_that_the_service_accepts():
     for ticker in EVERY_SESSION:
         bars = (await history(ticker, 400)).bars
         rows = zip(*(getattr(bars, c).tolist() for c in COLUMNS if c != "close_time"), strict=True)
-        good, bad = accepted([RawBar(*row) for row in rows], HOUR_S)
+        good, bad = validate_bars([RawBar(*row) for row in rows], HOUR_S)
         assert bad == []
-        assert (Series.of(good, HOUR_S).close_time == bars.close_time).all()
+        assert (Series.from_rows(good, HOUR_S).close_time == bars.close_time).all()
         assert (bars.low <= np.minimum(bars.open, bars.close)).all()
         assert (bars.high >= np.maximum(bars.open, bars.close)).all()
         assert (bars.volume > 0).all()
@@ -226,7 +226,7 @@ async def test_a_night_is_a_gap_smaller_than_a_day():
     moves = np.abs(np.log(bars.open[1:] / bars.close[:-1]))
     overnight = np.diff(bars.close_time) > 8 * HOUR_S
     assert np.median(moves[~overnight]) == 0
-    days = built(bars, DAY_S)
+    days = resample_bars(bars, DAY_S)
     assert 0 < np.median(moves[overnight]) < np.median(np.abs(returns(days)))
 
 
@@ -307,7 +307,7 @@ async def test_a_fetch_that_is_given_up_takes_no_other_with_it():
     first.cancel()
     found = await asyncio.gather(first, *others, return_exceptions=True)
     assert isinstance(found[0], asyncio.CancelledError)
-    assert all(isinstance(one, Fetched) and len(one.bars) for one in found[1:])
+    assert all(isinstance(one, FetchResult) and len(one.bars) for one in found[1:])
 
 
 async def test_volume_follows_the_day_and_the_moves():
@@ -337,7 +337,7 @@ async def test_funding_is_small_follows_the_trend_and_at_times_shuts_the_gate():
         price = np.interp(funding.settled_at, bars.close_time, bars.close)
         trend = np.log(price[9:] / price[:-9])
         assert np.corrcoef(trend, funding.rate[9:])[0, 1] > 0.5
-        shut.update((np.abs(funding.annualised(bars.close_time)[24:]) > 0.6).tolist())
+        shut.update((np.abs(funding.annualise(bars.close_time)[24:]) > 0.6).tolist())
     assert 0.002 < shut[True] / shut.total() < 0.15
 
 
@@ -357,7 +357,7 @@ async def test_an_asset_behind_is_late_by_minutes_mostly_and_sometimes_by_hours(
     """What runs see: who is behind at the run, after the last pass for late ones, hours later."""
     clock = ManualClock(0)
     source = SimulatedSource(packaged(), ORIGIN, clock)
-    tickers = [asset.ticker for asset in packaged().tracked if asset.session == "24x7"]
+    tickers = [asset.ticker for asset in packaged().tracked_assets if asset.session == "24x7"]
     behind, many = Counter[int](), 0
     for hour in range(ORIGIN + (begins + 1) * HOUR_S, ORIGIN + ends * HOUR_S, HOUR_S):
         at_run: list[str] = []
@@ -417,7 +417,7 @@ async def test_a_missing_hour_is_known_an_hour_later_and_then_holds_nothing_up()
     fetched = await source.fetch(ticker, gap - HOUR_S, gap + HOUR_S)
     assert fetched.watermark == gap + HOUR_S
     assert fetched.bars.close_time.tolist() == [gap + HOUR_S]
-    assert source.next_close(ticker, gap - HOUR_S) == gap
+    assert source.find_next_close(ticker, gap - HOUR_S) == gap
 
 
 async def test_a_bar_is_not_given_before_its_close():
@@ -471,13 +471,13 @@ async def test_live_passes_bring_every_bar_once_and_nothing_below_the_watermark(
             assert seen <= part.watermark <= hour
             times = np.concatenate([part.bars.close_time, part.funding.settled_at])
             assert ((seen < times) & (times <= part.watermark)).all()
-            bars = bars.then(part.bars) if len(part.bars) else bars
-            funding = funding.then(part.funding) if len(part.funding.rate) else funding
+            bars = bars.concatenate(part.bars) if len(part.bars) else bars
+            funding = funding.concatenate(part.funding) if len(part.funding.rate) else funding
             seen = part.watermark
     whole = await history(ticker, ends)
     kept = bars.close_time <= end
-    assert bits(bars.where(kept)) == bits(whole.bars)
-    assert funding.between(-1, end).rate.tobytes() == whole.funding.rate.tobytes()
+    assert bits(bars.select(kept)) == bits(whole.bars)
+    assert funding.select_between(-1, end).rate.tobytes() == whole.funding.rate.tobytes()
 
 
 def stepped(
@@ -485,20 +485,20 @@ def stepped(
 ) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], set[int]], Counter[str]]:
     """Step assets; return changes and readings by (timeframe, indicator), and readings given."""
     stepper = Stepper(list(series), packaged(), INDICATORS)
-    intake = Intake(dict.fromkeys(series, native), {})
+    intake = BarBuffer(dict.fromkeys(series, native), {})
     for ticker, (bars, funding) in series.items():
         intake.add(ticker, bars, funding)
     changes, readings = Counter[tuple[str, str]](), dict[tuple[str, str], set[int]]()
     given = Counter[str]()
-    due = intake.take(stepper.row, 0, FAR, {})
-    moved, _ = stepper.run(due)
+    due = intake.take_due(stepper.row_by_series, 0, FAR, {})
+    moved, _ = stepper.step(due)
     columns = (moved.cell.tolist(), moved.before.tolist(), moved.after.tolist())
     for number, before, after in zip(*columns, strict=True):
         cell = stepper.cells[number][1:]
         changes[cell] += before != NO_READING
         readings.setdefault(cell, set()).add(after)
     for row, length in zip(due.row.tolist(), due.length.tolist(), strict=True):
-        given[stepper.places[row][1]] += length
+        given[stepper.series_keys[row][1]] += length
     for timeframe in given:
         given[timeframe] -= 199 * len(series)
     return changes, readings, given
@@ -511,7 +511,7 @@ async def test_indicators_read_all_ways_and_change_about_as_often_as_on_recorded
     recent = {ticker: await history(ticker, days, source) for ticker in MIXED}
     hourly = {ticker: (fetched.bars, fetched.funding) for ticker, fetched in recent.items()}
     long = {ticker: await history(ticker, 800, source) for ticker in MIXED}
-    daily = {ticker: (built(f.bars, DAY_S), f.funding) for ticker, f in long.items()}
+    daily = {ticker: (resample_bars(f.bars, DAY_S), f.funding) for ticker, f in long.items()}
     results = stepped(hourly, "1h"), stepped(daily, "1d")
     for timeframe in TIMEFRAMES:
         changes, readings, given = results[timeframe == "1d"]

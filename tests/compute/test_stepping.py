@@ -15,9 +15,9 @@ from compute import hourly_pipeline as runs_module
 from compute.indicators.contract import NO_READING, WARMUP
 from compute.indicators.enzo import Enzo
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.universe import Universe
-from schemas.vocabulary import PERIOD_S, TIMEFRAMES, midnight_s
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, TIMEFRAMES, compute_midnight_s
 from tests.compute.small_market import (
     ASSETS,
     DAY_S,
@@ -28,17 +28,17 @@ from tests.compute.small_market import (
     RENAMED_ON,
     START,
     Content,
-    audited,
-    content,
+    audit_store,
     copy_files,
-    hours,
-    of_tickers,
+    copy_to_folder,
+    drop_commit_details,
+    list_opens,
+    load_content,
+    make_bars,
     open_store,
-    prepared,
-    replay,
-    some_of,
-    walk,
-    without_passes,
+    prepare_pipeline,
+    replay_bars,
+    select_tickers,
     write_bars,
 )
 
@@ -77,17 +77,17 @@ async def stopping(
     going = True
     while going:
         async with open_store(path) as store:
-            runs = await prepared(store, folder, universe)
+            runs = await prepare_pipeline(store, folder, universe)
             while going:
                 place = next(places, None)
                 if place is None:
                     going = False
                     break
-                await runs.catch_up(place)
+                await runs.run_until(place)
                 if next(again):
                     break
     async with open_store(path) as store:
-        return await content(store)
+        return await load_content(store)
 
 
 @few
@@ -101,7 +101,7 @@ async def test_any_stops_with_or_without_a_restart_end_in_the_same_content(
 ):
     with TemporaryDirectory() as parent:
         held = await stopping(Path(parent) / "m.db", bars_folder, universe, until, restarts)
-    assert without_passes(held) == without_passes(whole)
+    assert drop_commit_details(held) == drop_commit_details(whole)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_a_restart_at_every_hour_ends_in_the_same_content(
 ):
     until = range(DENSE // HOUR_S + first, DENSE // HOUR_S + last)
     held = await stopping(tmp_path / "m.db", bars_folder, universe, until, [True] * len(until))
-    assert without_passes(held) == without_passes(whole)
+    assert drop_commit_details(held) == drop_commit_details(whole)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ async def test_passes_of_any_length_end_in_the_same_content(
     whole: Content,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(runs_module, "PASS_S", pass_s)
-    held = await replay(tmp_path / "m.db", bars_folder, universe)
+    monkeypatch.setattr(runs_module, "BATCH_S", pass_s)
+    held = await replay_bars(tmp_path / "m.db", bars_folder, universe)
     assert len(held["passes"]) != len(whole["passes"])
-    assert without_passes(held) == without_passes(whole)
-    assert (await audited(tmp_path / "m.db", universe)).findings == []
+    assert drop_commit_details(held) == drop_commit_details(whole)
+    assert (await audit_store(tmp_path / "m.db", universe)).findings == []
 
 
 @few
@@ -147,10 +147,10 @@ async def test_assets_in_any_company_and_any_order_read_the_same(
     absent = [asset for asset in universe.assets if asset not in own]
     shuffled = Universe(assets=(*own, *absent), renamed_on=universe.renamed_on)
     with TemporaryDirectory() as parent:
-        folder = some_of(bars_folder, chosen, Path(parent))
+        folder = copy_to_folder(bars_folder, chosen, Path(parent))
         path = Path(parent) / "m.db"
         held = await stopping(path, folder, shuffled, until, [False] * len(until))
-    assert of_tickers(held, chosen) == of_tickers(whole, chosen)
+    assert select_tickers(held, chosen) == select_tickers(whole, chosen)
 
 
 def test_every_cell_that_should_read_does_so_first_on_its_two_hundredth_bar(whole: Content):
@@ -171,11 +171,11 @@ def closes_of(held: Content) -> dict[tuple[str, str], list[int]]:
     """Work out when the bars of each timeframe closed, from the stored bars."""
     found: dict[tuple[str, str], set[int]] = {}
     for ticker, native, opened, *_ in held["bars"]:
-        ended = opened + PERIOD_S[native]
+        ended = opened + TIMEFRAME_DURATIONS_S[native]
         for timeframe in TIMEFRAMES if native == "1h" else (native,):
-            period = PERIOD_S[timeframe]
+            period = TIMEFRAME_DURATIONS_S[timeframe]
             close = (ended + period - 1) // period * period
-            if ticker != "MATIC" or close < midnight_s(REMOVED_ON):
+            if ticker != "MATIC" or close < compute_midnight_s(REMOVED_ON):
                 found.setdefault((ticker, timeframe), set()).add(close)
     return {place: sorted(closes) for place, closes in found.items()}
 
@@ -197,8 +197,8 @@ def test_a_change_carries_the_close_of_the_bar_that_moved_it(whole: Content):
     closes: dict[tuple[str, str, int], float] = {}
     for ticker, native, opened, *_, close, _volume in sorted(whole["bars"]):
         for timeframe in TIMEFRAMES if native == "1h" else (native,):
-            period = PERIOD_S[timeframe]
-            end = -(-(opened + PERIOD_S[native]) // period) * period
+            period = TIMEFRAME_DURATIONS_S[timeframe]
+            end = -(-(opened + TIMEFRAME_DURATIONS_S[native]) // period) * period
             closes[ticker, timeframe, end] = close  # the last bar within a longer one ends it
     assert {row[TIMEFRAME] for row in whole["changes"]} == set(TIMEFRAMES)
     for row in whole["changes"]:
@@ -231,7 +231,7 @@ def test_neither_first_readings_nor_perpkit_nor_dexter_are_published(whole: Cont
 
 @pytest.mark.clause("2.4.7", "2.4.9")
 def test_dexter_repeats_enzo_until_the_day_it_was_renamed_for_assets_added_before(whole: Content):
-    renamed = midnight_s(RENAMED_ON)
+    renamed = compute_midnight_s(RENAMED_ON)
     enzo = [row for row in whole["changes"] if row[KEY] == "enzo"]
     dexter = [row for row in whole["changes"] if row[KEY] == "dexter"]
     legacy = [row for row in enzo if row[TICKER] != "HYPE" and row[CLOSE] < renamed]
@@ -254,8 +254,8 @@ async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
     ticker, midnight = next((row[TICKER], row[CLOSE]) for row in daily if row[BEFORE] is not None)
     day = datetime.fromtimestamp(midnight, UTC).date()
     earlier = Universe(assets=universe.assets, renamed_on=day)
-    folder = some_of(bars_folder, [ticker, "BTC"], tmp_path)
-    held = await replay(tmp_path / "m.db", folder, earlier)
+    folder = copy_to_folder(bars_folder, [ticker, "BTC"], tmp_path)
+    held = await replay_bars(tmp_path / "m.db", folder, earlier)
     own = [row for row in held["changes"] if (row[TICKER], row[TIMEFRAME]) == (ticker, "1d")]
     enzo, dexter = ([row[CLOSE] for row in own if row[KEY] == key] for key in ("enzo", "dexter"))
     assert midnight in enzo
@@ -264,7 +264,7 @@ async def test_a_change_at_the_very_midnight_of_the_renaming_is_enzos_alone(
 
 @pytest.mark.clause("2.4.12", "2.4.13")
 def test_a_removed_asset_keeps_its_readings_and_no_longer_steps(whole: Content, bars_folder: Path):
-    removed = midnight_s(REMOVED_ON)
+    removed = compute_midnight_s(REMOVED_ON)
     recorded = (bars_folder / "MATIC_1h.csv").read_text().splitlines()
     assert int(recorded[-1].split(",")[0]) > removed
     bars = [row for row in whole["bars"] if row[0] == "MATIC"]
@@ -284,14 +284,14 @@ async def test_an_asset_whose_file_appears_later_warms_up_in_silence(
 ):
     joins = DENSE + 8 * DAY_S + 5 * HOUR_S
     newcomers = ("HYPE", "IBM", "MATIC")
-    folder, path = some_of(bars_folder, ["BTC", "XAU"], tmp_path), tmp_path / "m.db"
-    before = await replay(path, folder, universe, joins)
+    folder, path = copy_to_folder(bars_folder, ["BTC", "XAU"], tmp_path), tmp_path / "m.db"
+    before = await replay_bars(path, folder, universe, joins)
     copy_files(bars_folder, newcomers, folder)
-    await replay(path, folder, universe, joins + 3 * HOUR_S)
-    after = await replay(path, folder, universe)
+    await replay_bars(path, folder, universe, joins + 3 * HOUR_S)
+    after = await replay_bars(path, folder, universe)
     later = after["changes"][len(before["changes"]) :]
     assert after["changes"][: len(before["changes"])] == before["changes"]
-    first_run = market_ms(joins + HOUR_S)
+    first_run = to_market_ms(joins + HOUR_S)
     assert min(row[CREATED_AT] for row in later) >= first_run
     backlog = [row for row in later if row[TICKER] in newcomers and row[CLOSE] <= joins]
     assert len(backlog) > 10
@@ -300,16 +300,16 @@ async def test_an_asset_whose_file_appears_later_warms_up_in_silence(
     assert all(row[PUBLISHED] for row in lively if row[BEFORE] is not None)
     assert any(row[PUBLISHED] for row in lively)
     stepped = ("BTC", "HYPE", "IBM", "XAU")
-    held, wanted = of_tickers(after, stepped), of_tickers(whole, stepped)
+    held, wanted = select_tickers(after, stepped), select_tickers(whole, stepped)
     for name in ("readings", "bars"):
         assert held[name] == wanted[name]
     # A newcomer's backlog fires in one run, so that its publishers remember another hour.
     assert without_engines(held["carries"]) == without_engines(wanted["carries"])
     assert not [row for row in after["alerts"] if row[TICKER] == "IBM" and row[4] <= joins]
     # MATIC joins after its removal: its bars are kept, and never stepped.
-    assert of_tickers(after, ["MATIC"])["bars"] == of_tickers(whole, ["MATIC"])["bars"]
-    assert of_tickers(after, ["MATIC"])["carries"] == []
-    assert (await audited(path, universe)).findings == []
+    assert select_tickers(after, ["MATIC"])["bars"] == select_tickers(whole, ["MATIC"])["bars"]
+    assert select_tickers(after, ["MATIC"])["carries"] == []
+    assert (await audit_store(path, universe)).findings == []
 
 
 def without_engines(carries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -319,7 +319,7 @@ def without_engines(carries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 async def test_bars_that_appear_below_the_market_clock_are_not_taken(
     tmp_path: Path, universe: Universe
 ):
-    rows = walk("BTC", hours(DENSE, DENSE + 320 * HOUR_S))
+    rows = make_bars("BTC", list_opens(DENSE, DENSE + 320 * HOUR_S))
     late = {*range(250, 254), 271}
     punctual = [row for number, row in enumerate(rows) if number not in late]
     held = []
@@ -327,20 +327,20 @@ async def test_bars_that_appear_below_the_market_clock_are_not_taken(
         folder = tmp_path / name
         folder.mkdir()
         write_bars(folder, "BTC", first_file)
-        await replay(tmp_path / f"{name}.db", folder, universe, DENSE + 300 * HOUR_S)
+        await replay_bars(tmp_path / f"{name}.db", folder, universe, DENSE + 300 * HOUR_S)
         write_bars(folder, "BTC", rows if name == "late" else punctual)
-        held.append(await replay(tmp_path / f"{name}.db", folder, universe))
-        assert (await audited(tmp_path / f"{name}.db", universe)).findings == []
+        held.append(await replay_bars(tmp_path / f"{name}.db", folder, universe))
+        assert (await audit_store(tmp_path / f"{name}.db", universe)).findings == []
     assert [row[2] for row in held[0]["bars"]][-1] == rows[-1][0]
-    assert without_passes(held[0]) == without_passes(held[1])
+    assert drop_commit_details(held[0]) == drop_commit_details(held[1])
 
 
 async def test_replaying_a_finished_folder_again_writes_nothing(
     tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     path = tmp_path / "m.db"
-    assert await replay(path, bars_folder, universe) == whole
-    assert await replay(path, bars_folder, universe, END + 90 * DAY_S) == whole
+    assert await replay_bars(path, bars_folder, universe) == whole
+    assert await replay_bars(path, bars_folder, universe, END + 90 * DAY_S) == whole
 
 
 class SecondEnzo(Enzo):
@@ -360,9 +360,9 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"
-    before = await replay(path, bars_folder, universe, DENSE + 11 * DAY_S)
-    after = await replay(path, bars_folder, universe, END, NEWER)
-    fresh = await replay(tmp_path / "fresh.db", bars_folder, universe, END, NEWER)
+    before = await replay_bars(path, bars_folder, universe, DENSE + 11 * DAY_S)
+    after = await replay_bars(path, bars_folder, universe, END, NEWER)
+    fresh = await replay_bars(tmp_path / "fresh.db", bars_folder, universe, END, NEWER)
     assert after["changes"][: len(before["changes"])] == before["changes"]
     epochs = [row for row in after["epochs"] if row[3] == 1]
     assert {(row[2], row[4], row[7]) for row in epochs} == {
@@ -374,7 +374,7 @@ async def test_a_raised_version_is_rebuilt_in_silence_in_an_epoch_of_its_own(
     assert {(*row[:3], row[6]) for row in epochs} == carried
     moved = [row for row in after["changes"] if row[EPOCH] == 1]
     assert {row[KEY] for row in moved} == {"enzo"}
-    assert all(row[CREATED_AT] > market_ms(DENSE + 11 * DAY_S) for row in moved)
+    assert all(row[CREATED_AT] > to_market_ms(DENSE + 11 * DAY_S) for row in moved)
     data, again = (
         {row[:5]: row[6:] for row in held["carries"] if row[2] == "enzo"} for held in (after, fresh)
     )
@@ -391,12 +391,12 @@ async def test_rows_of_another_version_are_not_verifiable_and_no_findings(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"
-    before = await replay(path, bars_folder, universe, DENSE + 9 * DAY_S)
+    before = await replay_bars(path, bars_folder, universe, DENSE + 9 * DAY_S)
     foreign = [row for row in before["changes"] if row[KEY] in {"enzo", "dexter"}]
-    unmoved = await audited(path, universe, NEWER)
-    await replay(path, bars_folder, universe, END, NEWER)
-    moved = await audited(path, universe, NEWER)
-    back = await audited(path, universe, INDICATORS)
+    unmoved = await audit_store(path, universe, NEWER)
+    await replay_bars(path, bars_folder, universe, END, NEWER)
+    moved = await audit_store(path, universe, NEWER)
+    back = await audit_store(path, universe, INDICATORS)
     for report in (unmoved, moved):
         assert report.findings == []
         rows = sum(n for what, n in report.not_verifiable.items() if what.endswith(": version 1"))

@@ -5,36 +5,36 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from compute.hourly_loop import Loop
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
 from store.errors import LockTakenError
 from store.postgres.market_store import PostgresMarketStore
 from tests.compute.scripted import (
-    BEATS,
+    ALTERNATING,
     AcceleratedClock,
-    Enough,
+    ClockEnded,
     ScriptedSource,
-    at,
-    checked,
-    hourly,
+    check_store,
+    list_hours,
+    march_s,
 )
 from tests.postgres.databases import cut_sessions
 
 pytestmark = pytest.mark.clause("postgres")
 
-BEGINS = at("00:00", day=2)
+BEGINS = march_s("00:00", day=2)
 BEHIND_S = 2 * 3600
 
 
 @asynccontextmanager
 async def looping(
     database: str, source: ScriptedSource, clock: AcceleratedClock
-) -> AsyncIterator[tuple[Loop, PostgresMarketStore]]:
+) -> AsyncIterator[tuple[HourlyLoop, PostgresMarketStore]]:
     """Give a loop of a process of its own over a database, not yet prepared."""
     store = await PostgresMarketStore.open(database)
     try:
-        runs = Runs(store, source, source.universe, BEATS, clock)
-        yield Loop(runs, store, clock, clock.sleep, is_prepared=False), store
+        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
+        yield HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False), store
     finally:
         await store.close()
 
@@ -46,19 +46,22 @@ def script(clock: AcceleratedClock) -> ScriptedSource:
 async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is_behind_goes_on(
     database: str,
 ):
-    clock, behind = AcceleratedClock(at("10:20")), AcceleratedClock(at("14:03") - BEHIND_S)
+    clock, behind = (
+        AcceleratedClock(march_s("10:20")),
+        AcceleratedClock(march_s("14:03") - BEHIND_S),
+    )
     source = script(clock)
-    clock.ends_at = behind.ends_at = at("16:30")
+    clock.ends_at = behind.ends_at = march_s("16:30")
     written = []
 
     async def taken_over(ticker: str, until: int) -> None:
         """Cut the first one off as it fetches; have the second come to the end of its day."""
-        if until < at("14:00") or written:
+        if until < march_s("14:00") or written:
             return
         written.append(until)
         await cut_sessions(database)
         async with looping(database, script(behind), behind) as (loop, _):
-            with pytest.raises(Enough):
+            with pytest.raises(ClockEnded):
                 await loop.run()
             with pytest.raises(LockTakenError, match="is computing on"):
                 await first.lock()
@@ -67,31 +70,31 @@ async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is
     async with looping(database, source, clock) as (loop, first):
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
-        rows = await checked(first, source, at("16:00"))
-        passes = await first.passes()
-    assert [run.market_time // 1000 - 180 for run in passes[1:]] == hourly("11:00", "16:00")
+        rows = await check_store(first, source, march_s("16:00"))
+        passes = await first.commits()
+    assert [run.market_time // 1000 - 180 for run in passes[1:]] == list_hours("11:00", "16:00")
     hours = [row for row in rows if (row.ticker, row.timeframe) == ("BTC", "1h")]
     times = {row.close_time: row.created_at // 1000 for row in hours}
-    assert [times[hour] for hour in hourly("13:00", "16:00")] == [
-        hour + 180 for hour in hourly("13:00", "16:00")
+    assert [times[hour] for hour in list_hours("13:00", "16:00")] == [
+        hour + 180 for hour in list_hours("13:00", "16:00")
     ]
 
 
 async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobody_has(
     database: str,
 ):
-    clock = AcceleratedClock(at("10:20"))
+    clock = AcceleratedClock(march_s("10:20"))
     source = script(clock)
 
     async def cut() -> None:
-        if clock.now_s == at("12:30"):
+        if clock.now_s == march_s("12:30"):
             await cut_sessions(database)
 
-    clock.watch, clock.ends_at = cut, at("14:30")
+    clock.watch, clock.ends_at = cut, march_s("14:30")
     async with looping(database, source, clock) as (loop, store):
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
-        runs = Runs(store, source, source.universe, BEATS, clock)
-        with pytest.raises(Enough):
-            await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
-        await checked(store, source, at("14:00"))
+        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
+        with pytest.raises(ClockEnded):
+            await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+        await check_store(store, source, march_s("14:00"))

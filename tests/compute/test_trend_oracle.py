@@ -10,11 +10,11 @@ from tests.compute.recorded import (
     Size,
     assert_readings_agree,
     assert_values_agree,
-    is_near,
-    plain_latch,
+    compute_plain_latch,
+    near_thresholds,
     require_recorded,
     sizes,
-    stepped,
+    step_recorded,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -43,11 +43,13 @@ def expected_score(closes: Array) -> Array:
 def test_trend_oracle_agrees_with_pandas_on_recorded_series(size: Size):
     require_recorded()
     values = readings = 0
-    for label, series, ours, reading in stepped(TrendOracle(), size):
+    for label, series, ours, reading in step_recorded(TrendOracle(), size):
         score = expected_score(series["close"])
         values += assert_values_agree(label, ours["s"], score)
-        near = is_near(score, 0.30, 0.10)
-        readings += assert_readings_agree(label, reading, plain_latch(score, 0.30, 0.10), near)
+        near = near_thresholds(score, 0.30, 0.10)
+        readings += assert_readings_agree(
+            label, reading, compute_plain_latch(score, 0.30, 0.10), near
+        )
     print(f"trend_oracle: {values} scores and {readings} readings agree with pandas")
     assert values > size.readings
     assert readings > size.readings

@@ -41,7 +41,7 @@ def packaged() -> Universe:
 
 @pytest.mark.clause("1.5", "1.6")
 def test_the_packaged_universe_tracks_251_assets_of_which_176_are_crypto(packaged: Universe):
-    assert len(packaged.tracked) == 251
+    assert len(packaged.tracked_assets) == 251
     assert packaged.counts["crypto"] == 176
     assert packaged.counts["stock"] + packaged.counts["metal"] == 75
 
@@ -52,14 +52,16 @@ def test_one_removed_asset_stands_outside_the_count_and_continues_as_a_tracked_o
 ):
     [removed] = [asset for asset in packaged.assets if asset.removed_on]
     assert (removed.ticker, removed.removed_on) == ("MATIC", date(2026, 9, 27))
-    assert removed not in packaged.tracked
+    assert removed not in packaged.tracked_assets
     assert packaged.by_ticker["MATIC"] is removed
     assert removed.continues_as == "POL"
-    assert packaged.by_ticker["POL"] in packaged.tracked
+    assert packaged.by_ticker["POL"] in packaged.tracked_assets
 
 
 def test_only_the_removed_asset_ends_at_the_midnight_that_begins_its_day(packaged: Universe):
-    assert dict(packaged.ends) == {"MATIC": int(datetime(2026, 9, 27, tzinfo=UTC).timestamp())}
+    assert dict(packaged.end_time_by_ticker) == {
+        "MATIC": int(datetime(2026, 9, 27, tzinfo=UTC).timestamp())
+    }
 
 
 def test_tickers_and_names_are_distinct(packaged: Universe):
@@ -68,7 +70,7 @@ def test_tickers_and_names_are_distinct(packaged: Universe):
 
 
 def test_the_assets_everyone_expects_are_tracked(packaged: Universe):
-    assert {asset.ticker for asset in packaged.tracked} >= set(REQUIRED.split())
+    assert {asset.ticker for asset in packaged.tracked_assets} >= set(REQUIRED.split())
 
 
 def test_the_metals_are_gold_silver_platinum_and_palladium(packaged: Universe):
@@ -95,7 +97,7 @@ def test_the_rename_lies_between_june_and_late_september_of_2026(packaged: Unive
 
 
 def test_at_least_twenty_assets_were_added_after_the_rename(packaged: Universe):
-    assert sum(asset.added_on > packaged.renamed_on for asset in packaged.tracked) >= 20
+    assert sum(asset.added_on > packaged.renamed_on for asset in packaged.tracked_assets) >= 20
 
 
 def test_every_asset_was_added_between_january_2024_and_september_2026(packaged: Universe):
@@ -114,7 +116,9 @@ def test_a_universe_of_twelve_assets_is_accepted(tmp_path: Path):
 
 def test_an_asset_may_be_removed_without_continuing(tmp_path: Path):
     text = HEAD + entry("BTC") + entry("OLD", "removed_on = 2025-01-01\n")
-    assert [asset.ticker for asset in load_universe(written(tmp_path, text)).tracked] == ["BTC"]
+    assert [asset.ticker for asset in load_universe(written(tmp_path, text)).tracked_assets] == [
+        "BTC"
+    ]
 
 
 def test_a_universe_can_not_be_changed(packaged: Universe):

@@ -11,7 +11,7 @@ from compute.alerts import engines
 from compute.indicators import contract
 from compute.indicators.contract import Bar, Indicator
 from compute.indicators.registry import INDICATORS
-from schemas.vocabulary import COOLDOWN_CANDLES, CURRENT_ACTIONS, PERIOD_S
+from schemas.vocabulary import COOLDOWN_CANDLES, CURRENT_ACTIONS, TIMEFRAME_DURATIONS_S
 from tests.service.commands import ROOT
 
 pytestmark = pytest.mark.clause("indicators")
@@ -79,7 +79,7 @@ def test_the_section_of_the_alert_engines_has_their_actions_stop_and_cooldown() 
     text = SECTIONS["The alert engines"]
     assert all(f"`{action}`" in text for action in CURRENT_ACTIONS)
     assert f"{engines.STOP_ATRS:.0f} ATR({engines.ATR_PERIOD})" in text
-    hours = COOLDOWN_CANDLES * PERIOD_S["4h"] // 3600
-    days = COOLDOWN_CANDLES * PERIOD_S["1d"] // 86_400
+    hours = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["4h"] // 3600
+    days = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["1d"] // 86_400
     told = f"per {COOLDOWN_CANDLES} candles: {hours} hours on 4h, {days} days on 1d"
     assert told in " ".join(text.split())

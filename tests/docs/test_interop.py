@@ -71,4 +71,6 @@ def test_results_without_such_tests_leave_the_table_as_it_is(page, results, caps
 
 
 def test_the_page_has_a_place_for_the_table():
-    assert [match[2] for match in interop.BLOCK.finditer(interop.PAGE.read_text())] == ["interop"]
+    assert [match[2] for match in interop.BLOCK_PATTERN.finditer(interop.PAGE.read_text())] == [
+        "interop"
+    ]

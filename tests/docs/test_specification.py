@@ -4,21 +4,21 @@ import re
 
 import pytest
 
-from tools.clauses import ROOT, Clause, Holders, named_by_tests, read
+from tools.clauses import ROOT, Clause, ClauseTests, find_clause_tests, read_specification
 
 pytestmark = pytest.mark.clause("tests")
 
-SPECIFICATION = read()
+SPECIFICATION = read_specification()
 DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
 SPEC = ROOT.parent / "shared" / "SPEC.md"
 
-ByTests = tuple[dict[str, Holders], list[str]]
+ByTests = tuple[dict[str, ClauseTests], list[str]]
 
 
 @pytest.fixture(scope="module")
 def by_tests() -> ByTests:
     """Who names each id, and what names wrongly."""
-    return named_by_tests()
+    return find_clause_tests()
 
 
 def test_every_clause_has_an_id_of_its_own():
@@ -49,7 +49,7 @@ def test_no_test_names_what_is_not_there(by_tests: ByTests):
 def test_every_change_is_of_one_line_that_is_there_once():
     for clause in SPECIFICATION.clauses:
         if clause.change:
-            clause.change.applied(ROOT)
+            clause.change.render_changed_file(ROOT)
 
 
 def test_what_is_said_twice_points_to_clauses_with_a_change():

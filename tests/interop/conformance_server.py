@@ -9,32 +9,32 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
 
-from access.quota import Admissions
+from access.quota import QuotaGuard
 from mcp_server.endpoint import PATHS, McpEndpoint
-from schemas.errors import invalid_parameter
+from schemas.errors import invalid_parameter_error
 from schemas.query import NoArguments
 from schemas.vocabulary import DAILY_LIMIT
 from serving.context import Context
-from serving.host_origin import Gate
-from serving.snapshot_cache import Boards
+from serving.host_origin import HostOriginMiddleware
+from serving.snapshot_cache import SnapshotCache
 from serving.tool import Tool
-from serving.tool_runner import Calls
-from tests.serving import ManualClock, loopback_socket, running, stores
+from serving.tool_runner import ToolRunner
+from tests.serving import ManualClock, open_loopback_socket, open_stores, run_app
 
 
 class Text(BaseModel):
     text: str
 
 
-async def speak(query: NoArguments, context: Context) -> Text:
+async def answer_text(query: NoArguments, context: Context) -> Text:
     return Text(text="This is a simple text response for testing.")
 
 
-async def fail(query: NoArguments, context: Context) -> Text:
-    raise invalid_parameter("This tool intentionally returns an error for testing")
+async def answer_error(query: NoArguments, context: Context) -> Text:
+    raise invalid_parameter_error("This tool intentionally returns an error for testing")
 
 
-def keyless(
+def make_open_tool(
     name: str, handler: Callable[[NoArguments, Context], Awaitable[Text]]
 ) -> Tool[NoArguments, Text]:
     return Tool(
@@ -44,27 +44,30 @@ def keyless(
         query=NoArguments,
         result=Text,
         handler=handler,
-        keyed=False,
-        rests_on_board=False,
+        requires_key=False,
+        depends_on_snapshot=False,
     )
 
 
-SUITE_TOOLS = (keyless("test_simple_text", speak), keyless("test_error_handling", fail))
+SUITE_TOOLS = (
+    make_open_tool("test_simple_text", answer_text),
+    make_open_tool("test_error_handling", answer_error),
+)
 
 
 @asynccontextmanager
-async def serving_the_suite(folder: Path) -> AsyncIterator[str]:
+async def run_suite_server(folder: Path) -> AsyncIterator[str]:
     """Yield the endpoint's address."""
     clock = ManualClock()
-    async with stores(folder) as (market, access):
-        with loopback_socket() as bound:
+    async with open_stores(folder) as (market, access):
+        with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-            admissions = Admissions(access, clock, mode=None, daily_limit=DAILY_LIMIT)
-            context = Context(Boards(market), base_url, base_url, clock, None, DAILY_LIMIT)
-            endpoint = McpEndpoint(Calls(admissions, context), SUITE_TOOLS)
+            quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=DAILY_LIMIT)
+            context = Context(SnapshotCache(market), base_url, base_url, clock, None, DAILY_LIMIT)
+            endpoint = McpEndpoint(ToolRunner(quota_guard, context), SUITE_TOOLS)
             app = Starlette(
                 routes=[Route(path, endpoint) for path in PATHS],
-                middleware=[Middleware(Gate, base_url=base_url, docs=base_url)],
+                middleware=[Middleware(HostOriginMiddleware, base_url=base_url, docs=base_url)],
             )
-            async with running(app, bound):
+            async with run_app(app, bound):
                 yield f"{base_url}{PATHS[0]}"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-KEPT = HERE.parents[1] / ".interop"
+CACHE_FOLDER = HERE.parents[1] / ".interop"
 # What npm and pip say where they reach no package registry.
 OFFLINE = re.compile(
     "ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT"
@@ -22,7 +22,7 @@ OFFLINE = re.compile(
 )
 
 
-def python_environment(name: str) -> Path:
+def get_python_environment(name: str) -> Path:
     """Return the interpreter of an environment with what `python/NAME.txt` pins."""
     listed = HERE / "python" / f"{name}.txt"
 
@@ -31,10 +31,10 @@ def python_environment(name: str) -> Path:
         python = str(folder / "bin" / "python")
         _run(python, "-m", "pip", "install", "--quiet", "-r", str(listed))
 
-    return _kept(name, [listed], make) / "bin" / "python"
+    return _get_or_build(name, [listed], make) / "bin" / "python"
 
 
-def node_environment() -> Path:
+def get_node_environment() -> Path:
     """Return a folder with `node/*.mjs` and, in `node_modules`, what `package-lock.json` pins."""
     listed = [HERE / "node" / file for file in ("package.json", "package-lock.json")]
 
@@ -44,15 +44,15 @@ def node_environment() -> Path:
             shutil.copy(file, folder)
         _run("npm", "ci", "--ignore-scripts", "--loglevel=error", "--prefix", str(folder))
 
-    folder = _kept("node", listed, make)
+    folder = _get_or_build("node", listed, make)
     for script in (HERE / "node").glob("*.mjs"):
         shutil.copy(script, folder)
     return folder
 
 
-def _kept(name: str, listed: list[Path], make: Callable[[Path], None]) -> Path:
+def _get_or_build(name: str, listed: list[Path], make: Callable[[Path], None]) -> Path:
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in listed)).hexdigest()[:12]
-    folder = KEPT / f"{name}-{digest}"
+    folder = CACHE_FOLDER / f"{name}-{digest}"
     if not (folder / "whole").exists():
         shutil.rmtree(folder, ignore_errors=True)
         make(folder)

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.interop.environments import HERE, node_environment, python_environment
+from tests.interop.environments import HERE, get_node_environment, get_python_environment
 from tests.service.commands import COMMAND
-from tests.serving import Served, coverage, serving
+from tests.serving import RunningService, make_coverage, run_service
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -41,9 +41,9 @@ class Client:
         """Return the command and the folder to run it in."""
         if (HERE / "python" / f"{self.name}.py").exists():
             script = HERE / "python" / f"{self.name}.py"
-            python = python_environment(self.pinned_as or self.name)
+            python = get_python_environment(self.pinned_as or self.name)
             return [str(python), str(script)], HERE
-        folder = node_environment()
+        folder = get_node_environment()
         return [str(folder / "node_modules" / ".bin" / "node"), f"{self.name}.mjs"], folder
 
 
@@ -71,7 +71,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 async def reported(
-    client: Client, served: Served, *sessions: tuple[str | None, list[tuple[str, Any]]]
+    client: Client, served: RunningService, *sessions: tuple[str | None, list[tuple[str, Any]]]
 ) -> dict[str, Any]:
     """Return what a client reports of a plan: for each session a key, tools and arguments."""
     plan = {
@@ -155,7 +155,7 @@ async def test_whatever_is_refused_reaches_the_model(client, served, record_prop
 
 
 async def test_a_spent_quota_reaches_the_model(client, tmp_path, record_property):
-    async with serving(tmp_path, coverage(), daily_limit=1) as served:
+    async with run_service(tmp_path, make_coverage(), daily_limit=1) as served:
         calls = [(STATE, {"ticker": "BTC"}), (STATE, {"ticker": "BTC"}), (USAGE, {})]
         report = await reported(client, served, (served.api_key, calls))
     record_property("interop", json.dumps([report["client"], report["version"], "quota"]))

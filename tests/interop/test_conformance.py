@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.conformance_server import serving_the_suite
-from tests.interop.environments import HERE, node_environment
+from tests.interop.conformance_server import run_suite_server
+from tests.interop.environments import HERE, get_node_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -25,7 +25,7 @@ Checks = dict[str, list[dict[str, Any]]]
 
 async def passed(package: str, url: str, folder: Path, *chosen: str) -> tuple[str, Checks]:
     """Return the version of a suite and each scenario's checks, once all went as expected."""
-    installed = await asyncio.to_thread(node_environment) / "node_modules"
+    installed = await asyncio.to_thread(get_node_environment) / "node_modules"
     process = await asyncio.create_subprocess_exec(
         str(installed / ".bin" / "node"),
         str(installed / package / "dist" / "index.js"),
@@ -57,7 +57,7 @@ def schema_checks(scenarios: Checks) -> list[str]:
 
 
 async def test_whatever_applies_to_a_server_of_tools_passes(tmp_path, record_property):
-    async with serving_the_suite(tmp_path) as url:
+    async with run_suite_server(tmp_path) as url:
         version, scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
     expected = re.findall(r"^  - (\S+)(?: # (.+))?$", EXPECTED_FAILURES.read_text(), re.MULTILINE)
     reasons = dict(expected)
@@ -70,7 +70,7 @@ async def test_whatever_applies_to_a_server_of_tools_passes(tmp_path, record_pro
 @pytest.mark.parametrize("spoken", ["2025-06-18", "2025-11-25"])
 async def test_every_message_holds_the_protocols_schema(spoken, tmp_path, record_property):
     chosen = ("--suite", "all", "--spec-version", spoken)
-    async with serving_the_suite(tmp_path) as url:
+    async with run_suite_server(tmp_path) as url:
         version, scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)
     ended = schema_checks(scenarios)
     assert set(ended) == {"SUCCESS"}

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.client_registration import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.interop.environments import HERE, python_environment
+from tests.interop.environments import HERE, get_python_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -24,10 +24,10 @@ ENDS_WITHIN_S = 120
     ],
 )
 async def test_a_program_lists_the_tools(served, client, pinned_as, record_property):
-    python = await asyncio.to_thread(python_environment, pinned_as)
+    python = await asyncio.to_thread(get_python_environment, pinned_as)
     done = await asyncio.to_thread(
         subprocess.run,
-        [str(python), "-c", CLIENTS_BY_NAME[client].lines(served.base_url)],
+        [str(python), "-c", CLIENTS_BY_NAME[client].render_lines(served.base_url)],
         env={"SIGNALS_API_KEY": served.api_key},
         capture_output=True,
         text=True,

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from access.throttle import Limit
-from rest_shim.endpoints import CLAIM, ENDPOINTS
-from tests.interop.environments import HERE, python_environment
-from tests.serving import Served, coverage, serving
+from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
+from tests.interop.environments import HERE, get_python_environment
+from tests.serving import RunningService, make_coverage, run_service
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -43,13 +43,13 @@ def settings(api_key: str | None) -> str:
 
 
 async def reported(
-    served: Served, api_key: str | None, folder: Path, examples: int
+    served: RunningService, api_key: str | None, folder: Path, examples: int
 ) -> dict[str, Any]:
     """Return the report of a run of all checks over every operation in which nothing failed.
 
     `told.json` in the folder is what its hooks tell.
     """
-    python = await asyncio.to_thread(python_environment, "schemathesis")
+    python = await asyncio.to_thread(get_python_environment, "schemathesis")
     document = await served.client.get("/api/v1/openapi.json")
     (folder / "openapi.json").write_bytes(document.content)
     (folder / "settings.toml").write_text(settings(api_key))
@@ -78,7 +78,9 @@ def recorded(report: dict[str, Any], caller: str) -> str:
 
 
 async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_property):
-    async with serving(tmp_path, coverage(), daily_limit=PLENTY, submissions=UNLIMITED) as served:
+    async with run_service(
+        tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
+    ) as served:
         report = await reported(served, served.api_key, tmp_path, 150)
     record_property("interop", recorded(report, "with a live key"))
     told = json.loads((tmp_path / "told.json").read_text())
@@ -86,7 +88,7 @@ async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_
     for endpoint in ENDPOINTS:
         answered = told["answered"][f"{endpoint.method} {endpoint.path}"]
         assert {success.status for success in endpoint.successes} <= set(answered)
-    assert {400, 404, 409} <= set(told["answered"][f"POST {CLAIM.path}"])
+    assert {400, 404, 409} <= set(told["answered"][f"POST {CLAIM_KEY.path}"])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,10 @@ async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_
 async def test_no_refusal_of_a_key_is_against_the_document(
     caller, status, tmp_path, record_property
 ):
-    async with serving(tmp_path, coverage(), daily_limit=1, submissions=UNLIMITED) as served:
-        await served.rest("/state")
+    async with run_service(
+        tmp_path, make_coverage(), daily_limit=1, attempt_limit=UNLIMITED
+    ) as served:
+        await served.get_api("/state")
         if status == 403:
             await served.keys.revoke(max(key.id for key in await served.keys.list()))
         report = await reported(served, served.api_key if status != 401 else None, tmp_path, 20)

@@ -5,13 +5,19 @@ import json
 
 import pytest
 
-from schemas.usage import Allowance, Quota, UsageKey, UsageMeta, UsageResponse
-from serving.response_cache import FORMS, Answer, KeptAnswers, QuotaTemplate, Rendered
+from schemas.usage import Quota, QuotaUsage, UsageKey, UsageMeta, UsageResponse
+from serving.response_cache import (
+    COPIES_PER_RESPONSE,
+    CacheEntry,
+    QuotaTemplate,
+    ResponseBody,
+    ResponseCache,
+)
 
 pytestmark = pytest.mark.clause("fresh")
 
 TEXT = '{"note":"a \\"quoted\\" text, é, \\u2028, \\\\ and\\ttabs"}'.encode()
-ALLOWANCE = Allowance(100, 7, 93, "2026-10-01T00:00:00.000Z")
+ALLOWANCE = QuotaUsage(100, 7, 93, "2026-10-01T00:00:00.000Z")
 
 
 def result_of(members: bytes) -> dict:
@@ -19,22 +25,22 @@ def result_of(members: bytes) -> dict:
 
 
 def test_a_tool_result_carries_the_text_as_text_and_as_structure():
-    result = result_of(Answer(TEXT).result)
+    result = result_of(ResponseBody(TEXT).result_members)
     assert result["content"] == [{"type": "text", "text": TEXT.decode()}]
     assert result["structuredContent"] == json.loads(TEXT)
     assert result["isError"] is False
 
 
 def test_each_form_of_an_answer_is_made_once():
-    answer = Answer(TEXT)
+    answer = ResponseBody(TEXT)
     for form in ("result", "refusal", "etag", "gzipped"):
         assert getattr(answer, form) is getattr(answer, form)
-    assert gzip.decompress(answer.gzipped) == TEXT
+    assert gzip.decompress(answer.gzip_bytes) == TEXT
 
 
 def test_equal_texts_have_equal_tags_on_every_machine_and_others_have_not():
-    assert Answer(TEXT).etag == Answer(bytes(TEXT)).etag
-    assert Answer(TEXT + b" ").etag != Answer(TEXT).etag
+    assert ResponseBody(TEXT).etag == ResponseBody(bytes(TEXT)).etag
+    assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
 
 
 @pytest.mark.parametrize("label", ["mine", None, '"quota":null', '\\"quota\\":null, é'])
@@ -45,29 +51,29 @@ def test_a_template_makes_what_its_model_would(label: str | None):
     usage = UsageResponse(key=UsageKey(label=label), mode=None, quota=None, meta=meta)
     template = QuotaTemplate(usage.model_dump_json().encode())
     whole = usage.model_copy(update={"quota": Quota(**ALLOWANCE._asdict())})
-    answer = template.answer(ALLOWANCE.text())
+    answer = template.render(ALLOWANCE.to_json())
     assert answer.text.decode() == whole.model_dump_json()
-    assert result_of(answer.result) == result_of(Answer(answer.text).result)
+    assert result_of(answer.result_members) == result_of(ResponseBody(answer.text).result_members)
 
 
-def rendered(size: int) -> Rendered:
-    return Rendered(Answer(b"x" * size), begins_at=0, ends_at=None)
+def rendered(size: int) -> CacheEntry:
+    return CacheEntry(ResponseBody(b"x" * size), valid_from=0, valid_until=None)
 
 
 def test_the_first_kept_make_room_where_answers_are_too_many():
-    kept = KeptAnswers(most_bytes=100 * FORMS)
+    kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
     for place in ("a", "b", "c"):
-        kept.keep(place, rendered(40))
-    assert [kept.at(place, 1) is not None for place in ("a", "b", "c")] == [False, True, True]
-    kept.keep("d", rendered(101))
-    assert [kept.at(place, 1) for place in ("b", "c", "d")] == [None, None, None]
+        kept.put(place, rendered(40))
+    assert [kept.get(place, 1) is not None for place in ("a", "b", "c")] == [False, True, True]
+    kept.put("d", rendered(101))
+    assert [kept.get(place, 1) for place in ("b", "c", "d")] == [None, None, None]
 
 
 def test_an_answer_kept_anew_takes_the_place_of_the_former():
-    kept = KeptAnswers(most_bytes=100 * FORMS)
+    kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
     for _ in range(5):
-        kept.keep("a", rendered(60))
+        kept.put("a", rendered(60))
     newest = rendered(40)
-    kept.keep("b", newest)
-    assert kept.at("a", 1) is not None
-    assert kept.at("b", 1) is newest.answer
+    kept.put("b", newest)
+    assert kept.get("a", 1) is not None
+    assert kept.get("b", 1) is newest.response

@@ -8,8 +8,8 @@ import pytest
 from compute.universe import load_universe
 from mcp_server.dispatcher import INSTRUCTIONS, SERVER_VERSION
 from mcp_server.tools.registry import TOOLS
-from serving.arguments import nearest
-from serving.tool import listed
+from serving.arguments import find_nearest
+from serving.tool import to_mcp_tool
 from tests.bad_inputs import (
     BAD_INPUTS,
     CATALOG,
@@ -90,7 +90,7 @@ async def test_tools_list_shows_the_tools_of_the_specification(served):
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_a_tool_equals_its_committed_snapshot(tool):
-    shown = listed(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
+    shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
     assert json.loads((SNAPSHOTS / f"{tool.name}.json").read_text()) == shown
 
 
@@ -107,7 +107,7 @@ async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
 @pytest.mark.clause("4.0.2")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_an_input_schema_is_flat_and_closed(tool):
-    schema = listed(tool, None).input_schema
+    schema = to_mcp_tool(tool, None).input_schema
     assert schema["type"] == "object"
     assert schema["additionalProperties"] is False
     assert schema["required"] == []
@@ -121,7 +121,7 @@ def test_an_input_schema_is_flat_and_closed(tool):
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_no_model_provider_refuses_a_tool(tool):
     """Names, lengths and keywords within what OpenAI, Anthropic and Gemini take of a function."""
-    shown = listed(tool, None)
+    shown = to_mcp_tool(tool, None)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", shown.name)
     assert 0 < len(shown.description) <= 1024
     for name, argument in shown.input_schema["properties"].items():
@@ -244,8 +244,8 @@ async def test_a_revoked_key_is_refused_on_both_faces(served):
 
 @pytest.mark.parametrize(("given", "meant"), [("BTX", "BTC"), ("SOLL", "SOL"), ("xrpp", "XRP")])
 def test_of_equally_near_tickers_the_one_that_begins_alike_is_meant(given, meant):
-    tickers = {asset.ticker.lower(): asset.ticker for asset in load_universe().tracked}
-    assert nearest(given, tickers) == meant
+    tickers = {asset.ticker.lower(): asset.ticker for asset in load_universe().tracked_assets}
+    assert find_nearest(given, tickers) == meant
 
 
 async def test_an_unknown_tool_comes_before_the_key(served):
@@ -294,10 +294,10 @@ HIDDEN = "secret"
 
 
 async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(
-    served_alone, face, capsys, monkeypatch
+    served_alone, transport, capsys, monkeypatch
 ):
     monkeypatch.setattr(served_alone.market, "version", lambda: int(HIDDEN))
-    status, error = await served_alone.refusal(face, STATE, ticker="secret")
+    status, error = await served_alone.refusal(transport, STATE, ticker="secret")
     assert (status, error["error"]) == (500, "unavailable")
     assert set(error) == {"error", "message", "docs"}
     logged = capsys.readouterr().out

@@ -1,11 +1,11 @@
 import pytest
 
 from schemas.result import Freshness
-from schemas.vocabulary import instant
-from serving.freshness import changes_at, freshness, next_run
-from serving.snapshot_cache import computed_board
-from store.market_rows import Snapshot
-from tests.serving import HOUR_MS, NOON, coverage
+from schemas.vocabulary import format_instant
+from serving.freshness import build_freshness, find_expiry, find_next_run
+from serving.snapshot_cache import build_snapshot
+from store.market_rows import StoredSnapshot
+from tests.serving import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("fresh")
 
@@ -28,11 +28,11 @@ def meta(
     timeframe=None,
     delay_s=0,
 ):
-    published = delayed(coverage(source, recorded_until), delay_s)
-    snapshot = Snapshot(published, market_time, market_time, READINGS, late)
-    return Freshness(**freshness(computed_board(snapshot), now, timeframe=timeframe)).model_dump(
-        by_alias=True
-    )
+    published = delayed(make_coverage(source, recorded_until), delay_s)
+    snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
+    return Freshness(
+        **build_freshness(build_snapshot(snapshot), now, timeframe=timeframe)
+    ).model_dump(by_alias=True)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def meta(
     ],
 )
 def test_the_next_run_is_the_next_minute_three_of_the_timeframe(timeframe, market_time, expected):
-    assert instant(next_run(timeframe, market_time)) == expected
+    assert format_instant(find_next_run(timeframe, market_time)) == expected
 
 
 def test_simulated_data_say_so():
@@ -81,7 +81,7 @@ def test_a_recording_before_its_end_has_a_next_update():
 
 def test_an_asset_counts_as_removed_from_its_day_on():
     midnight = NOON - 3 * 24 * HOUR_MS - 12 * HOUR_MS - 180_000
-    assert instant(midnight) == "2026-09-27T00:00:00.000Z"
+    assert format_instant(midnight) == "2026-09-27T00:00:00.000Z"
     assert meta(market_time=midnight - 1)["removed_assets"] == []
     assert meta(market_time=midnight)["removed_assets"] == ["MATIC"]
 
@@ -109,31 +109,31 @@ def test_something_new_may_come_when_delayed_bars_do():
     assert meta()["most_delay_seconds"] == 0
     assert meta(delay_s=900)["most_delay_seconds"] == 900
     begins, ends = NOON + 900_000, NOON + 1_080_000
-    assert meta(delay_s=900)["nothing_new_before"] == instant(begins)
+    assert meta(delay_s=900)["nothing_new_before"] == format_instant(begins)
     assert meta(delay_s=900, now=begins)["nothing_new_before"] is None
     assert meta(delay_s=900, now=ends - 1)["nothing_new_before"] is None
     assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
 
 
 def test_what_stands_in_for_stocks_and_metals_is_told():
-    published = coverage("live")
+    published = make_coverage("live")
     assets = [
         asset.model_copy(update={"listing": f"binance {asset.ticker}/USDT:USDT"})
         for asset in published.assets
     ]
-    board = computed_board(
-        Snapshot(published.model_copy(update={"assets": tuple(assets)}), NOON, NOON, READINGS)
+    board = build_snapshot(
+        StoredSnapshot(published.model_copy(update={"assets": tuple(assets)}), NOON, NOON, READINGS)
     )
     stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
     assert sorted(board.coverage.stand_ins) == stocks
-    note = freshness(board, NOON)["note"]
+    note = build_freshness(board, NOON)["note"]
     assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) follow")
 
 
 def test_history_that_is_not_whole_yet_is_no_board():
-    published = coverage("live").model_copy(update={"served_from": NOON})
-    assert computed_board(Snapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
-    assert computed_board(Snapshot(published, NOON, NOON, READINGS)) is not None
+    published = make_coverage("live").model_copy(update={"served_from": NOON})
+    assert build_snapshot(StoredSnapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
+    assert build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS)) is not None
 
 
 def test_nothing_new_is_expected_of_a_recording_at_its_end():
@@ -145,11 +145,11 @@ def test_nothing_new_is_expected_of_a_recording_at_its_end():
 @pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
 @pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
 def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time, delay_s):
-    published = delayed(coverage(), delay_s)
-    snapshot = Snapshot(published, market_time, market_time, READINGS, late)
-    board, now = computed_board(snapshot), market_time
+    published = delayed(make_coverage(), delay_s)
+    snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
+    board, now = build_snapshot(snapshot), market_time
     given = {"late": late, "timeframe": timeframe, "delay_s": delay_s}
-    while (then := changes_at(board, now)) is not None:
+    while (then := find_expiry(board, now)) is not None:
         said = meta(market_time, now, **given)
         assert meta(market_time, then - 1, **given) == said
         now = then
@@ -159,5 +159,5 @@ def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_ti
 
 
 def test_nothing_computed_yet_makes_no_board():
-    assert computed_board(Snapshot(coverage(), None, 0, {})) is None
-    assert computed_board(Snapshot(None, NOON, 0, {})) is None
+    assert build_snapshot(StoredSnapshot(make_coverage(), None, 0, {})) is None
+    assert build_snapshot(StoredSnapshot(None, NOON, 0, {})) is None

@@ -2,14 +2,22 @@ import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
 from tests.bad_inputs import SIGNALS, STATE
-from tests.serving import HOUR_MS, NOON, Served, change, coverage, flips, work
+from tests.serving import (
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    make_flips,
+)
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("feed")
 
 
-async def signals(served: Served, **arguments: object) -> dict:
-    return await served.answer("mcp", SIGNALS, **arguments)
+async def signals(served: RunningService, **arguments: object) -> dict:
+    return await served.fetch_answer("mcp", SIGNALS, **arguments)
 
 
 @pytest.mark.clause("2.2.5", "2.2.6", "4.7.17")
@@ -72,16 +80,18 @@ async def test_a_row_has_exactly_the_fields_of_its_table(served):
     ],
 )
 async def test_a_change_is_named_after_where_it_came_from_and_went(
-    served_alone, face, before, after, kind
+    served_alone, transport, before, after, kind
 ):
     numbers = {name: number for number, name in READING_NAMES.items()}
     later = NOON + 3_600_000
-    moved = change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
-    await served_alone.market.commit(work(later, [moved]))
-    row = (await served_alone.answer(face, SIGNALS, limit=1))["signals"][0]
+    moved = make_change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
+    await served_alone.market.commit(make_batch(later, [moved]))
+    row = (await served_alone.answer(transport, SIGNALS, limit=1))["signals"][0]
     assert row["transition"] == {"from": before, "to": after}
     assert (row["direction"], row["change_type"]) == (after, kind)
-    (asset,) = (await served_alone.answer(face, STATE, ticker="ETH", indicator="llnr"))["assets"]
+    (asset,) = (await served_alone.answer(transport, STATE, ticker="ETH", indicator="llnr"))[
+        "assets"
+    ]
     assert asset["signals"]["llnr"]["1d"] == after
 
 
@@ -93,8 +103,10 @@ async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served, 
 
 
 @pytest.mark.clause("4.7.5", "4.7.7")
-async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(served_alone, face):
-    published = coverage()
+async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(
+    served_alone, transport
+):
+    published = make_coverage()
     renamed = [
         one.model_copy(update={"name": "Second Wind"}) if one.id == "enzo" else one
         for one in published.indicators
@@ -103,28 +115,28 @@ async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(s
         published.model_copy(update={"indicators": tuple(renamed)})
     )
     for name in ("enzo", "Second Wind", "second-wind"):
-        rows = (await served_alone.answer(face, SIGNALS, indicator=name))["signals"]
+        rows = (await served_alone.answer(transport, SIGNALS, indicator=name))["signals"]
         assert {(row["indicator"], row["indicator_name"]) for row in rows} == {
             ("enzo", "Second Wind")
         }
 
 
 @pytest.mark.clause("4.7.8", "4.7.29")
-async def test_each_of_the_seven_ids_is_accepted_and_a_refusal_names_them_all(served, face):
+async def test_each_of_the_seven_ids_is_accepted_and_a_refusal_names_them_all(served, transport):
     for id_ in INDICATOR_IDS:
-        await served.answer(face, SIGNALS, indicator=id_)
-    status, error = await served.refusal(face, SIGNALS, indicator="macd")
+        await served.answer(transport, SIGNALS, indicator=id_)
+    status, error = await served.refusal(transport, SIGNALS, indicator="macd")
     assert (status, error["error"]) == (400, "unknown_indicator")
     assert f"accepted: {', '.join(INDICATOR_IDS)}" in error["message"]
 
 
 @pytest.mark.clause("4.7.4", "4.7.28")
-async def test_a_ticker_is_matched_exactly_in_any_case(served, face):
-    answer = await served.answer(face, SIGNALS, ticker="BTC")
+async def test_a_ticker_is_matched_exactly_in_any_case(served, transport):
+    answer = await served.answer(transport, SIGNALS, ticker="BTC")
     assert {row["ticker"] for row in answer["signals"]} == {"BTC"}
-    assert await served.answer(face, SIGNALS, ticker="bTc") == answer
+    assert await served.answer(transport, SIGNALS, ticker="bTc") == answer
     for near in ("BT", "BTCX", "Bitcoin"):
-        status, error = await served.refusal(face, SIGNALS, ticker=near)
+        status, error = await served.refusal(transport, SIGNALS, ticker=near)
         assert (status, error["error"]) == (400, "unknown_ticker")
 
 
@@ -144,8 +156,10 @@ async def test_offset_pages_join_to_the_whole_feed(served):
 
 @pytest.mark.clause("2.2.1", "2.2.2", "2.2.3", "2.3.1")
 @pytest.mark.parametrize(("offset", "returned", "has_more"), [(0, 3, True), (6, 2, False)])
-async def test_a_page_says_which_limit_and_offset_it_used(served, face, offset, returned, has_more):
-    answer = await served.answer(face, SIGNALS, limit=3, offset=offset)
+async def test_a_page_says_which_limit_and_offset_it_used(
+    served, transport, offset, returned, has_more
+):
+    answer = await served.answer(transport, SIGNALS, limit=3, offset=offset)
     assert set(answer) == {"signals", "pagination", "meta"}
     assert answer["pagination"] == {
         "limit": 3,
@@ -158,50 +172,50 @@ async def test_a_page_says_which_limit_and_offset_it_used(served, face, offset, 
 
 
 @pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
-async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, face):
+async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, transport):
     later = NOON + 300 * 3_600_000
-    await served_alone.market.commit(work(later, flips(later, 201)))
+    await served_alone.market.commit(make_batch(later, make_flips(later, 201)))
     for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
-        answer = await served_alone.answer(face, SIGNALS, **arguments)
+        answer = await served_alone.answer(transport, SIGNALS, **arguments)
         assert len(answer["signals"]) == answer["pagination"]["returned"] == rows
         assert answer["pagination"]["limit"] == rows
         assert answer["pagination"]["has_more"] is True
     for limit in (0, 201):
-        status, error = await served_alone.refusal(face, SIGNALS, limit=limit)
+        status, error = await served_alone.refusal(transport, SIGNALS, limit=limit)
         assert (status, error["error"]) == (400, "invalid_parameter")
 
 
 @pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
-async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, face):
-    whole = await served.answer(face, SIGNALS)
+async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, transport):
+    whole = await served.answer(transport, SIGNALS)
     assert whole["pagination"]["offset"] == 0
-    assert await served.answer(face, SIGNALS, offset=0) == whole
-    assert (await served.answer(face, SIGNALS, offset=1))["signals"] == whole["signals"][1:]
-    status, error = await served.refusal(face, SIGNALS, offset=-1)
+    assert await served.answer(transport, SIGNALS, offset=0) == whole
+    assert (await served.answer(transport, SIGNALS, offset=1))["signals"] == whole["signals"][1:]
+    status, error = await served.refusal(transport, SIGNALS, offset=-1)
     assert (status, error["error"]) == (400, "invalid_parameter")
 
 
 @pytest.mark.clause("4.7.20")
-async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, face):
-    first = (await served_alone.answer(face, SIGNALS, limit=4))["signals"]
+async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, transport):
+    first = (await served_alone.answer(transport, SIGNALS, limit=4))["signals"]
     later = NOON + HOUR_MS
-    await served_alone.market.commit(work(later, flips(later, 2)))
-    second = (await served_alone.answer(face, SIGNALS, limit=4, offset=4))["signals"]
+    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
+    second = (await served_alone.answer(transport, SIGNALS, limit=4, offset=4))["signals"]
     assert second[:2] == first[2:]
 
 
 @pytest.mark.clause("4.6.12", "4.7.22")
-async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alone, face):
+async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alone, transport):
     later = NOON + 10 * HOUR_MS
-    await served_alone.market.commit(work(later, flips(later, 4)))
-    rows = (await served_alone.answer(face, SIGNALS))["signals"]
+    await served_alone.market.commit(make_batch(later, make_flips(later, 4)))
+    rows = (await served_alone.answer(transport, SIGNALS))["signals"]
     newest = {
         (row["ticker"], row["indicator"], row["timeframe"]): row["direction"]
         for row in reversed(rows)
     }
     held = {
         (asset["ticker"], indicator, timeframe): reading
-        for asset in (await served_alone.answer(face, STATE))["assets"]
+        for asset in (await served_alone.answer(transport, STATE))["assets"]
         for indicator, readings in asset["signals"].items()
         for timeframe, reading in readings.items()
     }
@@ -220,18 +234,18 @@ async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_al
     cursor = (await signals(served_alone))["pagination"]["next_cursor"]
     assert (await signals(served_alone, since=cursor))["signals"] == []
     later = NOON + 3_600_000
-    await served_alone.market.commit(work(later, flips(later, 2)))
+    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
     fresh = (await signals(served_alone, since=cursor))["signals"]
     assert len(fresh) == 2
     assert not set(seen) & {row["id"] for row in fresh}
 
 
 @pytest.mark.clause("6.11")
-async def test_polling_faster_than_the_runs_returns_identical_data(served_alone, face):
+async def test_polling_faster_than_the_runs_returns_identical_data(served_alone, transport):
     answers = []
     for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
         served_alone.clock.now = now
-        answer = await served_alone.answer(face, SIGNALS, since="2026-09-30T12:03:00.000Z")
+        answer = await served_alone.answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
         del answer["meta"]["nothing_new_before"]
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5
@@ -257,7 +271,9 @@ async def test_since_is_exclusive_in_every_spelling(served, since):
 @pytest.mark.clause("8.38", "8.40")
 async def test_rows_beyond_retention_are_never_returned(served_alone):
     later = NOON + 365 * 86_400_000
-    await served_alone.market.commit(work(later, [change(later, "ETH", "llnr", "1d", -1, 1)]))
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "ETH", "llnr", "1d", -1, 1)])
+    )
     answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
     # The rows of NOON's own pass but the first are younger than 365 days.
     assert len(answer["signals"]) == 6

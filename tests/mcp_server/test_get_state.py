@@ -4,14 +4,14 @@ import pytest
 
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS
 from tests.bad_inputs import CATALOG, STATE
-from tests.serving import NOON, Served, change, work
+from tests.serving import NOON, RunningService, make_batch, make_change
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
 
-async def state(served: Served, **arguments: object) -> dict:
-    return await served.answer("mcp", STATE, **arguments)
+async def state(served: RunningService, **arguments: object) -> dict:
+    return await served.fetch_answer("mcp", STATE, **arguments)
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.2", "4.6.6")
@@ -32,8 +32,8 @@ async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(ser
 
 
 @pytest.mark.clause("3.1.1")
-async def test_every_reading_is_one_of_three_words(served, face):
-    assets = (await served.answer(face, STATE))["assets"]
+async def test_every_reading_is_one_of_three_words(served, transport):
+    assets = (await served.answer(transport, STATE))["assets"]
     readings = [
         reading
         for asset in assets
@@ -44,8 +44,8 @@ async def test_every_reading_is_one_of_three_words(served, face):
 
 
 @pytest.mark.clause("2.4.3", "2.4.4")
-async def test_an_asset_has_exactly_the_fields_of_its_table(served, face):
-    answer = await served.answer(face, STATE, ticker="XAU")
+async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
+    answer = await served.answer(transport, STATE, ticker="XAU")
     assert set(answer) == {"as_of", "assets", "counts", "meta"}
     (asset,) = answer["assets"]
     assert asset == {
@@ -59,21 +59,23 @@ async def test_an_asset_has_exactly_the_fields_of_its_table(served, face):
 
 
 @pytest.mark.clause("2.4.5", "2.4.6")
-async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(served, face):
-    listed = (await served.answer(face, CATALOG))["tiers"]["universe"]["state_indicators"]
+async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(served, transport):
+    listed = (await served.answer(transport, CATALOG))["tiers"]["universe"]["state_indicators"]
     assert len(listed) == 7
-    for asset in (await served.answer(face, STATE))["assets"]:
+    for asset in (await served.answer(transport, STATE))["assets"]:
         legacy = ["dexter"] if asset["ticker"] in {"BTC", "MATIC"} else []
         assert list(asset["signals"]) == [*listed, *legacy]
 
 
 @pytest.mark.clause("2.4.11")
-async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, face):
-    before = await served_alone.answer(face, STATE)
+async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, transport):
+    before = await served_alone.answer(transport, STATE)
     later = NOON + 500 * DAY_MS
-    await served_alone.market.commit(work(later, [change(later, "BTC", "enzo", "1h", -1, 1)]))
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "BTC", "enzo", "1h", -1, 1)])
+    )
     assert await served_alone.market.prune() > 0
-    after = await served_alone.answer(face, STATE)
+    after = await served_alone.answer(transport, STATE)
     assert keys(after) == keys(before)
     assert "dexter" in keys(after)["MATIC"]
 
@@ -128,11 +130,11 @@ def cells(answer: dict) -> list[dict]:
     ],
 )
 async def test_each_value_of_a_filter_keeps_exactly_the_readings_that_have_it(
-    served, face, name, values
+    served, transport, name, values
 ):
-    whole = cells(await served.answer(face, STATE))
+    whole = cells(await served.answer(transport, STATE))
     for value in values:
-        kept = cells(await served.answer(face, STATE, **{name: value}))
+        kept = cells(await served.answer(transport, STATE, **{name: value}))
         assert kept == [cell for cell in whole if cell[name] == value] != []
 
 
@@ -170,7 +172,9 @@ async def test_an_empty_answer_says_what_empty_means(served):
 async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
     before = await state(served_alone, ticker="XAU", indicator="enzo")
     later = NOON + 3_600_000
-    await served_alone.market.commit(work(later, [change(later, "XAU", "enzo", "1d", 1, -1)]))
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "XAU", "enzo", "1d", 1, -1)])
+    )
     after = await state(served_alone, ticker="XAU", indicator="enzo")
     assert before["assets"][0]["signals"] == {"enzo": {"1d": "bearish"}}
     assert after["assets"][0]["signals"] == {"enzo": {"1d": "bullish"}}

@@ -13,26 +13,26 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
-from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, instant
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
 from service.http.app import create_app
-from serving.tool import listed
+from serving.tool import to_mcp_tool
 from store.errors import StoreError
 from store.market_rows import Statistics
 from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import CATALOG, SIGNALS, STATE, STATS
-from tests.full_board import size_in
+from tests.full_board import parse_size
 from tests.mailbox import Mailbox
 from tests.mcp_server.test_get_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.mcp_server.test_get_catalog import OPEN_HEADERS
 from tests.serving import (
     HOUR_MS,
     NOON,
-    Served,
-    change,
-    coverage,
-    loopback_socket,
-    running,
-    work,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    open_loopback_socket,
+    run_app,
 )
 from tests.sharing import served as served
 
@@ -47,9 +47,11 @@ PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return fig
 class CountingStore(SqliteMarketStore):
     asked = 0
 
-    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
+    async def statistics(
+        self, tier: Tier, after: int, until: int, visible_after: int
+    ) -> Statistics:
         self.asked += 1
-        return await super().statistics(tier, after, until, kept_after)
+        return await super().statistics(tier, after, until, visible_after)
 
 
 class FailingStore(SqliteMarketStore):
@@ -57,36 +59,38 @@ class FailingStore(SqliteMarketStore):
 
     is_broken = True
 
-    async def statistics(self, tier: Tier, after: int, until: int, kept_after: int) -> Statistics:
+    async def statistics(
+        self, tier: Tier, after: int, until: int, visible_after: int
+    ) -> Statistics:
         if self.is_broken:
             raise StoreError("disk I/O error")
-        return await super().statistics(tier, after, until, kept_after)
+        return await super().statistics(tier, after, until, visible_after)
 
 
 @asynccontextmanager
 async def served_by(
-    kind: type[SqliteMarketStore], served: Served, folder: Path
-) -> AsyncIterator[Served]:
+    kind: type[SqliteMarketStore], served: RunningService, folder: Path
+) -> AsyncIterator[RunningService]:
     """Serve the same file and keys through another implementation of the store."""
     market = await kind.open(folder / "market.db")
     try:
-        with loopback_socket() as bound:
+        with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
                 market, served.access, NoBilling(), Mailbox(), base_url=base_url, clock=served.clock
             )
-            async with running(app, bound), httpx.AsyncClient(base_url=base_url) as client:
+            async with run_app(app, bound), httpx.AsyncClient(base_url=base_url) as client:
                 yield replace(served, base_url=base_url, client=client, market=market, app=app)
     finally:
         await market.close()
 
 
-async def published_at(served: Served, *times: int) -> None:
+async def published_at(served: RunningService, *times: int) -> None:
     """Publish one change at each time, and run at NOON, on a store without rows."""
-    await served.market.publish_coverage(coverage())
-    rows = [change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
+    await served.market.publish_coverage(make_coverage())
+    rows = [make_change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
     await served.market.commit(
-        work(NOON, [row._replace(close_time=n) for n, row in enumerate(rows)])
+        make_batch(NOON, [row._replace(close_time=n) for n, row in enumerate(rows)])
     )
 
 
@@ -95,8 +99,8 @@ def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
 
 
 @pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.2", "2.13.3")
-async def test_counts_by_indicator_timeframe_and_direction_add_up(served, face):
-    tier = (await served.answer(face, STATS))["universe_tier"]
+async def test_counts_by_indicator_timeframe_and_direction_add_up(served, transport):
+    tier = (await served.answer(transport, STATS))["universe_tier"]
     # Six hourly flips, one ceres on 4h, one llnr on 1d; perpkit's change is not published.
     assert tier["total_signals"] == 8
     assert tally(tier["by_indicator"], "indicator") == {
@@ -113,8 +117,8 @@ async def test_counts_by_indicator_timeframe_and_direction_add_up(served, face):
 
 
 @pytest.mark.clause("2.13.1")
-async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face):
-    tier = (await served.answer(face, STATS))["universe_tier"]
+async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, transport):
+    tier = (await served.answer(transport, STATS))["universe_tier"]
     assert tier["by_indicator"][1] == {
         "indicator": "bayesian_trend",
         "indicator_name": "Bayesian Trend",
@@ -128,57 +132,60 @@ async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, face)
 
 
 @pytest.mark.clause("2.13.1")
-async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, face):
+async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, transport):
     later = NOON + HOUR_MS
-    row = change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
-    await served_alone.market.commit(work(later, [row]))
-    tier = (await served_alone.answer(face, STATS))["universe_tier"]
+    row = make_change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
+    await served_alone.market.commit(make_batch(later, [row]))
+    tier = (await served_alone.answer(transport, STATS))["universe_tier"]
     assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1
     assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
 
 
 @pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
-async def test_the_window_is_the_30_days_that_the_board_ends(served, face):
-    window = (await served.answer(face, STATS))["window"]
+async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
+    window = (await served.answer(transport, STATS))["window"]
     # The newest row of the last run is five milliseconds later than its market time.
     assert window == {
         "days": 30,
-        "since": instant(EDGE + 5),
-        "until": instant(NOON + 5),
+        "since": format_instant(EDGE + 5),
+        "until": format_instant(NOON + 5),
     }
 
 
 @pytest.mark.clause("2.8.2", "4.4.1")
-async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, face):
+async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transport):
     await published_at(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
-    answer = await served_empty.answer(face, STATS)
-    assert (answer["window"]["since"], answer["window"]["until"]) == (instant(EDGE), instant(NOON))
+    answer = await served_empty.answer(transport, STATS)
+    assert (answer["window"]["since"], answer["window"]["until"]) == (
+        format_instant(EDGE),
+        format_instant(NOON),
+    )
     assert answer["universe_tier"]["total_signals"] == 2
 
 
 @pytest.mark.clause("2.8.9", "2.8.10")
-async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, face):
+async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, transport):
     await published_at(served_empty, OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON)
-    answer = await served_empty.answer(face, STATS)
-    feed = await served_empty.answer(face, SIGNALS)
+    answer = await served_empty.answer(transport, STATS)
+    feed = await served_empty.answer(transport, SIGNALS)
     assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
-    assert answer["universe_tier"]["history_starts_at"] == instant(OLDEST_SHOWN)
+    assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
     assert "less than 30 days" not in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.4", "2.8.10")
-async def test_a_history_younger_than_the_window_is_told(served_empty, face):
+async def test_a_history_younger_than_the_window_is_told(served_empty, transport):
     await published_at(served_empty, NOON - DAY_MS)
-    answer = await served_empty.answer(face, STATS)
-    assert answer["universe_tier"]["history_starts_at"] == instant(NOON - DAY_MS)
+    answer = await served_empty.answer(transport, STATS)
+    assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
     assert answer["universe_tier"]["signals_per_day"] == 1 / 30
     assert "less than 30 days" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.3")
-async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, face):
+async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, transport):
     await published_at(served_empty)
-    answer = await served_empty.answer(face, STATS)
+    answer = await served_empty.answer(transport, STATS)
     tier = answer["universe_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (0, 0)
     assert tier["history_starts_at"] is None
@@ -187,8 +194,8 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, fa
 
 
 @pytest.mark.clause("2.13.4")
-async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, face):
-    answer = await served.answer(face, STATS)
+async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, transport):
+    answer = await served.answer(transport, STATS)
     assert answer["alerts_tier"] == {
         "total_signals": None,
         "signals_per_day": None,
@@ -201,9 +208,9 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
 
 
 @pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
-async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, face):
+async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
     await publish_alerts(served_alone)
-    tier = (await served_alone.answer(face, STATS))["alerts_tier"]
+    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
     indicators = tally(tier["by_indicator"], "indicator")
     assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
@@ -211,55 +218,61 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
     assert tally(tier["by_timeframe"], "timeframe") == {"4h": 4, "1d": 1}
     directions = {"bullish": 2, "bearish": 2, "exit": 1}
     assert tally(tier["by_direction"], "direction") == directions
-    assert tier["history_starts_at"] == instant(ALERTS[0].created_at)
+    assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
 
 
 @pytest.mark.clause("2.13.2")
-async def test_followed_assets_without_alerts_count_zero(served_alone, face):
+async def test_followed_assets_without_alerts_count_zero(served_alone, transport):
     await served_alone.market.publish_coverage(followed_coverage())
-    tier = (await served_alone.answer(face, STATS))["alerts_tier"]
+    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
 
-async def test_meta_says_what_the_counts_rest_on(served, face):
-    meta = (await served.answer(face, STATS))["meta"]
+async def test_meta_says_what_the_counts_rest_on(served, transport):
+    meta = (await served.answer(transport, STATS))["meta"]
     assert (meta["source"], meta["simulated"], meta["stale"]) == ("simulated", True, False)
     assert meta["as_of"] == "2026-09-30T12:03:00.000Z"
     assert meta["note"].startswith("Simulated market data")
 
 
 @pytest.mark.clause("4.4.2")
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, face):
-    await served_empty.market.publish_coverage(coverage())
-    status, error = await served_empty.refusal(face, STATS)
+async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+    await served_empty.market.publish_coverage(make_coverage())
+    status, error = await served_empty.refusal(transport, STATS)
     assert (status, error["error"]) == (503, "unavailable")
     assert (await served_empty.rest("/stats")).headers["retry-after"] == "900"
 
 
-async def test_a_version_is_counted_once_however_many_ask(served_alone, face, tmp_path):
+async def test_a_version_is_counted_once_however_many_ask(served_alone, transport, tmp_path):
     async with served_by(CountingStore, served_alone, tmp_path) as counting:
-        await asyncio.gather(*(counting.answer(face, STATS) for _ in range(12)))
-        await counting.answer("rest", STATS)
+        await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
+        await counting.fetch_answer("rest", STATS)
         assert counting.market.asked == 2  # once a tier
         later = NOON + HOUR_MS
-        await counting.market.commit(work(later, [change(later, "BTC", "llnr", "1d", 1, 0)]))
-        answers = await asyncio.gather(*(counting.answer(face, STATS) for _ in range(12)))
+        await counting.market.commit(
+            make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
+        )
+        answers = await asyncio.gather(
+            *(counting.fetch_answer(transport, STATS) for _ in range(12))
+        )
         assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
         assert counting.market.asked == 4
 
 
 @pytest.mark.clause("4.4.2", "7.29")
-async def test_a_store_that_cannot_count_is_unavailable_until_it_can(served_alone, face, tmp_path):
+async def test_a_store_that_cannot_count_is_unavailable_until_it_can(
+    served_alone, transport, tmp_path
+):
     async with served_by(FailingStore, served_alone, tmp_path) as failing:
-        status, error = await failing.refusal(face, STATS)
+        status, error = await failing.fetch_refusal(transport, STATS)
         assert (status, error["error"]) == (503, "unavailable")
         assert "disk" not in error["message"]
-        response = await failing.rest("/stats")
+        response = await failing.get_api("/stats")
         assert (response.status_code, response.headers["retry-after"]) == (503, "60")
-        await failing.answer(face, STATE)
+        await failing.fetch_answer(transport, STATE)
         failing.market.is_broken = False
-        assert (await failing.answer(face, STATS))["universe_tier"]["total_signals"] == 8
+        assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
 
 
 @pytest.mark.clause("4.4.1", "4.14.18")
@@ -280,7 +293,7 @@ async def test_a_tool_without_arguments_refuses_any(served):
 async def test_the_description_tells_the_size(served_alone):
     await publish_alerts(served_alone)
     text = json.dumps(await served_alone.answer("mcp", STATS), separators=(",", ":"))
-    assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 def fields_of(value: Any) -> Iterator[str]:
@@ -308,7 +321,7 @@ def is_performance(field: str) -> bool:
 @pytest.mark.clause("1.43")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 async def test_no_answer_has_a_field_of_performance(served, tool):
-    shown = listed(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
+    shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
     answer = await served.answer("mcp", tool.name)
     fields = {*fields_of(shown), *fields_of(answer)}
     assert fields >= set(answer)

@@ -5,16 +5,16 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.bad_inputs import USAGE
-from tests.full_board import size_in
-from tests.serving import serving
+from tests.full_board import parse_size
+from tests.serving import run_service
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
 
 
 @pytest.mark.clause("2.11.1")
-async def test_a_caller_learns_whose_key_it_sent(served, face):
-    assert (await served.answer(face, USAGE))["key"] == {"label": "tests"}
+async def test_a_caller_learns_whose_key_it_sent(served, transport):
+    assert (await served.answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
 @pytest.mark.clause("2.11.1")
@@ -27,8 +27,8 @@ async def test_every_key_has_its_own_label(served_alone):
 
 
 @pytest.mark.clause("2.11.2", "2.11.3", "2.11.5", "4.10.1", "5.18", "8.1")
-async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
-    answer = await served.answer(face, USAGE)
+async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, transport):
+    answer = await served.answer(transport, USAGE)
     assert set(answer) == {"key", "mode", "quota", "meta"}
     assert answer["mode"] == "test"
     assert answer["quota"] == {
@@ -41,23 +41,25 @@ async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, face):
 
 
 @pytest.mark.clause("2.11.2", "2.11.5")
-async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(tmp_path, face):
-    async with serving(tmp_path, provider=NoBilling(), daily_limit=5) as served_alone:
-        answer = await served_alone.answer(face, USAGE)
+async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(
+    tmp_path, transport
+):
+    async with run_service(tmp_path, provider=NoBilling(), daily_limit=5) as served_alone:
+        answer = await served_alone.fetch_answer(transport, USAGE)
     assert answer["mode"] is None
     assert answer["quota"]["remaining_today"] == 4
     assert "5 a UTC day" in answer["meta"]["counted"]
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
-async def test_what_a_quota_counts_is_said(served, face):
-    counted = (await served.answer(face, USAGE))["meta"]["counted"]
+async def test_what_a_quota_counts_is_said(served, transport):
+    counted = (await served.answer(transport, USAGE))["meta"]["counted"]
     named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
     assert not [part for part in named if part not in counted], counted
 
 
-async def test_it_works_before_the_first_compute(served_empty, face):
-    assert (await served_empty.answer(face, USAGE))["key"] == {"label": "tests"}
+async def test_it_works_before_the_first_compute(served_empty, transport):
+    assert (await served_empty.answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
 @pytest.mark.clause("4.14.19")
@@ -78,31 +80,31 @@ async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
 
 
 @pytest.mark.clause("3.5.3", "3.5.4")
-async def test_a_revoked_key_is_refused(served_alone, face):
+async def test_a_revoked_key_is_refused(served_alone, transport):
     (key,) = await served_alone.keys.list()
     await served_alone.keys.revoke(key.id)
-    status, error = await served_alone.refusal(face, USAGE)
+    status, error = await served_alone.refusal(transport, USAGE)
     assert (status, error["error"]) == (403, "revoked_key")
 
 
-async def test_an_argument_is_refused(served, face):
-    status, error = await served.refusal(face, USAGE, key="mine")
+async def test_an_argument_is_refused(served, transport):
+    status, error = await served.refusal(transport, USAGE, key="mine")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "this call takes no arguments" in error["message"]
 
 
 async def test_the_description_tells_the_size(served):
     text = json.dumps(await served.answer("mcp", USAGE), separators=(",", ":"))
-    assert len(text) == pytest.approx(size_in(DESCRIPTION), rel=0.1)
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
-async def test_it_says_simulated_as_every_other_answer_does(served, face):
-    meta = (await served.answer(face, USAGE))["meta"]
+async def test_it_says_simulated_as_every_other_answer_does(served, transport):
+    meta = (await served.answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == ("simulated", True)
 
 
 @pytest.mark.clause("2.13.11")
-async def test_before_anything_is_covered_it_names_no_source(served_empty, face):
-    meta = (await served_empty.answer(face, USAGE))["meta"]
+async def test_before_anything_is_covered_it_names_no_source(served_empty, transport):
+    meta = (await served_empty.answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == (None, False)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, instant
+from schemas.vocabulary import INDICATOR_IDS, READING_NAMES, format_instant
 from store.market_rows import ChangeRow
-from tests.serving import ASSETS, HOUR_MS, NOON, Face, Served, change, work
+from tests.serving import ASSETS, HOUR_MS, NOON, RunningService, Transport, make_batch, make_change
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -37,7 +37,8 @@ def turned(run: int) -> list[ChangeRow]:
         for timeframe in asset.timeframes
     ]
     return [
-        change(created_at + place, *cell, side(run), -side(run)) for place, cell in enumerate(cells)
+        make_change(created_at + place, *cell, side(run), -side(run))
+        for place, cell in enumerate(cells)
     ]
 
 
@@ -69,7 +70,9 @@ def check_signals(answer: dict[str, Any]) -> None:
     published = [row for r in range(run, run - 4, -1) for row in reversed(turned(r))]
     expected = [row for row in published if row.published][: len(rows)]
     assert [row["id"] for row in rows] == [row.id for row in expected]
-    assert [row["created_at"] for row in rows] == [instant(row.created_at) for row in expected]
+    assert [row["created_at"] for row in rows] == [
+        format_instant(row.created_at) for row in expected
+    ]
     assert [row["direction"] for row in rows] == [READING_NAMES[row.after] for row in expected]
     assert page["returned"] == len(rows) == page["limit"]
     assert page["next_cursor"] == rows[0]["created_at"]
@@ -104,60 +107,64 @@ ASKED: tuple[tuple[str, dict[str, Any], Any], ...] = (
 )
 
 
-async def read(served: Served, face: Face, first: int, seen: Counter[int]) -> None:
+async def read(
+    served: RunningService, transport: Transport, first: int, seen: Counter[int]
+) -> None:
     """Call one tool after another until enough versions were read, never one older than before."""
     newest, number = 0, first
     while number < first + CALLS or len(seen) < VERSIONS:
         number += 1
         tool, arguments, check = ASKED[number % len(ASKED)]
-        answer = await served.answer(face, tool, **arguments)
+        answer = await served.fetch_answer(transport, tool, **arguments)
         check(answer)
         assert run_of(answer) >= newest
         newest = run_of(answer)
         seen[newest] += 1
 
 
-async def commit_runs(served: Served, readers: Iterable[asyncio.Task[None]]) -> int:
+async def commit_runs(served: RunningService, readers: Iterable[asyncio.Task[None]]) -> int:
     """Commit run upon run for as long as somebody reads; return the last."""
     run = 4
     while not all(reader.done() for reader in readers):
         run += 1
         served.clock.now = NOON + run * HOUR_MS + 60_000
-        await served.market.commit(work(NOON + run * HOUR_MS, turned(run)))
+        await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
     return run
 
 
-async def test_every_answer_given_while_runs_commit_is_of_one_version(served: Served):
+async def test_every_answer_given_while_runs_commit_is_of_one_version(served: RunningService):
     for run in range(1, 5):
-        await served.market.commit(work(NOON + run * HOUR_MS, turned(run)))
+        await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
     served.clock.now = NOON + 4 * HOUR_MS + 60_000
     seen = Counter[int]()
-    faces: tuple[Face, ...] = ("mcp", "rest")
+    faces: tuple[Transport, ...] = ("mcp", "rest")
     async with asyncio.TaskGroup() as group:
         readers = [
-            group.create_task(read(served, face, number, seen))
+            group.create_task(read(served, transport, number, seen))
             for number in range(READERS)
-            for face in faces
+            for transport in faces
         ]
         last = await group.create_task(commit_runs(served, readers))
     assert seen.total() >= 2 * READERS * CALLS
-    final = await served.answer("mcp", "signals_get_state")
+    final = await served.fetch_answer("mcp", "signals_get_state")
     assert run_of(final) == last
 
 
 @pytest.mark.clause("4.7.19")
-async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(served: Served):
+async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(
+    served: RunningService,
+):
     """A poller that follows `since` sees every published row once, whatever commits meanwhile."""
     rows: list[str] = []
-    since = instant(NOON + HOUR_MS)
+    since = format_instant(NOON + HOUR_MS)
     for run in range(2, 8):
         committing = asyncio.create_task(
-            served.market.commit(work(NOON + run * HOUR_MS, turned(run)))
+            served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
         )
         served.clock.now = NOON + run * HOUR_MS + 60_000
         while True:
             was_committed = committing.done()
-            page = await served.answer("rest", "signals_get_signals", since=since, limit=200)
+            page = await served.fetch_answer("rest", "signals_get_signals", since=since, limit=200)
             assert page["pagination"]["has_more"] is False
             rows += [row["id"] for row in reversed(page["signals"])]
             since = page["pagination"]["next_cursor"] or since

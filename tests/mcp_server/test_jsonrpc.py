@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.jsonrpc import parsed
+from mcp_server.jsonrpc import parse_message
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -31,7 +31,7 @@ def test_a_text_with_a_colon_more_is_read_to_the_same_values(is_ascii: bool) -> 
         for note in ("plain", "not: plain", "\ud800"):
             call = {"jsonrpc": "2.0", "id": note, "method": "tools/call", "params": params}
             body = json.dumps(call, ensure_ascii=is_ascii or note == "\ud800").encode()
-            message = parsed(body)
+            message = parse_message(body)
             assert message.request_id == note, number
             # Unlike ==, text tells 1 from 1.0 and from True.
             assert repr(message.params) == repr(params), number

@@ -10,14 +10,14 @@ import pytest
 
 from mcp_server.tools.get_state import get_state
 from schemas.state import StateQuery
-from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, instant
+from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
 from serving.context import Context
-from serving.snapshot_cache import Boards
+from serving.snapshot_cache import SnapshotCache
 from store.errors import MarketStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import STATE
-from tests.full_board import fill
-from tests.serving import HOUR_MS, NOON, coverage, seed
+from tests.full_board import fill_full_universe
+from tests.serving import HOUR_MS, NOON, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -60,7 +60,7 @@ def listed(answer: dict[str, Any]) -> Cells:
 
 
 def context_of(store: MarketStore) -> Context:
-    return Context(Boards(store), "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
+    return Context(SnapshotCache(store), "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
 
 
 async def both_views(context: Context, **filters: Any) -> list[dict[str, Any]]:
@@ -84,7 +84,7 @@ def check_same(full: dict[str, Any], board: dict[str, Any]) -> None:
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[MarketStore]:
     store = await SqliteMarketStore.open(tmp_path / "market.db")
-    await seed(store, coverage())
+    await seed_market(store, make_coverage())
     yield store
     await store.close()
 
@@ -98,8 +98,8 @@ def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
     """The board of the whole universe, filled once."""
     store = await SqliteMarketStore.open(full_board)
-    if not await store.passes():
-        await fill(store)
+    if not await store.commits():
+        await fill_full_universe(store)
     yield store
     await store.close()
 
@@ -119,7 +119,7 @@ async def test_every_filter_gives_the_same_readings_in_both_views(small):
         {"indicator": "enzo"},
         {"direction": "neutral"},
         {"asset_class": "stock", "timeframe": "1d", "indicator": "llnr", "direction": "bullish"},
-        {"as_of": instant(NOON - 9 * 24 * HOUR_MS)},
+        {"as_of": format_instant(NOON - 9 * 24 * HOUR_MS)},
     ],
     ids=lambda filters: "+".join(filters) or "none",
 )
@@ -131,14 +131,14 @@ async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
 
 async def test_the_whole_universe_is_under_nine_thousand_characters(whole):
     context = context_of(whole)
-    for as_of in (None, instant(NOON), instant(NOON - 20 * 24 * HOUR_MS)):
+    for as_of in (None, format_instant(NOON), format_instant(NOON - 20 * 24 * HOUR_MS)):
         full, board = await both_views(context, as_of=as_of)
         assert full["counts"]["assets"] == 252
         assert len(json.dumps(board, separators=(",", ":"))) < PROMISED
 
 
-async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, face):
-    board = (await served.answer(face, STATE, view="board"))["board"]
+async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport):
+    board = (await served.answer(transport, STATE, view="board"))["board"]
     assert board["indicators"] == [*INDICATOR_IDS, "dexter"]
     assert board["timeframes"] == ["1h", "4h", "1d"]
     rows = dict(row.split(" ", 1) for row in board["rows"].split(";"))
@@ -153,24 +153,26 @@ async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, face):
     assert board["legend"] == {**SAID, ".": "no reading, or none that was asked for"}
 
 
-async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, face):
-    answer = await served.answer(face, STATE, view="board", asset_class="metal", timeframe="1h")
+async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
+    answer = await served.answer(
+        transport, STATE, view="board", asset_class="metal", timeframe="1h"
+    )
     assert (answer["board"]["rows"], answer["assets"]) == ("", [])
     assert answer["counts"] == {"assets": 0, "readings": 0}
     assert "No reading matches these filters now." in answer["meta"]["note"]
 
 
-async def test_the_views_have_each_what_the_other_has_not(served, face):
-    full = await served.answer(face, STATE, view="full")
-    assert full == await served.answer(face, STATE)
+async def test_the_views_have_each_what_the_other_has_not(served, transport):
+    full = await served.answer(transport, STATE, view="full")
+    assert full == await served.answer(transport, STATE)
     assert "board" not in full
-    board = await served.answer(face, STATE, view="board")
+    board = await served.answer(transport, STATE, view="board")
     assert board.keys() - full.keys() == {"board"}
     check_same(full, board)
 
 
-async def test_another_view_is_refused_and_both_are_named(served, face):
-    status, error = await served.refusal(face, STATE, view="compact")
+async def test_another_view_is_refused_and_both_are_named(served, transport):
+    status, error = await served.refusal(transport, STATE, view="compact")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "view" in error["message"]
     assert "full, board" in error["message"]

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from asyncpg.connection import LoggedQuery
 
-from store.postgres.engine import SESSIONS, PostgresEngine
+from store.postgres.engine import POOL_SIZE, PostgresEngine
 from tests.mcp_server import (
     test_get_alerts,
     test_get_confluence,
@@ -21,22 +21,22 @@ from tests.mcp_server import (
     test_quota,
     test_reading_forward,
 )
-from tests.serving import Face, Served, coverage, serving
-from tests.store.homes import moved
+from tests.serving import RunningService, Transport, make_coverage, run_service
+from tests.store.homes import wait_for_version
 
 pytestmark = pytest.mark.clause("postgres")
 
 
 @pytest.fixture
-def face() -> Face:
-    """One face: what both rest on is the same."""
+def transport() -> Transport:
+    """One transport: what both rest on is the same."""
     return "mcp"
 
 
 @pytest.fixture
-async def served(database: str) -> AsyncIterator[Served]:
+async def served(database: str) -> AsyncIterator[RunningService]:
     """The service on a seeded simulated store."""
-    async with serving(database, coverage()) as running:
+    async with run_service(database, make_coverage()) as running:
         yield running
 
 
@@ -70,14 +70,18 @@ async def asked(engine: PostgresEngine) -> AsyncIterator[list[str]]:
         said.append(query.query)
 
     async with AsyncExitStack() as held:
-        sessions = [await held.enter_async_context(engine._pool.acquire()) for _ in range(SESSIONS)]
+        sessions = [
+            await held.enter_async_context(engine._pool.acquire()) for _ in range(POOL_SIZE)
+        ]
         for session in sessions:
             session.add_query_logger(hear)
     yield said
 
 
-async def test_a_call_costs_the_database_its_count_and_at_most_one_page(served: Served) -> None:
-    await moved(served.market, 0)
+async def test_a_call_costs_the_database_its_count_and_at_most_one_page(
+    served: RunningService,
+) -> None:
+    await wait_for_version(served.market, 0)
     async with asked(served.market._engine) as read, asked(served.access._engine) as counted:
         for tool, cost in (("signals_get_state", 0), ("signals_get_signals", 1)):
             await served.call(tool, {})

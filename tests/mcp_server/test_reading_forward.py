@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, instant
-from serving.argument_values import instant_ms
-from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Pass
+from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
+from serving.argument_values import parse_instant_ms
+from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import SIGNALS
-from tests.serving import HOUR_MS, NOON, Face, Served, serving
+from tests.serving import HOUR_MS, NOON, RunningService, Transport, run_service
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("feed")
@@ -37,9 +37,9 @@ class Interrupted(SqliteMarketStore):
         if self.between is not None:
             await self.between()
 
-    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         await self._interrupt()
-        return await super().feed(query)
+        return await super().changes_feed(query)
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
         await self._interrupt()
@@ -65,7 +65,7 @@ class Writer:
             self.runs_left -= 1
             rows = [self._row() for _ in range(self.draw.randint(0, most))]
             await self.store.commit(
-                Pass(
+                Batch(
                     self.run,
                     changes=[row for row in rows if isinstance(row, ChangeRow)],
                     alerts=[row for row in rows if isinstance(row, AlertRow)],
@@ -98,8 +98,8 @@ class Writer:
 class Reader:
     """Reads forward; what it knows is its cursor, in milliseconds, and what it has read."""
 
-    served: Served
-    face: Face
+    served: RunningService
+    transport: Transport
     tier: str
     draw: Random
     cursor: int | None = None
@@ -110,14 +110,14 @@ class Reader:
         arguments: dict[str, Any] = {"tier": self.tier, "order": "oldest", "limit": limit}
         if self.cursor is not None:
             arguments["since"] = self._written(self.cursor)
-        answer = await asked(self.served, self.face, **arguments)
+        answer = await asked(self.served, self.transport, **arguments)
         rows, pagination = answer["signals"], answer["pagination"]
         assert len(rows) == pagination["returned"] <= limit
         assert pagination["next_cursor"] == (rows[-1]["created_at"] if rows else None)
         assert len(rows) == limit or not pagination["has_more"]
         self.rows += rows
         if rows:
-            cursor = instant_ms("next_cursor", pagination["next_cursor"])
+            cursor = parse_instant_ms("next_cursor", pagination["next_cursor"])
             assert self.cursor is None or cursor > self.cursor
             self.cursor = cursor
         has_more: bool = pagination["has_more"]
@@ -125,7 +125,7 @@ class Reader:
 
     def _written(self, cursor: int) -> str:
         """Write the cursor as a client in some part of the world may."""
-        text = instant(cursor)
+        text = format_instant(cursor)
         if self.draw.random() < 0.5:
             return text
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -133,12 +133,12 @@ class Reader:
 
     def begun_anew(self) -> "Reader":
         """Return the reader as it starts again after a stop, with the cursor that it had kept."""
-        return Reader(self.served, self.face, self.tier, self.draw, self.cursor, self.rows)
+        return Reader(self.served, self.transport, self.tier, self.draw, self.cursor, self.rows)
 
 
-async def asked(served: Served, face: Face, **arguments: Any) -> dict[str, Any]:
+async def asked(served: RunningService, transport: Transport, **arguments: Any) -> dict[str, Any]:
     """Return an answer without holding it against its schema, which takes longer than reading."""
-    if face == "mcp":
+    if transport == "mcp":
         answer: dict[str, Any] = (await served.call(SIGNALS, arguments))["structuredContent"]
         return answer
     response = await served.client.get(
@@ -148,11 +148,11 @@ async def asked(served: Served, face: Face, **arguments: Any) -> dict[str, Any]:
     return found
 
 
-async def newest_first(served: Served, face: Face, tier: str) -> list[str]:
+async def newest_first(served: RunningService, transport: Transport, tier: str) -> list[str]:
     """Read the whole feed as SPEC.md pages it, while nothing is written."""
     rows: list[dict[str, Any]] = []
     while True:
-        answer = await asked(served, face, tier=tier, limit=200, offset=len(rows))
+        answer = await asked(served, transport, tier=tier, limit=200, offset=len(rows))
         rows += answer["signals"]
         if not answer["pagination"]["has_more"]:
             return [row["id"] for row in rows]
@@ -161,11 +161,11 @@ async def newest_first(served: Served, face: Face, tier: str) -> list[str]:
 @asynccontextmanager
 async def written_and_served(
     folder: Path, seeded: Path, draw: Random, runs: int
-) -> AsyncIterator[tuple[Served, Writer]]:
+) -> AsyncIterator[tuple[RunningService, Writer]]:
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
     store = await SqliteMarketStore.open(folder / "market.db")
     try:
-        async with serving(folder, kind=Interrupted) as served:
+        async with run_service(folder, store_class=Interrupted) as served:
             yield served, Writer(store, draw, runs)
     finally:
         await store.close()
@@ -177,11 +177,11 @@ async def written_and_served(
     [(1, 8), *(pytest.param(n, 60, marks=pytest.mark.prove) for n in range(2, 8))],
 )
 async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_in_order(
-    tmp_path: Path, seeded: Path, face: Face, tier: str, seed: int, runs: int
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str, seed: int, runs: int
 ):
     draw = Random(seed)
     async with written_and_served(tmp_path, seeded, draw, runs) as (served, writer):
-        reader, has_more = Reader(served, face, tier, draw), True
+        reader, has_more = Reader(served, transport, tier, draw), True
         while writer.runs_left or has_more:
             if draw.random() < 0.3 or not has_more:
                 await writer.write()
@@ -192,20 +192,20 @@ async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_
         read = [row["id"] for row in reader.rows]
         assert len(read) > 10 * runs // 2
         assert read == await writer.stored(tier)
-        assert read == (await newest_first(served, face, tier))[::-1]
+        assert read == (await newest_first(served, transport, tier))[::-1]
         times = [row["created_at"] for row in reader.rows]
         assert times == sorted(set(times))
 
 
 @pytest.mark.parametrize("tier", TIERS)
 async def test_a_reader_that_is_caught_up_gets_an_empty_page_and_keeps_its_cursor(
-    tmp_path: Path, seeded: Path, face: Face, tier: str
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str
 ):
     async with written_and_served(tmp_path, seeded, Random(3), 3) as (served, writer):
         await writer.write()
         await writer.write()
         last = (await writer.stored(tier))[-1]
-        reader = Reader(served, face, tier, Random(4))
+        reader = Reader(served, transport, tier, Random(4))
         while await reader.page(200):
             pass
         assert reader.rows[-1]["id"] == last
@@ -223,19 +223,21 @@ async def test_a_reader_that_is_caught_up_gets_an_empty_page_and_keeps_its_curso
 
 @pytest.mark.parametrize("tier", TIERS)
 async def test_a_page_holds_nothing_newer_than_the_board_that_its_meta_tells_of(
-    tmp_path: Path, seeded: Path, face: Face, tier: str
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str
 ):
     async with written_and_served(tmp_path, seeded, Random(5), 1) as (served, writer):
         before = await writer.stored(tier)
         served.market.between = writer.write
-        page = await asked(served, face, tier=tier, order="oldest", limit=200)
+        page = await asked(served, transport, tier=tier, order="oldest", limit=200)
         assert [row["id"] for row in page["signals"]] == before
-        assert page["meta"]["as_of"] == instant(NOON)
+        assert page["meta"]["as_of"] == format_instant(NOON)
         assert len(await writer.stored(tier)) > len(before)
 
 
-async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, face):
-    answer = await served.answer(face, SIGNALS, order="oldest", since=instant(NOON + 5), limit=3)
+async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transport):
+    answer = await served.answer(
+        transport, SIGNALS, order="oldest", since=format_instant(NOON + 5), limit=3
+    )
     assert answer["signals"] == []
     assert answer["pagination"] == {
         "limit": 3,
@@ -247,30 +249,35 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, face):
     assert "Nothing matching changed since" in answer["meta"]["note"]
 
 
-async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, face):
+async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):
     pages = {
-        order: await served.answer(face, SIGNALS, order=order, limit=3)
+        order: await served.answer(transport, SIGNALS, order=order, limit=3)
         for order in ("newest", "oldest")
     }
-    assert pages["newest"] == await served.answer(face, SIGNALS, limit=3)
+    assert pages["newest"] == await served.answer(transport, SIGNALS, limit=3)
     cursors = {order: page["pagination"]["next_cursor"] for order, page in pages.items()}
     # The feed's eight rows: two of 11:03, six of 12:03.
-    assert cursors == {"newest": instant(NOON + 5), "oldest": instant(NOON)}
+    assert cursors == {"newest": format_instant(NOON + 5), "oldest": format_instant(NOON)}
     ids = {order: [row["id"] for row in page["signals"]] for order, page in pages.items()}
     assert [row.split(".")[1] for row in ids["oldest"]] == ["BTC", "NVDA", "BTC"]
     assert not set(ids["newest"]) & set(ids["oldest"])
 
 
-async def test_filters_and_offset_hold_in_the_order_asked_for(served, face):
-    forward = await served.answer(face, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2)
-    back = await served.answer(face, SIGNALS, ticker="BTC", offset=1, limit=2)
-    assert [row["created_at"] for row in forward["signals"]] == [instant(NOON), instant(NOON + 2)]
+async def test_filters_and_offset_hold_in_the_order_asked_for(served, transport):
+    forward = await served.answer(
+        transport, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2
+    )
+    back = await served.answer(transport, SIGNALS, ticker="BTC", offset=1, limit=2)
+    assert [row["created_at"] for row in forward["signals"]] == [
+        format_instant(NOON),
+        format_instant(NOON + 2),
+    ]
     assert back["signals"] == forward["signals"][::-1]
     assert forward["pagination"]["has_more"] is back["pagination"]["has_more"] is True
 
 
-async def test_another_order_is_refused_and_both_are_named(served, face):
-    status, error = await served.refusal(face, SIGNALS, order="forward")
+async def test_another_order_is_refused_and_both_are_named(served, transport):
+    status, error = await served.refusal(transport, SIGNALS, order="forward")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "order" in error["message"]
     assert "newest, oldest" in error["message"]

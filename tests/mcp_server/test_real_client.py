@@ -4,7 +4,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.serving import coverage, serving
+from tests.serving import make_coverage, run_service
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -22,7 +22,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served):
                 result = await client.call_tool(name, NEEDS.get(name, {}))
                 assert not result.is_error
                 assert result.structured_content is not None
-                assert ("signals/quota" in (result.meta or {})) is TOOLS_BY_NAME[name].keyed
+                assert ("signals/quota" in (result.meta or {})) is TOOLS_BY_NAME[name].requires_key
             refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
             assert refused.is_error
             assert "BTC" in refused.content[0].text
@@ -30,7 +30,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served):
 
 async def test_the_sdks_client_reads_what_is_left_and_when_to_come_back(tmp_path):
     async with (
-        serving(tmp_path, coverage(), daily_limit=1) as served,
+        run_service(tmp_path, make_coverage(), daily_limit=1) as served,
         httpx2.AsyncClient(headers=served.key_headers) as http,
     ):
         transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)

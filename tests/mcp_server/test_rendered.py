@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 
-from access.keys import Keys
-from access.quota import Admissions
+from access.keys import OperatorKeys
+from access.quota import QuotaGuard
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from serving.context import Context
-from serving.snapshot_cache import Boards
-from serving.tool_runner import Calls
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import ToolRunner
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.serving import HOUR_MS, NOON, ManualClock, change, coverage, seed, stores, work
+from tests.serving import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    make_batch,
+    make_change,
+    make_coverage,
+    open_stores,
+    seed_market,
+)
 
 pytestmark = pytest.mark.clause("fresh")
 
@@ -27,16 +36,16 @@ class CountingStore(SqliteMarketStore):
 
     feeds = 0
 
-    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         self.feeds += 1
-        return await super().feed(query)
+        return await super().changes_feed(query)
 
 
 @dataclass
 class Answering:
     """The calls of both faces over a seeded store, its clock, and two live keys."""
 
-    calls: Calls
+    calls: ToolRunner
     store: CountingStore
     clock: ManualClock
     mine: str
@@ -45,21 +54,23 @@ class Answering:
     async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
         chosen = TOOLS_BY_NAME[tool]
         fields = {b"x-api-key": (api_key or self.mine).encode()}
-        outcome = await self.calls.outcome(chosen, fields, repr(arguments), lambda: arguments)
-        return json.loads(outcome.answer.text)
+        outcome = await self.calls.run(chosen, fields, repr(arguments), lambda: arguments)
+        return json.loads(outcome.response.text)
 
 
 @pytest.fixture
 async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
     clock = ManualClock()
-    async with stores(tmp_path) as (_, access):
+    async with open_stores(tmp_path) as (_, access):
         market = await CountingStore.open(tmp_path / "market.db")
         try:
-            await seed(market, coverage())
-            keys = Keys(access, clock)
-            admissions = Admissions(access, clock, mode=None, daily_limit=100)
-            context = Context(Boards(market), "http://x", "http://x/api/v1", clock, None, 100)
-            calls = Calls(admissions, context)
+            await seed_market(market, make_coverage())
+            keys = OperatorKeys(access, clock)
+            quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=100)
+            context = Context(
+                SnapshotCache(market), "http://x", "http://x/api/v1", clock, None, 100
+            )
+            calls = ToolRunner(quota_guard, context)
             mine, theirs = await keys.create("mine"), await keys.create("theirs")
             yield Answering(calls, market, clock, mine, theirs)
         finally:
@@ -75,15 +86,15 @@ async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering
     await answering.answer("signals_get_signals", limit=4)
     assert answering.store.feeds == 2
     later = NOON + HOUR_MS
-    row = change(later, "BTC", "enzo", "1h", 0, 1)
-    await answering.store.commit(work(later, [row]))
+    row = make_change(later, "BTC", "enzo", "1h", 0, 1)
+    await answering.store.commit(make_batch(later, [row]))
     assert (await answering.answer("signals_get_signals", limit=5))["signals"][0]["id"] == row.id
     await answering.answer("signals_get_signals", limit=5)
     assert answering.store.feeds == 3
 
 
 async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Answering):
-    """The bytes of either face are those of the first call, the same objects."""
+    """The bytes of either transport are those of the first call, the same objects."""
     arguments = {"limit": 5}
     fields = {b"x-api-key": answering.mine.encode()}
     tool = TOOLS_BY_NAME["signals_get_signals"]
@@ -93,15 +104,13 @@ async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Ans
         return arguments
 
     asked: list[dict[str, Any]] = []
-    outcomes = [
-        await answering.calls.outcome(tool, fields, repr(arguments), read) for _ in range(3)
-    ]
-    answers = [outcome.answer for outcome in outcomes]
+    outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
+    answers = [outcome.response for outcome in outcomes]
     assert answers[0] is answers[1] is answers[2]
-    assert answers[0].result is answers[2].result
+    assert answers[0].result_members is answers[2].result_members
     assert len(asked) == 1
-    await answering.store.commit(work(NOON + HOUR_MS, []))
-    assert (await answering.calls.outcome(tool, fields, "other", read)).answer is not answers[0]
+    await answering.store.commit(make_batch(NOON + HOUR_MS, []))
+    assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
 
 
 async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(

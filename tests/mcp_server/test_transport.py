@@ -4,7 +4,7 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from serving.host_origin import Gate
+from serving.host_origin import HostOriginMiddleware
 from serving.http import accepts_json
 from tests.sharing import served as served
 
@@ -138,7 +138,7 @@ async def test_oauth_discovery_is_a_plain_404(served):
     ],
 )
 async def test_the_base_urls_host_and_configured_ones_are_ours(headers, status):
-    gate = Gate(
+    gate = HostOriginMiddleware(
         Response("passed"),
         base_url="https://signals.example/",
         docs="https://signals.example/api/v1",

@@ -8,29 +8,29 @@ from uuid import uuid4
 import asyncpg
 
 
-def empty_database(server: str) -> AbstractAsyncContextManager[str]:
+def make_empty_database(server: str) -> AbstractAsyncContextManager[str]:
     """Make a database on the server at a URL, until the block ends; return its URL."""
-    return copied_database(server, "template1")
+    return copy_database(server, "template1")
 
 
 @asynccontextmanager
-async def copied_database(server: str, template: str) -> AsyncIterator[str]:
+async def copy_database(server: str, template: str) -> AsyncIterator[str]:
     """Make a copy of a database that nobody uses, until the block ends; return its URL."""
-    url = await made_database(server, template)
+    url = await create_database(server, template)
     try:
         yield url
     finally:
-        await _asked(server, f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+        await _run_statement(server, f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
 
 
-async def made_database(server: str, template: str) -> str:
+async def create_database(server: str, template: str) -> str:
     """Make a copy of a database, which stays as long as the server; return its URL."""
     name = f"test_{uuid4().hex}"
-    await _asked(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+    await _run_statement(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     return urlsplit(server)._replace(path=f"/{name}").geturl()
 
 
-async def _asked(server: str, statement: str) -> None:
+async def _run_statement(server: str, statement: str) -> None:
     admin = await asyncpg.connect(server)
     try:
         await admin.execute(statement)

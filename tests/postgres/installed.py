@@ -19,15 +19,15 @@ class Installation:
     collation: tuple[str, ...] = ()
 
 
-def installations() -> dict[str, Installation]:
+def find_installations() -> dict[str, Installation]:
     """Return them by major; the first is what tests use by default."""
     found: dict[str, Installation] = {}
-    for installation in (*_debian()[-1:], _packaged()):
+    for installation in (*_find_debian()[-1:], _find_packaged()):
         found.setdefault(installation.major, installation)
     return found
 
 
-def _debian() -> list[Installation]:
+def _find_debian() -> list[Installation]:
     """Return Debian's, oldest first; in their order text is not as its bytes are."""
     majors = {int(server.parts[-3]) for server in DEBIAN.glob("[1-9]*/bin/postgres")}
     collation = ("--locale-provider=icu", "--icu-locale=en-US")
@@ -38,7 +38,7 @@ def _debian() -> list[Installation]:
     ]
 
 
-def _packaged() -> Installation:
+def _find_packaged() -> Installation:
     """Return the package's, without importing it: that opens lock files in users' folders."""
     found = find_spec(PACKAGE)
     assert found is not None

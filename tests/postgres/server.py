@@ -48,16 +48,16 @@ kill -CONT $pids
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ServerTemplate:
     """What servers start from: programs that they may run, and data that each takes a copy of."""
 
     programs: Path
     data: Path
 
     @classmethod
-    def made(cls, installation: Installation, folder: Path) -> Self:
+    def create(cls, installation: Installation, folder: Path) -> Self:
         """Make one in a private folder: 0.6 s."""
-        origin = cls(runnable(installation.programs, folder), folder / "origin")
+        origin = cls(make_runnable(installation.programs, folder), folder / "origin")
         _run(
             *(origin.programs / "initdb", "-D", origin.data, "--username=postgres", "--auth=trust"),
             *("--encoding=UTF8", "--locale=C.UTF-8", *installation.collation),
@@ -77,13 +77,13 @@ class PostgresServer:
 
     @classmethod
     @contextmanager
-    def running(cls, origin: Origin) -> Iterator[Self]:
+    def start_new(cls, origin: ServerTemplate) -> Iterator[Self]:
         """Run one on a copy of an origin's data until the block ends.
 
         It ends with its parent *thread*, so this is to be entered in one that lasts. Its folder is
         beside the origin, and goes with that at the latest.
         """
-        with private_folder(origin.data.parent) as folder:
+        with make_private_folder(origin.data.parent) as folder:
             server = cls(origin.programs, folder)
             _run("cp", "-r", origin.data, server.data)
             try:
@@ -107,7 +107,9 @@ class PostgresServer:
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        command = unprivileged(self._program, "-D", self.data, "-p", self.port, *settings)
+        command = build_unprivileged_command(
+            self._program, "-D", self.data, "-p", self.port, *settings
+        )
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
         deadline = time.monotonic() + WITHIN_S
@@ -127,7 +129,7 @@ class PostgresServer:
         self.start()
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def freeze(self) -> Iterator[None]:
         """Have it do nothing within the block, not even refuse a connection."""
         # Thawed by a process of its own, also where this one is killed: else it could not end.
         with subprocess.Popen(
@@ -147,7 +149,7 @@ class PostgresServer:
 
 
 @contextmanager
-def private_folder(inside: Path | None = None) -> Iterator[Path]:
+def make_private_folder(inside: Path | None = None) -> Iterator[Path]:
     """Make a folder that a server may write to."""
     folder = Path(tempfile.mkdtemp(prefix="signals-postgres-", dir=inside))
     try:
@@ -160,7 +162,7 @@ def private_folder(inside: Path | None = None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def runnable(programs: Path, folder: Path) -> Path:
+def make_runnable(programs: Path, folder: Path) -> Path:
     """Return programs where `nobody` may run them: those, or a copy where root hides them."""
     if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in programs.parents):
         return programs
@@ -170,7 +172,7 @@ def runnable(programs: Path, folder: Path) -> Path:
     return folder / programs.relative_to(package.parent)
 
 
-def unprivileged(*command: object) -> list[str]:
+def build_unprivileged_command(*command: object) -> list[str]:
     """Return a command that ends with its parent, and is not root's."""
     drop = []
     if os.geteuid() == 0:
@@ -180,7 +182,9 @@ def unprivileged(*command: object) -> list[str]:
 
 
 def _run(*command: object) -> None:
-    done = subprocess.run(unprivileged(*command), cwd="/", capture_output=True, text=True)
+    done = subprocess.run(
+        build_unprivileged_command(*command), cwd="/", capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
 

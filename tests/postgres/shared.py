@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.postgres.installed import installations
-from tests.postgres.server import Origin, PostgresServer, private_folder
+from tests.postgres.installed import find_installations
+from tests.postgres.server import PostgresServer, ServerTemplate, make_private_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,10 +25,10 @@ class SharedServer:
     major: str
     url: str
     pid: int
-    origin: Origin
+    template: ServerTemplate
 
 
-def shared_server(major: str, folder: Path, run: int) -> SharedServer:
+def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
     """Return the server of a run, begun by whichever of its processes asks first.
 
     `folder` is one that only this run's processes use, `run` the process that outlives them.
@@ -37,12 +37,12 @@ def shared_server(major: str, folder: Path, run: int) -> SharedServer:
     with (folder / "postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not told.exists():
-            told.write_text(_begun(major, run))
+            told.write_text(_start_keeper(major, run))
     url, pid, programs, data = json.loads(told.read_text())
-    return SharedServer(major, url, pid, Origin(Path(programs), Path(data)))
+    return SharedServer(major, url, pid, ServerTemplate(Path(programs), Path(data)))
 
 
-def _begun(major: str, run: int) -> str:
+def _start_keeper(major: str, run: int) -> str:
     keeper = [sys.executable, "-m", "tests.postgres.shared", major, str(run)]
     with subprocess.Popen(["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE) as begun:
         assert begun.stdout is not None
@@ -52,15 +52,15 @@ def _begun(major: str, run: int) -> str:
     return told
 
 
-def _keep(major: str, run: int) -> None:
+def _keep_server(major: str, run: int) -> None:
     alive = os.pidfd_open(run)
-    with private_folder() as folder:
-        origin = Origin.made(installations()[major], folder)
-        with PostgresServer.running(origin) as server:
+    with make_private_folder() as folder:
+        origin = ServerTemplate.create(find_installations()[major], folder)
+        with PostgresServer.start_new(origin) as server:
             told = (server.url(), server.pid, str(origin.programs), str(origin.data))
             print(json.dumps(told), flush=True)
             select.select([alive], [], [])
 
 
 if __name__ == "__main__":
-    _keep(sys.argv[1], int(sys.argv[2]))
+    _keep_server(sys.argv[1], int(sys.argv[2]))

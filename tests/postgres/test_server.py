@@ -10,9 +10,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tests.postgres.databases import cut_sessions, empty_database
-from tests.postgres.installed import installations
-from tests.postgres.server import PostgresServer, private_folder, runnable, unprivileged
+from tests.postgres.databases import cut_sessions, make_empty_database
+from tests.postgres.installed import find_installations
+from tests.postgres.server import (
+    PostgresServer,
+    build_unprivileged_command,
+    make_private_folder,
+    make_runnable,
+)
 from tests.postgres.shared import ROOT, SharedServer
 
 pytestmark = pytest.mark.clause("tests")
@@ -49,7 +54,7 @@ def ending(session: asyncpg.Connection) -> asyncio.Event:
 async def test_a_database_is_empty_and_gone_afterwards_whoever_still_uses_it(
     postgres: SharedServer,
 ):
-    async with empty_database(postgres.url) as url:
+    async with make_empty_database(postgres.url) as url:
         assert str(await fetched(url, "SHOW server_version")).startswith(f"{postgres.major}.")
         assert await fetched(url, TABLES) == 0
         session = await asyncpg.connect(url)
@@ -70,19 +75,19 @@ async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer,
     await elsewhere.close()
 
 
-async def test_a_server_restarts_at_its_address_with_its_data(own_postgres: PostgresServer):
-    url = own_postgres.url()
+async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: PostgresServer):
+    url = private_postgres.url()
     session = await asyncpg.connect(url)
     await session.execute("CREATE TABLE kept AS SELECT 7 AS id")
     ended = ending(session)
-    own_postgres.restart()
+    private_postgres.restart()
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     assert await fetched(url, "SELECT id FROM kept") == 7
 
 
-async def test_a_frozen_server_answers_once_it_is_thawed(own_postgres: PostgresServer):
-    session = await asyncpg.connect(own_postgres.url())
-    with own_postgres.frozen():
+async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: PostgresServer):
+    session = await asyncpg.connect(private_postgres.url())
+    with private_postgres.freeze():
         answer = asyncio.create_task(session.fetchval("SELECT 1"))
         for _ in range(100):
             await asyncio.sleep(0)
@@ -113,12 +118,14 @@ def parent(pid: int) -> int:
 
 
 def test_programs_in_a_folder_of_roots_can_be_run(tmp_path: Path):
-    *_, packaged = installations().values()
+    *_, packaged = find_installations().values()
     package = packaged.programs.parents[1]
     for part in (package, package.with_name(f"{package.name}.libs")):
         (tmp_path / part.name).symlink_to(part)
     hidden = tmp_path / packaged.programs.relative_to(package.parent)
-    with private_folder() as folder:
-        initdb = runnable(hidden, folder) / "initdb"
-        version = subprocess.run(unprivileged(initdb, "--version"), stdout=subprocess.PIPE)
+    with make_private_folder() as folder:
+        initdb = make_runnable(hidden, folder) / "initdb"
+        version = subprocess.run(
+            build_unprivileged_command(initdb, "--version"), stdout=subprocess.PIPE
+        )
     assert version.stdout.decode().split()[2].startswith(f"{packaged.major}.")

@@ -8,7 +8,7 @@ import jsonschema
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from tests.serving import Served
+from tests.serving import RunningService
 
 Part = dict[str, Any]
 
@@ -24,7 +24,7 @@ PAGES = (
 )
 
 
-class Document:
+class OpenApiDocument:
     """One OpenAPI document."""
 
     def __init__(self, content: Part) -> None:
@@ -44,12 +44,12 @@ class Document:
 
     def response(self, method: str, path: str, status: int) -> Part:
         """Return the response that is documented for a status; KeyError where none is."""
-        return self.followed(self.operation(method, path)["responses"][str(status)])
+        return self.resolve(self.operation(method, path)["responses"][str(status)])
 
-    def followed(self, part: Part) -> Part:
-        return self.at(part["$ref"]) if "$ref" in part else part
+    def resolve(self, part: Part) -> Part:
+        return self.find(part["$ref"]) if "$ref" in part else part
 
-    def at(self, reference: str) -> Part:
+    def find(self, reference: str) -> Part:
         """Return what a reference names; KeyError where it names nothing."""
         assert reference.startswith("#/"), reference
         part: Part = self.content
@@ -57,15 +57,15 @@ class Document:
             part = part[key.replace("~1", "/").replace("~0", "~")]
         return part
 
-    def validator(self, schema: Part) -> jsonschema.Draft202012Validator:
+    def build_validator(self, schema: Part) -> jsonschema.Draft202012Validator:
         """Return a validator of a schema that refers to components."""
         return jsonschema.Draft202012Validator(
-            _rebased(schema),
+            _make_references_absolute(schema),
             registry=self._registry,
             format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
         )
 
-    def holds(self, method: str, path: str, answer: httpx.Response) -> None:
+    def check_response(self, method: str, path: str, answer: httpx.Response) -> None:
         """Assert that an answer is what the document says of its status: type, body, headers."""
         response = self.response(method, path, answer.status_code)
         sent = answer.headers.get("content-type", "").partition(";")[0]
@@ -74,16 +74,16 @@ class Document:
             return
         schema = response["content"][sent]["schema"]
         is_json = sent == "application/json"
-        self.validator(schema).validate(answer.json() if is_json else answer.text)
+        self.build_validator(schema).validate(answer.json() if is_json else answer.text)
         for name, header in response.get("headers", {}).items():
-            assert name in answer.headers or not self.followed(header)["required"], name
+            assert name in answer.headers or not self.resolve(header)["required"], name
 
 
-async def served_document(served: Served) -> Document:
-    return Document((await served.client.get("/api/v1/openapi.json")).json())
+async def fetch_document(served: RunningService) -> OpenApiDocument:
+    return OpenApiDocument((await served.client.get("/api/v1/openapi.json")).json())
 
 
-def served_operations(served: Served) -> list[tuple[str, str]]:
+def list_operations(served: RunningService) -> list[tuple[str, str]]:
     """Return method and path of every route of the API; the MCP endpoint judges methods itself.
 
     Pages are for people and probes for the operator, not part of it.
@@ -96,18 +96,18 @@ def served_operations(served: Served) -> list[tuple[str, str]]:
     ]
 
 
-def documented(path: str) -> str:
+def to_documented_path(path: str) -> str:
     """Return the documented spelling of a path."""
     return path.rstrip("/")
 
 
-def _rebased(schema: Any) -> Any:
+def _make_references_absolute(schema: Any) -> Any:
     """Make references to the document absolute, for a schema that is taken out of it."""
     if isinstance(schema, list):
-        return [_rebased(part) for part in schema]
+        return [_make_references_absolute(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: f"urn:document{value}" if key == "$ref" else _rebased(value)
+        key: f"urn:document{value}" if key == "$ref" else _make_references_absolute(value)
         for key, value in schema.items()
     }

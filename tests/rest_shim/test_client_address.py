@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 
 from access.billing.sandbox import SandboxBilling
 from service.http.app import create_app
-from serving.forwarded_for import ClientAddress, parse_proxies
+from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from store.access_rows import Notice
 from store.errors import StoreError
 from store.sqlite.access_store import SqliteAccessStore
-from tests.access.selling import opened
+from tests.access.selling import open_counting_store
 from tests.mailbox import Mailbox
-from tests.serving import NOON, ManualClock, Served
+from tests.serving import NOON, ManualClock, RunningService
 
 pytestmark = pytest.mark.clause("access")
 
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
-    async with opened(tmp_path / "access.db") as store:
+    async with open_counting_store(tmp_path / "access.db") as store:
         yield store
 
 
@@ -45,8 +45,10 @@ async def who(app: Any, peer: str, *forwarded: str) -> str:
         return (await client.get("/", headers=headers)).text
 
 
-def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ClientAddress:
-    return ClientAddress(says_who, trusted=parse_proxies(PROXIES), store=store, clock=clock)
+def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ForwardedForMiddleware:
+    return ForwardedForMiddleware(
+        says_who, trusted=parse_proxies(PROXIES), store=store, clock=clock
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
 
 
 async def test_without_trusted_proxies_no_header_is_believed(store: SqliteAccessStore) -> None:
-    app = ClientAddress(says_who, trusted=(), store=store, clock=ManualClock())
+    app = ForwardedForMiddleware(says_who, trusted=(), store=store, clock=ManualClock())
     assert await who(app, "127.0.0.1", "198.51.100.7") == "127.0.0.1"
 
 
@@ -97,23 +99,23 @@ async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
     app = behind_proxies(store, clock)
     await who(app, "203.0.113.5")
     await who(app, "10.0.0.1", "198.51.100.7")
-    assert await store.notices() == []
+    assert await store.list_notices() == []
     await who(app, "203.0.113.5", "198.51.100.7, ek_secret")
     noticed = [Notice("untrusted_forwarded_for", "203.0.113.5", NOON)]
-    assert await store.notices() == noticed
+    assert await store.list_notices() == noticed
     clock.now += HOUR_MS - 1
     await who(app, "203.0.113.6", "198.51.100.7")
-    assert await store.notices() == noticed
+    assert await store.list_notices() == noticed
     clock.now += 1
     await who(app, "203.0.113.6", "198.51.100.7")
     again = Notice("untrusted_forwarded_for", "203.0.113.6", NOON + HOUR_MS)
-    assert await store.notices() == [again]
+    assert await store.list_notices() == [again]
 
 
 class FullStore(SqliteAccessStore):
     """A store whose disk is full."""
 
-    async def notice(self, notice: Notice) -> None:
+    async def put_notice(self, notice: Notice) -> None:
         raise StoreError("database or disk is full")
 
 
@@ -138,7 +140,7 @@ def test_a_proxy_that_is_no_address_is_named(text: str) -> None:
     assert repr(text) in str(refused.value)
 
 
-def behind(served: Served, proxy: str) -> Any:
+def behind(served: RunningService, proxy: str) -> Any:
     """Return another app on the same store, behind a proxy."""
     return create_app(
         served.market,
@@ -152,7 +154,7 @@ def behind(served: Served, proxy: str) -> Any:
 
 
 @pytest.mark.clause("4.11.9", "7.27")
-async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: Served) -> None:
+async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: RunningService) -> None:
     with pytest.raises(ValueError, match="'proxy' is no trusted proxy"):
         behind(served, "proxy")
     app = behind(served, "10.0.0.0/8")

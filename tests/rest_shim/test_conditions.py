@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from tests.rest_shim.test_routes import KEYED_PATHS, OPEN_PATHS
-from tests.serving import HOUR_MS, NOON, Served, change, work
+from tests.serving import HOUR_MS, NOON, RunningService, make_batch, make_change
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
@@ -15,7 +15,7 @@ SAME = [*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values() if path
 STATE = "/api/v1/state"
 
 
-async def get(served: Served, path: str = STATE, **headers: str):
+async def get(served: RunningService, path: str = STATE, **headers: str):
     """GET a path with a key and the headers given, and no compression unless asked for."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sent = {"Accept-Encoding": "identity"} | served.key_headers | named
@@ -23,7 +23,7 @@ async def get(served: Served, path: str = STATE, **headers: str):
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_an_answer_that_the_client_has_is_not_sent_again(served: Served, path: str):
+async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
     first = await get(served, path)
     again = await get(served, path, If_None_Match=first.headers["etag"])
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
@@ -32,7 +32,7 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(served: Served, p
         assert again.headers[name] == first.headers[name]
 
 
-async def test_an_answer_not_sent_again_counts_as_a_call(served: Served):
+async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService):
     first = await get(served)
     again = await get(served, If_None_Match=first.headers["etag"])
     left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (first, again)]
@@ -53,7 +53,7 @@ async def test_an_answer_not_sent_again_counts_as_a_call(served: Served):
     ],
 )
 async def test_a_tag_is_looked_for_in_all_that_the_client_names(
-    served: Served, named: str, status: int
+    served: RunningService, named: str, status: int
 ):
     etag = (await get(served)).headers["etag"]
     strong = etag.removeprefix("W/")
@@ -61,15 +61,17 @@ async def test_a_tag_is_looked_for_in_all_that_the_client_names(
     assert (await get(served, If_None_Match=given)).status_code == status
 
 
-async def test_another_version_has_another_tag(served_alone: Served):
+async def test_another_version_has_another_tag(served_alone: RunningService):
     before = (await get(served_alone)).headers["etag"]
     later = NOON + HOUR_MS
-    await served_alone.market.commit(work(later, [change(later, "BTC", "enzo", "1h", 0, 1)]))
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "BTC", "enzo", "1h", 0, 1)])
+    )
     after = await get(served_alone, If_None_Match=before)
     assert (after.status_code, after.headers["etag"] == before) == (200, False)
 
 
-async def test_other_arguments_have_another_tag(served: Served):
+async def test_other_arguments_have_another_tag(served: RunningService):
     tags = {
         (await get(served, f"{STATE}?ticker={ticker}")).headers["etag"]
         for ticker in ("BTC", "ETH", "btc")
@@ -77,13 +79,13 @@ async def test_other_arguments_have_another_tag(served: Served):
     assert len(tags) == 2
 
 
-async def test_a_refusal_has_no_tag_and_answers_no_condition(served: Served):
+async def test_a_refusal_has_no_tag_and_answers_no_condition(served: RunningService):
     refused = await get(served, f"{STATE}?ticker=nothing", If_None_Match="*")
     assert (refused.status_code, "etag" in refused.headers) == (400, False)
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_a_long_answer_is_compressed_for_who_takes_it(served: Served, path: str):
+async def test_a_long_answer_is_compressed_for_who_takes_it(served: RunningService, path: str):
     plain = await get(served, path)
     async with served.client.stream(
         "GET", path, headers=served.key_headers | {"Accept-Encoding": "br, gzip"}
@@ -113,13 +115,15 @@ async def test_a_long_answer_is_compressed_for_who_takes_it(served: Served, path
         ("", False),
     ],
 )
-async def test_gzip_is_sent_only_where_it_is_wanted(served: Served, accepted: str, is_packed: bool):
+async def test_gzip_is_sent_only_where_it_is_wanted(
+    served: RunningService, accepted: str, is_packed: bool
+):
     answer = await get(served, Accept_Encoding=accepted)
     assert ("content-encoding" in answer.headers) is is_packed
     assert answer.json()["counts"]["assets"] > 0
 
 
-async def test_usage_tells_each_count_whatever_the_client_has(served: Served):
+async def test_usage_tells_each_count_whatever_the_client_has(served: RunningService):
     first = await get(served, "/api/v1/usage")
     again = await get(served, "/api/v1/usage", If_None_Match=first.headers["etag"])
     assert again.status_code == 200

@@ -6,20 +6,20 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from access.billing.disabled import NoBilling
-from access.quota import Admissions
+from access.quota import QuotaGuard
 from rest_shim.error_catalog import QUOTA_HEADERS
-from rest_shim.error_responses import failure_handlers
+from rest_shim.error_responses import build_exception_handlers
 from service.http.app import create_app
 from serving.context import Context
-from serving.snapshot_cache import Boards
-from serving.tool_runner import Calls
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import ToolRunner
 from store.errors import StoreError
 from store.sqlite.market_store import SqliteMarketStore
 from tests.bad_inputs import KEYED_PATHS
 from tests.mailbox import Mailbox
 from tests.mcp_server.test_quota import bought
-from tests.rest_shim.document import documented, served_document, served_operations
-from tests.serving import counting_broken
+from tests.rest_shim.document import fetch_document, list_operations, to_documented_path
+from tests.serving import break_usage_counting
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -72,15 +72,15 @@ async def failing(served, app, method, path, body=None):
 
 
 async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken(served):
-    document = await served_document(served)
-    routes = served_operations(served)
+    document = await fetch_document(served)
+    routes = list_operations(served)
     assert len(routes) == 17
     for right, path in routes:
         for method in set(METHODS) - {right}:
             response = await served.client.request(method, path)
             assert is_canonical(response, 405, "invalid_parameter", served.base_url)
             assert response.headers["allow"] == ("GET, HEAD" if right == "GET" else "POST")
-            document.holds(right, documented(path), response)
+            document.check_response(right, to_documented_path(path), response)
 
 
 @pytest.mark.parametrize("path", sorted([*PURCHASES, "/api/v1/mcp", "/api/v1/mcp/"]))
@@ -95,11 +95,11 @@ async def test_head_is_refused_where_only_post_is_taken(served, path):
     [("host", "evil.example", 421), ("origin", "https://evil.example", 403)],
 )
 async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header, value, status):
-    document = await served_document(served)
-    for method, path in served_operations(served):
+    document = await fetch_document(served)
+    for method, path in list_operations(served):
         response = await served.client.request(method, path, headers={header: value})
         assert is_canonical(response, status, "invalid_parameter", served.base_url)
-        document.holds(method, documented(path), response)
+        document.check_response(method, to_documented_path(path), response)
 
 
 @pytest.mark.clause(
@@ -135,15 +135,15 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header
     ],
 )
 async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, code):
-    document = await served_document(served)
+    document = await fetch_document(served)
     asking = set()
-    for method, path in served_operations(served):
+    for method, path in list_operations(served):
         response = await served.client.request(method, path, headers=headers)
         if response.status_code in (401, 403):
             asking.add(path)
             assert is_canonical(response, status, code, served.base_url)
             assert response.headers["www-authenticate"] == "Bearer"
-            document.holds(method, path, response)
+            document.check_response(method, path, response)
     assert asking == KEYED
 
 
@@ -151,24 +151,24 @@ async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, c
     "4.0.4", "4.6.9", "4.7.31", "4.9.21", "5.25", "7.1", "7.5", "7.8", "7.19", "8.11"
 )
 async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     (key,) = await served.keys.list()
     await served.keys.revoke(key.id)
     for path in KEYED:
         response = await served.client.get(path, headers=served.key_headers)
         assert is_canonical(response, 403, "revoked_key", served.base_url, has_quota=True)
-        document.holds("GET", path, response)
+        document.check_response("GET", path, response)
 
 
 @pytest.mark.clause(
     "4.0.4", "4.6.7", "4.7.27", "4.8.11", "4.9.19", "7.1", "7.5", "7.8", "7.10", "8.11"
 )
 async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     for path in KEYED:
         response = await served.client.get(f"{path}?colour=red", headers=served.key_headers)
         assert is_canonical(response, 400, "invalid_parameter", served.base_url, has_quota=True)
-        document.holds("GET", path, response)
+        document.check_response("GET", path, response)
 
 
 @pytest.mark.clause("7.2", "7.3", "7.4", "7.32")
@@ -181,7 +181,7 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
         await served.rest("/signals?ticker=BTX"),
         await served.rest("/signals?indicator=macd"),
     ]
-    with counting_broken(served.access):
+    with break_usage_counting(served.access):
         answers.append(await served.rest("/state"))
     scarce = create_app(
         served.market,
@@ -202,23 +202,23 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
         message = said[code].json()["message"]
         assert said[code].status_code == status
         assert not [part for part in parts if part not in message], message
-    document = await served_document(served)
-    error = document.at("#/components/schemas/ErrorBody/properties/error")
+    document = await fetch_document(served)
+    error = document.find("#/components/schemas/ErrorBody/properties/error")
     assert set(error["enum"]) == set(SAID)
 
 
 @pytest.mark.clause("4.0.4", "4.6.11", "7.28")
 async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_empty):
-    document = await served_document(served_empty)
+    document = await fetch_document(served_empty)
     waiting = set()
-    for method, path in served_operations(served_empty):
+    for method, path in list_operations(served_empty):
         headers = served_empty.key_headers
         response = await served_empty.client.request(method, path, headers=headers)
         if response.status_code == 503:
             waiting.add(path)
             base_url, has_quota = served_empty.base_url, path in KEYED
             assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
-        document.holds(method, documented(path), response)
+        document.check_response(method, to_documented_path(path), response)
     assert waiting == OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
 
 
@@ -240,7 +240,7 @@ async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_e
     "8.15",
 )
 async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
-    document = await served_document(served)
+    document = await fetch_document(served)
     app = create_app(
         served.market,
         served.access,
@@ -253,7 +253,7 @@ async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, t
     assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
     for path in KEYED:
         response = await failing(served, app, "GET", path)
-        document.holds("GET", path, response)
+        document.check_response("GET", path, response)
         if path == "/api/v1/usage":
             assert response.status_code == 200
             assert set(response.headers) >= QUOTA
@@ -264,7 +264,7 @@ async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, t
 
 @pytest.mark.clause("7.30", "7.31", "7.33")
 async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     buyer = {"contact_email": "a@example.org"}
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
@@ -284,18 +284,18 @@ async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served)
         code = "unavailable" if status == 503 else "invalid_parameter"
         assert is_canonical(response, status, code, served.base_url)
         assert ("retry-after" in response.headers) is (status == 503)
-        document.holds("POST", path, response)
+        document.check_response("POST", path, response)
 
 
 @pytest.mark.clause("7.1")
 async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     for path in KEYED:
-        with counting_broken(served.access):
+        with break_usage_counting(served.access):
             response = await served.client.get(path, headers=served.key_headers)
         assert is_canonical(response, 503, "unavailable", served.base_url)
         assert response.headers["retry-after"] == "60"
-        document.holds("GET", path, response)
+        document.check_response("GET", path, response)
         response = await served.client.get(path, headers=served.key_headers)
         assert response.status_code == 200
 
@@ -310,7 +310,7 @@ class UnreadableStore(SqliteMarketStore):
 async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_reads_it(
     served, tmp_path
 ):
-    document = await served_document(served)
+    document = await fetch_document(served)
     market = await UnreadableStore.open(tmp_path / "market.db")
     try:
         app = create_app(
@@ -327,24 +327,24 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
             assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
             assert response.headers["retry-after"] == "60"
             assert "secret" not in response.text
-            document.holds("GET", path, response)
+            document.check_response("GET", path, response)
     finally:
         await market.close()
 
 
 @pytest.mark.clause("7.33")
 async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, monkeypatch):
-    document = await served_document(served)
+    document = await fetch_document(served)
     monkeypatch.setattr(served.market, "version", lambda: {}["version"])
     failed = set()
-    for method, path in served_operations(served):
+    for method, path in list_operations(served):
         response = await served.client.request(method, path, headers=served.key_headers)
         if response.status_code == 500:
-            failed.add(documented(path))
+            failed.add(to_documented_path(path))
             base_url, has_quota = served.base_url, path in KEYED
             assert is_canonical(response, 500, "unavailable", base_url, has_quota=has_quota)
             assert response.headers["retry-after"] == "60"
-        document.holds(method, documented(path), response)
+        document.check_response(method, to_documented_path(path), response)
     assert failed == OF_THE_MARKET
     assert served.api_key not in capsys.readouterr().out
 
@@ -354,11 +354,11 @@ async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
         raise RuntimeError("secret")
 
     docs = f"{served.base_url}/api/v1"
-    context = Context(Boards(served.market), served.base_url, docs, served.clock, None, 1)
-    calls = Calls(Admissions(served.access, served.clock, mode=None, daily_limit=1), context)
+    context = Context(SnapshotCache(served.market), served.base_url, docs, served.clock, None, 1)
+    calls = ToolRunner(QuotaGuard(served.access, served.clock, mode=None, daily_limit=1), context)
     app = Starlette(
         routes=[Route("/boom", boom)],
-        exception_handlers=failure_handlers(calls),
+        exception_handlers=build_exception_handlers(calls),
     )
     response = await failing(served, app, "GET", "/boom")
     assert is_canonical(response, 500, "unavailable", served.base_url)
@@ -374,15 +374,15 @@ async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
     ],
 )
 async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, body, status):
-    document = await served_document(served)
+    document = await fetch_document(served)
     response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
     assert is_canonical(response, status, "invalid_parameter", served.base_url)
-    document.holds("POST", "/api/v1/mcp", response)
+    document.check_response("POST", "/api/v1/mcp", response)
 
 
 @pytest.mark.clause("4.14.2", "4.14.11", "4.14.12")
 async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     version = await served.post(ping, mcp_protocol_version="1999-01-01")
     assert (version.status_code, version.headers["cache-control"]) == (400, "no-store")
@@ -391,7 +391,7 @@ async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
     unknown = await served.post({**ping, "method": "nothing"})
     assert "error" in unknown.json()
     for response in (version, notification, unknown, await served.post(ping)):
-        document.holds("POST", "/api/v1/mcp", response)
+        document.check_response("POST", "/api/v1/mcp", response)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,7 @@ async def test_an_unknown_path_is_told_what_is_served(served, method, path, mean
     assert is_canonical(response, 404, "invalid_parameter", served.base_url)
     assert "www-authenticate" not in response.headers
     message = response.json()["message"]
-    for right, known in served_operations(served):
-        assert f"{right} {documented(known)}" in message
+    for right, known in list_operations(served):
+        assert f"{right} {to_documented_path(known)}" in message
     assert meant is None or f"did you mean {meant}?" in message
     assert len(message) < 800

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from access.billing.disabled import NoBilling
-from access.plan import how_to_get_access
+from access.plan import describe_purchase
 from mcp_server.tools.registry import TOOLS
-from rest_shim.manifest import manifest
+from rest_shim.manifest import build_manifest
 from schemas.manifest import Manifest
-from tests.rest_shim.document import served_document
-from tests.serving import coverage, serving
+from tests.rest_shim.document import fetch_document
+from tests.serving import make_coverage, run_service
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
@@ -44,7 +44,7 @@ def texts(value):
 @pytest.mark.clause("4.1.3")
 async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
     shown = (await served_manifest(served))["endpoints"]
-    document = await served_document(served)
+    document = await fetch_document(served)
     assert [(e["method"], e["path"], e["summary"]) for e in shown] == [
         (method, path, operation["summary"]) for method, path, operation in document.operations()
     ]
@@ -92,7 +92,7 @@ async def test_polling_as_it_says_gives_only_what_is_new(served):
 @pytest.mark.clause("1.39")
 async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(served):
     shown = await served_manifest(served)
-    tools = {tool.name: "api_key" if tool.keyed else "none" for tool in TOOLS}
+    tools = {tool.name: "api_key" if tool.requires_key else "none" for tool in TOOLS}
     assert {e["tool"]: e["auth"] for e in shown["endpoints"] if e["tool"]} == tools
     assert {tool["name"]: tool["auth"] for tool in shown["mcp"]["tools"]} == tools
 
@@ -138,9 +138,9 @@ async def test_it_agrees_with_the_catalog(served):
 
 
 def test_an_asset_with_alerts_is_counted_in_their_tier():
-    published = coverage()
+    published = make_coverage()
     followed = published.assets[1].model_copy(update={"alerts": ("4h", "1d")})
-    made = manifest("http://h", published.model_copy(update={"assets": (followed,)}))
+    made = build_manifest("http://h", published.model_copy(update={"assets": (followed,)}))
     assert made.coverage.tiers.alerts.model_dump() == {
         "assets": 1,
         "timeframes": ["4h", "1d"],
@@ -161,7 +161,7 @@ async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(serv
 async def test_it_follows_what_is_published(served_alone):
     shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("simulated", True)
-    await served_alone.market.publish_coverage(coverage("live"))
+    await served_alone.market.publish_coverage(make_coverage("live"))
     shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("live", False)
 
@@ -173,19 +173,19 @@ async def test_it_says_how_to_buy_as_a_refused_key_does(served):
     assert (
         shown["how_to_buy"]
         == refused["how_to_get_access"]
-        == how_to_get_access(served.base_url).model_dump()
+        == describe_purchase(served.base_url).model_dump()
     )
 
 
 def test_its_registration_is_that_of_the_repository():
-    made = manifest("http://127.0.0.1:8000", None).mcp
+    made = build_manifest("http://127.0.0.1:8000", None).mcp
     assert made.config == json.loads(Path("mcp.json").read_text())
     assert made.registration in Path("README.md").read_text()
 
 
 @pytest.mark.clause("6.8", "8.1", "8.45")
 def test_the_limits_are_those_of_the_specification():
-    limits = manifest("http://h", None).limits.model_dump()
+    limits = build_manifest("http://h", None).limits.model_dump()
     assert limits.pop("note")
     assert limits == {
         "daily_quota": 10_000,
@@ -193,11 +193,11 @@ def test_the_limits_are_those_of_the_specification():
         "page_size": {"default": 50, "max": 200},
         "retention_days": {"universe": 365, "alerts": 90},
     }
-    assert manifest("http://h", None).polling.recommended_interval_s == 900
+    assert build_manifest("http://h", None).polling.recommended_interval_s == 900
 
 
 async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
-    async with serving(tmp_path, daily_limit=1234) as served_alone:
+    async with run_service(tmp_path, daily_limit=1234) as served_alone:
         limits = (await served_manifest(served_alone))["limits"]
     assert limits["daily_quota"] == 1234
     for said in ("1,234 a UTC day", "REST and MCP", "401", "403", "429"):
@@ -214,19 +214,19 @@ async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
     ],
 )
 def test_how_keys_are_had_is_told_by_mode(mode, said):
-    assert said in manifest("http://h", None, mode).auth.note
+    assert said in build_manifest("http://h", None, mode).auth.note
 
 
 async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
     assert "nothing is charged" in (await served_manifest(served_alone))["auth"]["note"]
     folder = tmp_path / "off"
     folder.mkdir()
-    async with serving(folder, provider=NoBilling()) as unbilled:
+    async with run_service(folder, provider=NoBilling()) as unbilled:
         assert "not open" in (await served_manifest(unbilled))["auth"]["note"]
 
 
 def test_what_a_key_can_meet_is_told_by_status():
-    statuses = manifest("http://h", None).auth.statuses
+    statuses = build_manifest("http://h", None).auth.statuses
     assert list(statuses) == ["401", "403", "429"]
     for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "00:00 UTC")):
         assert word in statuses[status]
@@ -234,7 +234,7 @@ def test_what_a_key_can_meet_is_told_by_status():
 
 @pytest.mark.clause("4.1.8", "9.4", "9.6")
 def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins():
-    entries = manifest("http://h", None).changelog
+    entries = build_manifest("http://h", None).changelog
     days = [entry.date for entry in entries]
     assert days == sorted(days, reverse=True)
     assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
@@ -264,13 +264,13 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
     ],
 )
 def test_the_changelog_tells_what_the_specification_lists(day, told):
-    (entry,) = (entry for entry in manifest("http://h", None).changelog if entry.date == day)
+    (entry,) = (entry for entry in build_manifest("http://h", None).changelog if entry.date == day)
     assert told in " ".join(entry.changes)
 
 
 @pytest.mark.clause("9.5")
 def test_the_entry_that_takes_something_away_says_so():
-    entries = manifest("http://h", None).changelog
+    entries = build_manifest("http://h", None).changelog
     assert [entry.date for entry in entries if not entry.additive] == [date(2026, 9, 27)]
 
 

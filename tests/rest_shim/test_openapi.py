@@ -5,15 +5,20 @@ import jsonschema
 import pytest
 
 from rest_shim.error_catalog import QUOTA_HEADERS
-from rest_shim.openapi import openapi, openapi_text
+from rest_shim.openapi import build_openapi, render_openapi
 from schemas.vocabulary import INDICATOR_IDS
 from tests.bad_inputs import KEYED_PATHS
-from tests.rest_shim.document import Document, documented, served_document, served_operations
-from tests.serving import coverage
+from tests.rest_shim.document import (
+    OpenApiDocument,
+    fetch_document,
+    list_operations,
+    to_documented_path,
+)
+from tests.serving import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 
-DOCUMENT = Document(openapi("http://h", coverage()))
+DOCUMENT = OpenApiDocument(build_openapi("http://h", make_coverage()))
 KEYED = [f"/api/v1{path}" for path in KEYED_PATHS.values()]
 OPEN = [path for method, path, _ in DOCUMENT.operations() if method == "GET" and path not in KEYED]
 SPECIFIED = {
@@ -87,9 +92,9 @@ async def test_it_is_minified_and_the_same_bytes_every_time(served):
 
 @pytest.mark.clause("4.3.1")
 async def test_it_holds_exactly_the_routes_of_the_app(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     assert {(method, path) for method, path, _ in document.operations()} == {
-        (method, documented(path)) for method, path in served_operations(served)
+        (method, to_documented_path(path)) for method, path in list_operations(served)
     }
 
 
@@ -98,11 +103,11 @@ def test_every_reference_resolves_and_every_component_is_used():
     used = set()
     for _, part in parts(DOCUMENT.content):
         if isinstance(part.get("$ref"), str):
-            assert DOCUMENT.at(part["$ref"])
+            assert DOCUMENT.find(part["$ref"])
             used.add(part["$ref"])
         mapping = part.get("discriminator", {}).get("mapping", {})
-        assert [DOCUMENT.at(reference) for reference in mapping.values()] == [
-            DOCUMENT.at(reference["$ref"]) for reference in part.get("oneOf", [])
+        assert [DOCUMENT.find(reference) for reference in mapping.values()] == [
+            DOCUMENT.find(reference["$ref"]) for reference in part.get("oneOf", [])
         ]
     held = {
         f"#/components/{kind}/{name}"
@@ -131,7 +136,7 @@ def test_every_default_is_a_value_that_its_schema_takes():
     ]
     assert len(defaults) >= 8
     for schema in defaults:
-        DOCUMENT.validator(schema).validate(schema["default"])
+        DOCUMENT.build_validator(schema).validate(schema["default"])
 
 
 def test_component_names_are_of_the_allowed_letters():
@@ -167,7 +172,7 @@ def test_every_object_has_only_the_fields_of_its_kind():
         for parameter in operation.get("parameters", []):
             assert set(parameter) <= {"name", "in", "required", "description", "schema"}
             assert parameter["in"] in {"query", "header"}
-        for response in map(DOCUMENT.followed, operation["responses"].values()):
+        for response in map(DOCUMENT.resolve, operation["responses"].values()):
             assert response["description"]
             assert set(response) <= {"description", "headers", "content", "links"}
 
@@ -191,7 +196,7 @@ def test_every_failure_is_the_error_object_but_for_the_protocols():
 
 def test_a_missing_key_is_documented_with_how_to_get_one():
     response = DOCUMENT.response("GET", "/api/v1/state", 401)
-    validator = DOCUMENT.validator(response["content"]["application/json"]["schema"])
+    validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
     body = {"error": "missing_key", "message": "m", "docs": "http://h"}
     access = {"steps": ["s"], "plan": "premium", "price_usd": {"monthly": 1, "yearly": 2}}
     assert validator.is_valid({**body, "how_to_get_access": access})
@@ -220,7 +225,7 @@ def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of
     carrying = {
         status
         for status, response in responses.items()
-        if set(QUOTA_HEADERS) <= set(DOCUMENT.followed(response).get("headers", {}))
+        if set(QUOTA_HEADERS) <= set(DOCUMENT.resolve(response).get("headers", {}))
     }
     assert carrying == {"200"}
 
@@ -299,7 +304,7 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
 async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
     full, empty = ("BTC", " btc , eth "), ("", " ", ",", "BTC,,ETH", "BTC,", ",BTC", "BTC,\x1e,ETH")
     for path in ("/api/v1/state", "/api/v1/catalog"):
-        validator = DOCUMENT.validator(parameters(DOCUMENT, path)["ticker"]["schema"])
+        validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
         for text in full + empty:
             asked = {"params": {"ticker": text}, "headers": served.key_headers}
             response = await served.client.get(path, **asked)
@@ -307,11 +312,11 @@ async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
 
 
 async def test_what_the_catalog_refuses_is_documented(served):
-    document = await served_document(served)
+    document = await fetch_document(served)
     for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
         response = await served.client.get(f"/api/v1/catalog?{query}")
         assert response.status_code == 400
-        document.holds("GET", "/api/v1/catalog", response)
+        document.check_response("GET", "/api/v1/catalog", response)
 
 
 async def test_a_checkout_links_to_the_claim_of_its_token(served):
@@ -328,29 +333,29 @@ async def test_a_checkout_links_to_the_claim_of_its_token(served):
 
 
 async def test_enums_follow_the_published_coverage(served):
-    whole = parameters(await served_document(served), "/api/v1/state")
+    whole = parameters(await fetch_document(served), "/api/v1/state")
     assert whole["indicator"]["schema"]["enum"] == list(INDICATOR_IDS)
     assert whole["asset_class"]["schema"]["enum"] == ["crypto", "stock", "metal"]
-    published = coverage()
+    published = make_coverage()
     kept = [asset for asset in published.assets if asset.asset_class != "metal"]
     cut = {"assets": tuple(kept), "indicators": published.indicators[:2]}
     await served.market.publish_coverage(published.model_copy(update=cut))
-    narrowed = parameters(await served_document(served), "/api/v1/state")
+    narrowed = parameters(await fetch_document(served), "/api/v1/state")
     assert narrowed["indicator"]["schema"]["enum"] == ["trend_oracle", "bayesian_trend"]
     assert narrowed["asset_class"]["schema"]["enum"] == ["crypto", "stock"]
 
 
 def test_it_exists_before_coverage_is_published():
-    assert json.loads(openapi_text("http://h", None))["paths"].keys() == set(
+    assert json.loads(render_openapi("http://h", None))["paths"].keys() == set(
         DOCUMENT.content["paths"]
     )
 
 
 @pytest.mark.clause("4.0.1", "4.0.2", "4.2.1", "4.5.2", "4.7.26", "4.9.18")
 async def test_the_answer_of_every_get_route_is_what_the_document_says(served):
-    document = await served_document(served)
-    reads = [path for method, path in served_operations(served) if method == "GET"]
+    document = await fetch_document(served)
+    reads = [path for method, path in list_operations(served) if method == "GET"]
     for path in reads:
         response = await served.client.get(path, headers=served.key_headers)
         assert response.status_code == 200
-        document.holds("GET", documented(path), response)
+        document.check_response("GET", to_documented_path(path), response)

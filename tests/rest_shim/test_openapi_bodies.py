@@ -1,18 +1,18 @@
 import pytest
 
-from rest_shim.openapi import openapi
-from tests.rest_shim.document import Document
-from tests.serving import coverage
+from rest_shim.openapi import build_openapi
+from tests.rest_shim.document import OpenApiDocument
+from tests.serving import make_coverage
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
 
-DOCUMENT = Document(openapi("http://h", coverage()))
+DOCUMENT = OpenApiDocument(build_openapi("http://h", make_coverage()))
 
 
 def body_validator(path):
     schema = DOCUMENT.operation("POST", path)["requestBody"]["content"]["application/json"]
-    return DOCUMENT.validator(schema["schema"])
+    return DOCUMENT.build_validator(schema["schema"])
 
 
 @pytest.mark.clause("7.15", "8.33", "8.34", "8.35", "8.36", "8.37")
@@ -61,7 +61,7 @@ def test_bodies_have_the_bounds_of_the_specification(path, body, is_valid):
 
 
 def test_billing_is_monthly_unless_said():
-    billing = DOCUMENT.at("#/components/schemas/CheckoutBody")["properties"]["billing"]
+    billing = DOCUMENT.find("#/components/schemas/CheckoutBody")["properties"]["billing"]
     assert (billing["enum"], billing["default"]) == (["monthly", "yearly"], "monthly")
 
 
@@ -90,7 +90,7 @@ def test_billing_is_monthly_unless_said():
 )
 def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
     response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
-    validator = DOCUMENT.validator(response["content"]["application/json"]["schema"])
+    validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
     assert validator.is_valid(answer) is is_valid
 
 
@@ -115,7 +115,7 @@ async def test_the_envelope_is_valid_exactly_where_the_endpoint_takes_it(served,
 
 def test_the_example_of_a_page_is_what_its_schema_says():
     content = DOCUMENT.response("GET", "/api/v1/signals/sample", 200)["content"]
-    example = DOCUMENT.followed(content["application/json"]["examples"]["sample"])["value"]
-    DOCUMENT.validator(content["application/json"]["schema"]).validate(example)
+    example = DOCUMENT.resolve(content["application/json"]["examples"]["sample"])["value"]
+    DOCUMENT.build_validator(content["application/json"]["schema"]).validate(example)
     call = DOCUMENT.operation("POST", "/api/v1/mcp")["requestBody"]["content"]["application/json"]
-    DOCUMENT.validator(call["schema"]).validate(call["example"])
+    DOCUMENT.build_validator(call["schema"]).validate(call["example"])

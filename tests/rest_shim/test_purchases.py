@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from access.billing.provider import BillingError
-from rest_shim.purchases import read_json
+from rest_shim.purchases import parse_body
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
-from tests.access.selling import HeldBilling
-from tests.rest_shim.document import Document, served_document
-from tests.serving import ManualClock, Served, coverage, serving
+from tests.access.selling import HeldProvider
+from tests.rest_shim.document import OpenApiDocument, fetch_document
+from tests.serving import ManualClock, RunningService, make_coverage, run_service
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -40,36 +40,36 @@ GOOD: dict[str, dict[str, str]] = {CHECKOUT: EMAIL, CLAIM: {"claim_token": UNKNO
 
 
 @pytest.fixture
-async def document(served: Served) -> Document:
-    return await served_document(served)
+async def document(served: RunningService) -> OpenApiDocument:
+    return await fetch_document(served)
 
 
 @pytest.fixture
-async def held(tmp_path: Path) -> AsyncIterator[tuple[Served, HeldBilling]]:
+async def held(tmp_path: Path) -> AsyncIterator[tuple[RunningService, HeldProvider]]:
     """The service on a provider whose checks can be held."""
-    billing = HeldBilling(ManualClock())
-    async with serving(tmp_path, coverage(), provider=billing) as served:
+    billing = HeldProvider(ManualClock())
+    async with run_service(tmp_path, make_coverage(), provider=billing) as served:
         yield served, billing
 
 
 def refused(path: str, content: bytes) -> str:
     """Return why a body is refused."""
     with pytest.raises(ApiError) as refusal:
-        read_json(content, MODELS[path])
+        parse_body(content, MODELS[path])
     error = refusal.value
     assert (error.code, error.status) == ("invalid_parameter", 400)
     assert error.message.isprintable()
     return error.message
 
 
-async def begun(served: Served) -> dict[str, Any]:
+async def begun(served: RunningService) -> dict[str, Any]:
     response = await served.client.post(CHECKOUT, json=EMAIL)
     assert response.status_code == 201
     checkout: dict[str, Any] = response.json()
     return checkout
 
 
-async def claimed(served: Served, checkout: dict[str, Any]) -> httpx.Response:
+async def claimed(served: RunningService, checkout: dict[str, Any]) -> httpx.Response:
     return await served.client.post(CLAIM, json={"claim_token": checkout["claim_token"]})
 
 
@@ -98,11 +98,11 @@ async def claimed(served: Served, checkout: dict[str, Any]) -> httpx.Response:
     "7.21",
 )
 async def test_a_key_is_bought_and_every_answer_is_as_documented(
-    served: Served, document: Document
+    served: RunningService, document: OpenApiDocument
 ) -> None:
     answer = await served.client.post(CHECKOUT, json={**EMAIL, "agent_name": "Trader \U0001f916"})
     assert answer.status_code == 201
-    document.holds("POST", CHECKOUT, answer)
+    document.check_response("POST", CHECKOUT, answer)
     checkout = answer.json()
     pending = await claimed(served, checkout)
     paid = await served.client.post(checkout["checkout_url"], data={"action": "pay"})
@@ -112,7 +112,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
     for response, status in ((pending, 200), (active, 200), (redeemed, 409)):
         assert response.status_code == status
         assert response.headers["cache-control"] == "no-store"
-        document.holds("POST", CLAIM, response)
+        document.check_response("POST", CLAIM, response)
     assert (pending.json()["status"], active.json()["status"]) == ("pending", "active")
     key = {"Authorization": f"Bearer {active.json()['api_key']}"}
     usage = (await served.client.get("/api/v1/usage", headers=key)).json()
@@ -121,7 +121,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
 
 
 @pytest.mark.clause("2.10.3", "2.10.4", "2.10.5", "2.10.6", "2.10.7", "3.4.9")
-async def test_what_is_said_with_a_new_key_works_as_it_stands(served: Served) -> None:
+async def test_what_is_said_with_a_new_key_works_as_it_stands(served: RunningService) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     active = (await claimed(served, checkout)).json()
@@ -142,12 +142,12 @@ async def test_what_is_said_with_a_new_key_works_as_it_stands(served: Served) ->
 
 @pytest.mark.clause("4.13.7", "4.13.8")
 async def test_a_request_for_terms_is_201_and_its_update_200(
-    served: Served, document: Document
+    served: RunningService, document: OpenApiDocument
 ) -> None:
     for status, said in ((201, "received"), (200, "updated")):
         response = await served.client.post(REQUEST, json={**EMAIL, "use_case": "Resale"})
         assert (response.status_code, response.json()["status"]) == (status, said)
-        document.holds("POST", REQUEST, response)
+        document.check_response("POST", REQUEST, response)
 
 
 @pytest.mark.clause("7.13")
@@ -281,7 +281,7 @@ def test_a_text_has_as_many_characters_as_it_may_and_no_more(
     path: str, name: str, most: int
 ) -> None:
     longest = {**EMAIL, name: "\U0001f916" * most}
-    assert getattr(read_json(json.dumps(longest).encode(), MODELS[path]), name) == longest[name]
+    assert getattr(parse_body(json.dumps(longest).encode(), MODELS[path]), name) == longest[name]
     longer = {**EMAIL, name: longest[name] + "x"}
     message = refused(path, json.dumps(longer).encode())
     assert message.startswith(f"{name}: has {most + 1} characters; accepted: ")
@@ -289,7 +289,7 @@ def test_a_text_has_as_many_characters_as_it_may_and_no_more(
 
 @pytest.mark.clause("7.21", "7.22")
 async def test_a_redeemed_token_gives_no_key_again_and_says_that_it_is_not_recoverable(
-    served: Served,
+    served: RunningService,
 ) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
@@ -321,7 +321,7 @@ def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
     for path in (CHECKOUT, REQUEST):
         content = json.dumps({**EMAIL, "agent_name": text}).encode()
         assert refused(path, content).startswith("agent_name: has characters")
-    body = read_json(json.dumps({**EMAIL, "use_case": text}).encode(), AccessRequestBody)
+    body = parse_body(json.dumps({**EMAIL, "use_case": text}).encode(), AccessRequestBody)
     assert body.use_case == text
 
 
@@ -335,7 +335,7 @@ def test_a_field_of_any_name_is_refused_in_print(path: str, name: str) -> None:
 @pytest.mark.parametrize("name", ["agent_name", "operator", "use_case", "expected_volume"])
 @pytest.mark.parametrize(("text", "kept"), [("", None), ("  ", None), (" a b ", "a b")])
 def test_a_blank_text_counts_as_left_out(name: str, text: str, kept: str | None) -> None:
-    body = read_json(json.dumps({**EMAIL, name: text}).encode(), AccessRequestBody)
+    body = parse_body(json.dumps({**EMAIL, name: text}).encode(), AccessRequestBody)
     assert getattr(body, name) == kept
 
 
@@ -361,14 +361,14 @@ def test_an_e_mail_address_is_text_of_at_most_254_characters(email: Any) -> None
     "7.33",
 )
 async def test_a_refused_body_is_documented_and_counts_as_no_attempt(
-    served: Served, document: Document
+    served: RunningService, document: OpenApiDocument
 ) -> None:
     for path in ROUTES:
         for content in (b"", b"{", b"{}", b'{"contact_email": "nobody"}', b'{"claim_token": ""}'):
             for _ in range(5):
                 response = await served.client.post(path, content=content)
                 assert response.status_code == 400
-                document.holds("POST", path, response)
+                document.check_response("POST", path, response)
         response = await served.client.post(path, json=GOOD[path])
         assert response.status_code == (404 if path == CLAIM else 201)
 
@@ -402,7 +402,7 @@ def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
     assert "AAAA" not in message
 
 
-async def test_a_secret_in_the_wrong_place_is_not_repeated(served: Served) -> None:
+async def test_a_secret_in_the_wrong_place_is_not_repeated(served: RunningService) -> None:
     bodies = (
         {UNKNOWN: 1},
         {"token": UNKNOWN, UNKNOWN: UNKNOWN},
@@ -420,7 +420,7 @@ async def test_a_secret_in_the_wrong_place_is_not_repeated(served: Served) -> No
 
 @pytest.mark.clause("4.12.4", "7.20")
 async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_ones(
-    served: Served, document: Document
+    served: RunningService, document: OpenApiDocument
 ) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(17):
@@ -429,18 +429,18 @@ async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_on
     for token, status in (("-" * 200, 404), ("-" * 201, 400)):
         response = await served.client.post(CLAIM, json={"claim_token": token})
         assert response.status_code == status
-        document.holds("POST", CLAIM, response)
+        document.check_response("POST", CLAIM, response)
     for path in ROUTES:
         fitting = json.dumps(GOOD[path]).encode().ljust(1 << 20)
         assert (await served.client.post(path, content=fitting)).status_code in (201, 404)
         for content in (fitting + b" ", chunks()):
             response = await served.client.post(path, content=content)
             assert response.status_code == 413
-            document.holds("POST", path, response)
+            document.check_response("POST", path, response)
 
 
 @pytest.mark.clause("4.0.1")
-async def test_the_body_is_json_whatever_the_headers_say(served: Served) -> None:
+async def test_the_body_is_json_whatever_the_headers_say(served: RunningService) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     for headers in ({}, form, {"accept": "text/html"}):
         content = json.dumps(EMAIL).encode()
@@ -451,7 +451,7 @@ async def test_the_body_is_json_whatever_the_headers_say(served: Served) -> None
 @pytest.mark.clause("4.11.9", "4.13.10", "7.25", "7.26", "8.50")
 @pytest.mark.parametrize("path", [CHECKOUT, REQUEST])
 async def test_the_21st_attempt_in_ten_minutes_is_429_on_that_route_alone(
-    served: Served, document: Document, path: str
+    served: RunningService, document: OpenApiDocument, path: str
 ) -> None:
     for number in range(20):
         email = {"contact_email": f"agent{number}@example.com"}
@@ -459,13 +459,13 @@ async def test_the_21st_attempt_in_ten_minutes_is_429_on_that_route_alone(
     response = await served.client.post(path, json=EMAIL)
     assert (response.status_code, response.json()["error"]) == (429, "rate_limited")
     assert response.headers["retry-after"] == "600"
-    document.holds("POST", path, response)
+    document.check_response("POST", path, response)
     (other,) = {CHECKOUT, REQUEST} - {path}
     assert (await served.client.post(other, json=EMAIL)).status_code == 201
 
 
 @pytest.mark.clause("2.10.2", "3.4.2", "4.12.5", "5.11", "7.21")
-async def test_twenty_claims_at_one_instant_give_one_key(served: Served) -> None:
+async def test_twenty_claims_at_one_instant_give_one_key(served: RunningService) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(20)))
@@ -475,26 +475,26 @@ async def test_twenty_claims_at_one_instant_give_one_key(served: Served) -> None
 
 @pytest.mark.clause("4.11.10", "7.30", "7.31")
 async def test_a_processor_that_fails_is_503_and_says_when_to_come_back(
-    held: tuple[Served, HeldBilling],
+    held: tuple[RunningService, HeldProvider],
 ) -> None:
     served, billing = held
-    document = await served_document(served)
+    document = await fetch_document(served)
     checkout = await begun(served)
-    billing.opens = billing.says["cs_1"] = BillingError("no route to the processor")
+    billing.open_error = billing.payments["cs_1"] = BillingError("no route to the processor")
     for path, body in ((CHECKOUT, EMAIL), (CLAIM, {"claim_token": checkout["claim_token"]})):
         response = await served.client.post(path, json=body)
         assert (response.status_code, response.headers["retry-after"]) == (503, "30")
         assert "no route" not in response.text
-        document.holds("POST", path, response)
+        document.check_response("POST", path, response)
 
 
 async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
-    held: tuple[Served, HeldBilling],
+    held: tuple[RunningService, HeldProvider],
 ) -> None:
     served, billing = held
     checkout = await begun(served)
-    billing.pays("cs_1")
-    billing.lets_go.clear()
+    billing.set_paid("cs_1")
+    billing.released.clear()
     leaving = asyncio.create_task(claimed(served, checkout))
     async with asyncio.timeout(10):
         while not billing.checks:  # noqa: ASYNC110 (the provider offers no event)
@@ -503,12 +503,14 @@ async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
     await asyncio.wait([leaving])
     second = asyncio.create_task(claimed(served, checkout))
     assert (await served.client.get("/api/v1/access")).status_code == 404  # the loop went round
-    billing.lets_go.set()
+    billing.released.set()
     assert (await second).json()["status"] == "active"
     assert len(await served.access.list_keys()) == 2  # with the one that every test has
 
 
-async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(served: Served) -> None:
+async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(
+    served: RunningService,
+) -> None:
     arriving: list[Message] = [
         {"type": "http.request", "body": b"{", "more_body": True},
         {"type": "http.disconnect"},

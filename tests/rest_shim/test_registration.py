@@ -7,8 +7,8 @@ import tomllib
 
 import pytest
 
-from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, registration_file
-from tests.service.commands import ROOT, signals
+from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, build_registration_file
+from tests.service.commands import ROOT, run_signals
 
 pytestmark = pytest.mark.clause("documents")
 
@@ -19,7 +19,7 @@ PROGRAMS = [client for client in CLIENTS if client.language == "python"]
 
 
 def row(name: str) -> str:
-    return CLIENTS_BY_NAME[name].lines(BASE)
+    return CLIENTS_BY_NAME[name].render_lines(BASE)
 
 
 def bearer(api_key: str) -> dict[str, str]:
@@ -33,7 +33,7 @@ def test_claude_code_writes_the_variable_and_not_the_key():
 
 
 def test_claude_desktop_starts_the_bridge():
-    made = json.loads(CLIENTS_BY_NAME["claude-desktop"].lines(BASE, "/bin/signals"))
+    made = json.loads(CLIENTS_BY_NAME["claude-desktop"].render_lines(BASE, "/bin/signals"))
     assert made["mcpServers"]["signals"] == {
         "command": "/bin/signals",
         "args": ["stdio", "--url", BASE],
@@ -67,34 +67,36 @@ def test_a_program_compiles_and_reads_the_variable(client):
 
 async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsys):
     monkeypatch.setenv("SIGNALS_API_KEY", served.api_key)
-    program = CLIENTS_BY_NAME["python-sdk"].lines(served.base_url)
+    program = CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url)
     await asyncio.to_thread(exec, program, {})
     assert "trend_oracle" in capsys.readouterr().out
 
 
 def test_the_registration_file_of_the_repository_is_the_manifests():
     shown = json.loads((ROOT / "mcp.json").read_text())
-    assert shown == registration_file("http://127.0.0.1:8000")
+    assert shown == build_registration_file("http://127.0.0.1:8000")
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 def test_the_command_prints_the_lines_alone(tmp_path, client):
-    done = signals(tmp_path, "connect", client.name, "--url", f"{URL}/", api_key="ek_" + "k" * 43)
+    done = run_signals(
+        tmp_path, "connect", client.name, "--url", f"{URL}/", api_key="ek_" + "k" * 43
+    )
     assert (done.returncode, done.stdout) == (0, client.lines(BASE))
     assert done.stderr == f"{client.told}\n"
 
 
 def test_the_command_alone_lists_the_clients(tmp_path):
-    listed = signals(tmp_path, "connect").stdout.splitlines()
+    listed = run_signals(tmp_path, "connect").stdout.splitlines()
     assert [line.split("\t")[0] for line in listed] == [client.name for client in CLIENTS]
 
 
 def test_an_unknown_client_is_refused_with_those_known(tmp_path):
-    done = signals(tmp_path, "connect", "emacs")
+    done = run_signals(tmp_path, "connect", "emacs")
     assert done.returncode == 2
     assert all(client.name in done.stderr for client in CLIENTS)
 
 
 def test_the_address_is_that_of_the_settings_unless_given(tmp_path):
-    done = signals(tmp_path, "connect", "codex", base_url=BASE)
+    done = run_signals(tmp_path, "connect", "codex", base_url=BASE)
     assert done.stdout == row("codex")

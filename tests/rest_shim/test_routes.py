@@ -1,8 +1,8 @@
 import pytest
 
-from tests.bad_inputs import BAD_INPUTS, KEYED_PATHS, as_path
-from tests.rest_shim.document import served_operations
-from tests.serving import coverage
+from tests.bad_inputs import BAD_INPUTS, KEYED_PATHS, build_path
+from tests.rest_shim.document import list_operations
+from tests.serving import make_coverage
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("answers")
@@ -35,7 +35,7 @@ OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
     ],
 )
 async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
-    response = await served.rest(as_path(tool, arguments))
+    response = await served.rest(build_path(tool, arguments))
     assert response.status_code == 200
     # A key of its own, so that either call is the first of its key.
     twin = {"X-Api-Key": await served.keys.create("tests")}
@@ -46,7 +46,7 @@ async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
 
 @pytest.mark.clause("4.0.1")
 async def test_every_body_is_json_but_the_page_of_terms(served):
-    for method, path in served_operations(served):
+    for method, path in list_operations(served):
         for headers in (served.key_headers, {}):
             response = await served.client.request(method, path, headers=headers)
             if path != "/legal":
@@ -82,7 +82,7 @@ async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
 async def test_bad_parameters_are_refused_with_what_is_accepted(
     served, tool, arguments, code, named
 ):
-    response = await served.rest(as_path(tool, arguments))
+    response = await served.rest(build_path(tool, arguments))
     assert response.status_code == 400
     assert response.json()["error"] == code
     message = response.json()["message"]
@@ -134,7 +134,7 @@ async def test_a_missing_key_is_told_before_bad_parameters(served, path):
 @pytest.mark.parametrize("path", [path for path in KEYED_PATHS.values() if path != "/usage"])
 async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
     nothing_published = await served_empty.rest(path)
-    await served_empty.market.publish_coverage(coverage())
+    await served_empty.market.publish_coverage(make_coverage())
     for response in (nothing_published, await served_empty.rest(path)):
         assert (response.status_code, response.headers["retry-after"]) == (503, "900")
         assert response.json()["error"] == "unavailable"
@@ -204,5 +204,5 @@ async def test_both_spellings_of_the_manifest_are_served_without_a_redirect(serv
 
 
 def test_every_get_route_is_tested_above(served):
-    served_paths = {path for method, path in served_operations(served) if method == "GET"}
+    served_paths = {path for method, path in list_operations(served) if method == "GET"}
     assert served_paths == {*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values())}

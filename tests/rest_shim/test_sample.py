@@ -6,29 +6,29 @@ import pytest
 
 from compute.indicators.registry import INDICATORS
 from compute.universe import load_universe
-from rest_shim.sample import sample, sample_text
+from rest_shim.sample import build_sample, render_sample
 
 pytestmark = pytest.mark.clause("documents")
 
-ROWS = sample().signals
+ROWS = build_sample().signals
 
 
 @pytest.mark.clause("4.5.1")
 async def test_it_is_served_before_anything_is_computed(served_empty):
     answers = [await served_empty.client.get("/api/v1/signals/sample") for _ in range(2)]
-    assert [(answer.status_code, answer.text) for answer in answers] == [(200, sample_text())] * 2
+    assert [(answer.status_code, answer.text) for answer in answers] == [(200, render_sample())] * 2
 
 
 @pytest.mark.clause("4.5.1", "4.5.3")
 async def test_it_is_the_same_beside_live_rows_and_at_any_time(served):
     served.clock.now += 10**9
-    assert (await served.client.get("/api/v1/signals/sample")).text == sample_text()
+    assert (await served.client.get("/api/v1/signals/sample")).text == render_sample()
 
 
 @pytest.mark.clause("2.3.1", "4.5.2")
 async def test_its_shape_is_that_of_a_live_answer(served):
     live = (await served.rest("/signals")).json()
-    fixed = json.loads(sample_text())
+    fixed = json.loads(render_sample())
     assert list(fixed) == list(live)
     assert list(fixed["pagination"]) == list(live["pagination"])
     assert list(fixed["meta"]) == list(live["meta"])
@@ -81,7 +81,7 @@ def test_it_shows_every_kind_of_row():
 def test_its_rows_are_newest_first_and_its_page_is_whole():
     times = [row.created_at for row in ROWS]
     assert times == sorted(set(times), reverse=True)
-    assert sample().pagination.model_dump() == {
+    assert build_sample().pagination.model_dump() == {
         "limit": 50,
         "offset": 0,
         "returned": len(ROWS),
@@ -92,7 +92,7 @@ def test_its_rows_are_newest_first_and_its_page_is_whole():
 
 @pytest.mark.clause("4.5.3")
 def test_its_meta_says_that_it_is_not_live():
-    meta = sample().meta
+    meta = build_sample().meta
     assert (meta.source, meta.simulated, meta.stale) == ("sample", False, False)
     assert meta.note == "Fixed documentation rows, not live data."
     assert set(meta.next_update.model_dump().values()) == {None}

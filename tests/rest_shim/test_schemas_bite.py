@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from rest_shim.sample import sample_text
-from serving.json_schema import output_schema
-from tests.bad_inputs import PATHS, as_path
-from tests.rest_shim.document import served_document
+from rest_shim.sample import render_sample
+from serving.json_schema import build_output_schema
+from tests.bad_inputs import PATHS, build_path
+from tests.rest_shim.document import fetch_document
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("documents")
@@ -154,7 +154,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
             "rows": "BTC U",
         }
     if tool == "signals_get_signals":
-        answer["signals"] += json.loads(sample_text())["signals"]
+        answer["signals"] += json.loads(render_sample())["signals"]
     if tool == "signals_get_catalog":
         answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
         answer["coverage"]["assets"][0]["alerts"] = ["4h"]
@@ -170,7 +170,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answer_of(served, tool):
-    response = await served.rest(as_path(tool, CALLS[tool]))
+    response = await served.rest(build_path(tool, CALLS[tool]))
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -184,14 +184,14 @@ def test_every_read_is_tried():
 async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(served, tool):
     real = await answer_of(served, tool)
     answer = completed(tool, copy.deepcopy(real))
-    document = await served_document(served)
+    document = await fetch_document(served)
     success = document.response("GET", f"/api/v1{PATHS[tool]}", 200)
     validators = {
         "tool": jsonschema.Draft202012Validator(
-            output_schema(TOOLS_BY_NAME[tool].result),
+            build_output_schema(TOOLS_BY_NAME[tool].result),
             format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
         ),
-        "openapi": document.validator(success["content"]["application/json"]["schema"]),
+        "openapi": document.build_validator(success["content"]["application/json"]["schema"]),
     }
     for name, validator in validators.items():
         validator.validate(real)
@@ -208,6 +208,6 @@ async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(se
 async def test_every_field_of_a_schema_occurs_in_the_answer_that_is_corrupted(served, tool):
     answer = completed(tool, await answer_of(served, tool))
     seen = {dotted(keys) for keys, _ in walked(answer)}
-    assert set(fields(output_schema(TOOLS_BY_NAME[tool].result))) <= seen
+    assert set(fields(build_output_schema(TOOLS_BY_NAME[tool].result))) <= seen
     filled = {dotted(keys) for keys, value in walked(answer) if value not in (None, [], {})}
     assert seen - filled == set()

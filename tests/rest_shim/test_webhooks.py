@@ -2,16 +2,16 @@
 
 import pytest
 
-from tests.serving import Served
-from tests.stripe_double.double import WEBHOOK_SECRET, signature
-from tests.stripe_double.shop import Shop
+from tests.serving import RunningService
+from tests.stripe_double.double import WEBHOOK_SECRET, sign_payload
+from tests.stripe_double.shop import StripeShop
 
 pytestmark = pytest.mark.clause("sales")
 
 PATH = "/webhooks/stripe"
 
 
-async def test_a_message_that_is_not_stripes_gets_the_one_error_body(shop: Shop) -> None:
+async def test_a_message_that_is_not_stripes_gets_the_one_error_body(shop: StripeShop) -> None:
     headers = (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"})
     for sent in headers:
         answer = await shop.served.client.post(PATH, content=b"{}", headers=sent)
@@ -21,26 +21,28 @@ async def test_a_message_that_is_not_stripes_gets_the_one_error_body(shop: Shop)
         assert answer.json()["error"] == "invalid_parameter"
 
 
-async def test_a_body_over_a_mebibyte_is_refused(shop: Shop) -> None:
+async def test_a_body_over_a_mebibyte_is_refused(shop: StripeShop) -> None:
     body = b"{}" + b" " * (1 << 20)
-    signed = signature(body, shop.clock.now // 1000, WEBHOOK_SECRET)
+    signed = sign_payload(body, shop.clock.now // 1000, WEBHOOK_SECRET)
     headers = {"Stripe-Signature": signed}
     answer = await shop.served.client.post(PATH, content=body, headers=headers)
     assert answer.status_code == 413
 
 
-async def test_only_post_is_served(shop: Shop) -> None:
+async def test_only_post_is_served(shop: StripeShop) -> None:
     answer = await shop.served.client.get(PATH)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
-async def test_the_address_stands_in_no_public_document(shop: Shop) -> None:
+async def test_the_address_stands_in_no_public_document(shop: StripeShop) -> None:
     told = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
     told.append(await shop.served.client.get("/nowhere"))
     assert [PATH in answer.text for answer in told] == [False] * 3
 
 
-async def test_where_stripe_does_not_bill_the_address_does_not_exist(served: Served) -> None:
+async def test_where_stripe_does_not_bill_the_address_does_not_exist(
+    served: RunningService,
+) -> None:
     answer = await served.client.post(PATH, content=b"{}")
     assert answer.status_code == 404
     assert answer.json()["error"] == "invalid_parameter"

@@ -12,12 +12,12 @@ import httpx
 
 from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS
-from tests.serving import Face
+from tests.serving import Transport
 
 PACE_S = 0.2
 PAGE = 40
-TOGETHER = 8
-MISSING = httpx.TransportError, httpx.TimeoutException
+PARALLEL_CALLS = 8
+UNREACHABLE_ERRORS = httpx.TransportError, httpx.TimeoutException
 
 
 class Row(NamedTuple):
@@ -25,12 +25,12 @@ class Row(NamedTuple):
     id: str
 
 
-def milliseconds(text: str) -> int:
+def parse_ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 class Reply(NamedTuple):
-    """What a call came to over either face; `resets_at` (epoch ms) ends the day that it counts on.
+    """What a call came to over either transport; `resets_at` (epoch ms) ends the day that it counts on.
 
     It is 0 where the answer says nothing of a quota.
     """
@@ -41,10 +41,10 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class Told:
+class CallTotals:
     """What clients were told, over all of them."""
 
-    given: Counter[tuple[str, int]] = field(default_factory=Counter)
+    answered: Counter[tuple[str, int]] = field(default_factory=Counter)
     refused: Counter[tuple[str, int]] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -58,69 +58,69 @@ class Caller:
         addresses: Sequence[str],
         label: str,
         api_key: str,
-        told: Told,
+        totals: CallTotals,
         rng: random.Random,
     ) -> None:
         self.label = label
         self._client = client
         self._addresses = addresses
         self._headers = {"Authorization": f"Bearer {api_key}"}
-        self._told = told
+        self._totals = totals
         self._rng = rng
 
-    async def asked(self, face: Face, arguments: dict[str, Any]) -> Reply:
+    async def call(self, transport: Transport, arguments: dict[str, Any]) -> Reply:
         """Return the first reply that any process has; who can't answer at the moment is 503."""
-        ask = self._over_mcp if face == "mcp" else self._over_rest
+        ask = self._call_mcp if transport == "mcp" else self._call_rest
         while True:
             try:
                 reply = await ask(self._rng.choice(self._addresses), arguments)
-            except MISSING as error:
-                self._told.failures[type(error).__name__] += 1
+            except UNREACHABLE_ERRORS as error:
+                self._totals.failures[type(error).__name__] += 1
             else:
                 if reply.status != 503:
-                    return self._noted(reply)
-                self._told.failures["503"] += 1
+                    return self._count_reply(reply)
+                self._totals.failures["503"] += 1
             await asyncio.sleep(PACE_S)
 
-    def _noted(self, reply: Reply) -> Reply:
-        noted = {200: self._told.given, 429: self._told.refused}[reply.status]
+    def _count_reply(self, reply: Reply) -> Reply:
+        noted = {200: self._totals.answered, 429: self._totals.refused}[reply.status]
         noted[self.label, reply.resets_at // DAY_MS - 1] += 1
         return reply
 
-    async def _over_rest(self, address: str, arguments: dict[str, Any]) -> Reply:
+    async def _call_rest(self, address: str, arguments: dict[str, Any]) -> Reply:
         url = f"{address}/api/v1/signals"
         response = await self._client.get(url, params=arguments, headers=self._headers)
-        return Reply(response.status_code, response.json(), resets_at(response))
+        return Reply(response.status_code, response.json(), parse_reset(response))
 
-    async def _over_mcp(self, address: str, arguments: dict[str, Any]) -> Reply:
+    async def _call_mcp(self, address: str, arguments: dict[str, Any]) -> Reply:
         params = {"name": "signals_get_signals", "arguments": arguments}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         url = f"{address}/api/v1/mcp"
         response = await self._client.post(url, json=body, headers=self._headers)
         result = response.json()["result"]
         status = result["_meta"]["signals/status"] if result["isError"] else 200
-        return Reply(status, result.get("structuredContent"), resets_at(response))
+        return Reply(status, result.get("structuredContent"), parse_reset(response))
 
 
-def resets_at(response: httpx.Response) -> int:
+def parse_reset(response: httpx.Response) -> int:
     told = response.headers.get("X-RateLimit-Reset")
-    return 0 if told is None else milliseconds(told)
+    return 0 if told is None else parse_ms(told)
 
 
-class Reader:
+class FeedReader:
     """Pages the feed of both tiers by `since`; `rows` are all that it was shown, in their order."""
 
-    def __init__(self, caller: Caller, face: Face, since: str) -> None:
+    def __init__(self, caller: Caller, transport: Transport, since: str) -> None:
         self.rows: list[Row] = []
         self._caller = caller
-        self._face = face
+        self._face = transport
         self._since = since
 
     async def read(self) -> None:
         """Read what is there and what comes, until cancelled."""
         while True:
             page = await self._page()
-            self.rows += [Row(milliseconds(r["created_at"]), r["id"]) for r in page["signals"]]
+            self.rows += [Row(parse_ms(r["created_at"]), r["id"]) for r in page["signals"]]
             self._since = page["pagination"]["next_cursor"] or self._since
             if not page["pagination"]["has_more"]:
                 await asyncio.sleep(PACE_S)
@@ -130,13 +130,13 @@ class Reader:
 
     async def _page(self) -> dict[str, Any]:
         asked = {"tier": "all", "order": "oldest", "limit": PAGE, "since": self._since}
-        reply = await self._caller.asked(self._face, asked)
+        reply = await self._caller.call(self._face, asked)
         assert reply.status == 200, reply
         page: dict[str, Any] = reply.body
         return page
 
 
-class Spender:
+class QuotaSpender:
     """Spends a key's whole quota each day, by calls of which several are made at a time."""
 
     def __init__(self, caller: Caller, clock: Clock) -> None:
@@ -146,16 +146,16 @@ class Spender:
     async def spend(self) -> None:
         """Call until refused, go on with the next day, until cancelled."""
         while True:
-            calls = [self._caller.asked("rest", {"limit": 1}) for _ in range(TOGETHER)]
+            calls = [self._caller.call("rest", {"limit": 1}) for _ in range(PARALLEL_CALLS)]
             replies = await asyncio.gather(*calls)
             if all(reply.status == 429 for reply in replies):
-                await self._day_after(replies[0].resets_at)
+                await self._wait_for_next_day(replies[0].resets_at)
 
-    async def _day_after(self, resets_at: int) -> None:
-        await eventually(lambda: self._clock() >= resets_at, within_s=None)
+    async def _wait_for_next_day(self, resets_at: int) -> None:
+        await wait_until(lambda: self._clock() >= resets_at, within_s=None)
 
 
-async def eventually(
+async def wait_until(
     is_so: Callable[[], bool | Awaitable[bool]], within_s: float | None, every_s: float = 0.02
 ) -> None:
     """Wait for something that no process tells by itself; TimeoutError where it does not come."""

@@ -8,9 +8,9 @@ from time import monotonic
 import asyncpg
 
 from tests.postgres.databases import cut_sessions
-from tests.scaling.clients import Told, eventually
+from tests.scaling.clients import CallTotals, wait_until
 from tests.scaling.fleet import Fleet
-from tests.scaling.nodes import Node
+from tests.scaling.nodes import ServiceNode
 
 MINUTE_MS, HOUR_S, HOUR_MS = 60_000, 3_600, 3_600_000
 CUT_ONE = "SELECT pg_terminate_backend($1)"
@@ -20,20 +20,20 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
 """
 
 
-class Faults:
+class FaultInjector:
     """Makes faults, each soon after a run became due; counts them, and how takeovers went."""
 
-    def __init__(self, fleet: Fleet, told: Told, rng: random.Random) -> None:
+    def __init__(self, fleet: Fleet, told: CallTotals, rng: random.Random) -> None:
         self.made: Counter[str] = Counter()
         self.takeovers_s: list[float] = []
         self._fleet = fleet
         self._told = told
         self._rng = rng
 
-    async def make(self, kind: str, hour: int, *, is_amid_a_pass: bool) -> None:
+    async def inject(self, kind: str, hour: int, *, is_amid_a_pass: bool) -> None:
         """Make a fault of a kind when the run of an hour is due, or once it is being written."""
         if is_amid_a_pass:
-            await self._amid_a_pass(hour)
+            await self._wait_until_writing(hour)
         await getattr(self, kind)(hour)
         self.made[kind] += 1
 
@@ -41,19 +41,19 @@ class Faults:
         self._rng.choice(self._fleet.serving).kill()
 
     async def kill_standby(self, hour: int) -> None:
-        _, leader = await self._fleet.leader()
-        self._other(leader).kill()
+        _, leader = await self._fleet.wait_for_leader()
+        self._pick_other(leader).kill()
 
     async def kill_leader(self, hour: int) -> None:
-        session, leader = await self._fleet.leader()
+        session, leader = await self._fleet.wait_for_leader()
         leader.kill()
-        await self._taken_over(session)
+        await self._wait_for_takeover(session)
 
     async def halt_leader(self, hour: int) -> None:
-        session, leader = await self._fleet.leader()
-        with leader.halted():
-            await self._taken_over(session)
-            await self._fleet.shown(hour)
+        session, leader = await self._fleet.wait_for_leader()
+        with leader.halt():
+            await self._wait_for_takeover(session)
+            await self._fleet.wait_until_shown(hour)
 
     async def cut_all_sessions(self, hour: int) -> None:
         await cut_sessions(self._fleet.server.url())
@@ -69,43 +69,43 @@ class Faults:
         """Let clients learn that it is gone before it is there again."""
         self._fleet.server.stop()
         failed = self._told.failures["503"]
-        await eventually(lambda: self._told.failures["503"] > failed, None)
+        await wait_until(lambda: self._told.failures["503"] > failed, None)
         self._fleet.server.start()
 
     async def set_clock_ahead(self, hour: int) -> None:
         """Have the leader run hours, or write minutes, that are still to come; then end it."""
         hours, minutes = self._rng.choice([(3, 0), (0, 20), (0, 2)])
-        _, leader = await self._fleet.leader()
+        _, leader = await self._fleet.wait_for_leader()
         leader.clock.be_off(hours * HOUR_MS + minutes * MINUTE_MS)
-        await self._fleet.shown(hour + hours * HOUR_S)
+        await self._fleet.wait_until_shown(hour + hours * HOUR_S)
         leader.clock.be_off(0)
         leader.kill()
 
     async def set_clock_back(self, hour: int) -> None:
         """Let a process lead whose clock is behind, for as long as it takes to end the other."""
-        _, leader = await self._fleet.leader()
-        other = self._other(leader)
+        _, leader = await self._fleet.wait_for_leader()
+        other = self._pick_other(leader)
         other.clock.be_off(-self._rng.choice([2 * MINUTE_MS, 30 * MINUTE_MS, 3 * HOUR_MS]))
         await self.kill_leader(hour)
         other.clock.be_off(0)
 
-    async def _amid_a_pass(self, hour: int) -> None:
+    async def _wait_until_writing(self, hour: int) -> None:
         """Wait until the leader writes a pass, in vain where the run of the hour is over."""
-        shown = asyncio.create_task(self._fleet.shown(hour))
-        await eventually(lambda: shown.done() or self._is_writing, None, every_s=0.005)
+        shown = asyncio.create_task(self._fleet.wait_until_shown(hour))
+        await wait_until(lambda: shown.done() or self._is_writing, None, every_s=0.005)
         shown.cancel()
         self.made["amid a pass"] += self._is_writing
 
     @property
     def _is_writing(self) -> bool:
-        leader = self._fleet.leaders.now
+        leader = self._fleet.leaders.current
         return leader is not None and leader.is_writing
 
-    def _other(self, node: Node) -> Node:
+    def _pick_other(self, node: ServiceNode) -> ServiceNode:
         first, second = self._fleet.computing
         return second if node is first else first
 
-    async def _taken_over(self, session: int) -> None:
+    async def _wait_for_takeover(self, session: int) -> None:
         began = monotonic()
-        await self._fleet.taken_over(session)
+        await self._fleet.wait_for_takeover(session)
         self.takeovers_s.append(monotonic() - began)

@@ -13,15 +13,15 @@ from typing import Self
 
 import httpx
 
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from service.commands.compute_command import compute
 from service.commands.serve import serve
 from service.config.settings import Settings
 from tests.postgres.server import PostgresServer
-from tests.scaling.clients import MISSING, eventually, milliseconds
-from tests.scaling.leaders import Leaders
-from tests.scaling.nodes import Clocks, Node
-from tests.service.commands import cut_universe, free_port
+from tests.scaling.clients import UNREACHABLE_ERRORS, parse_ms, wait_until
+from tests.scaling.leaders import LeaderWatch
+from tests.scaling.nodes import ProcessClocks, ServiceNode
+from tests.service.commands import find_free_port, write_cut_universe
 
 SERVING, COMPUTING = 3, 2
 # By two minutes after a run a loop has asked anew for bars that were late at it.
@@ -46,26 +46,26 @@ class Fleet:
         """All begin at a time (epoch ms) with a market of some tickers; nothing runs yet."""
         self.server = server
         self.client = client
-        self.clocks = Clocks(now, SERVING + COMPUTING)
-        self.leaders = Leaders(server.url())
+        self.clocks = ProcessClocks(now, SERVING + COMPUTING)
+        self.leaders = LeaderWatch(server.url())
         self.ended: Counter[tuple[str, int]] = Counter()
-        universe = Path(cut_universe(folder, set(tickers)))
+        universe = Path(write_cut_universe(folder, set(tickers)))
         nodes = []
         for place in range(SERVING + COMPUTING):
             settings = Settings(
                 database_url=server.url(),
                 universe=universe,
                 billing="off",
-                port=int(free_port()),
+                port=int(find_free_port()),
                 daily_limit=daily_limit,
             )
             work = partial(serve, computes=False) if place < SERVING else compute
             log = folder / f"{place}.log"
-            nodes.append(Node(work, settings, self.clocks.of(place), log))
+            nodes.append(ServiceNode(work, settings, self.clocks.get_clock(place), log))
         self.serving, self.computing = nodes[:SERVING], nodes[SERVING:]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ServiceNode]:
         return [*self.serving, *self.computing]
 
     @property
@@ -73,12 +73,12 @@ class Fleet:
         return [node.settings.address for node in self.serving]
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Self]:
+    async def run(self) -> AsyncIterator[Self]:
         """Run all processes and follow who leads until the block ends."""
         watching = asyncio.create_task(self.leaders.watch())
         try:
             for node in self.nodes:
-                node.begin()
+                node.start()
             yield self
         finally:
             watching.cancel()
@@ -93,46 +93,46 @@ class Fleet:
                 if node.status is not None:
                     does = "serves" if node in self.serving else "computes"
                     self.ended[does, node.status] += 1
-                    node.begin()
+                    node.start()
             await asyncio.sleep(0.1)
 
-    async def leader(self) -> tuple[int, Node]:
+    async def wait_for_leader(self) -> tuple[int, ServiceNode]:
         """Wait until a process leads; return its session, and which it is."""
-        await eventually(lambda: self.leaders.now is not None, SHOWS_WITHIN_S)
-        now = self.leaders.now
+        await wait_until(lambda: self.leaders.current is not None, SHOWS_WITHIN_S)
+        now = self.leaders.current
         assert now is not None
         return now.session, next(node for node in self.computing if node.pid == now.pid)
 
-    async def taken_over(self, ended: int) -> None:
+    async def wait_for_takeover(self, ended: int) -> None:
         """Wait until a process leads by another session than the one that ended."""
 
         def leads() -> bool:
-            now = self.leaders.now
+            now = self.leaders.current
             return now is not None and now.session != ended
 
-        await eventually(leads, TAKES_OVER_WITHIN_S)
+        await wait_until(leads, TAKES_OVER_WITHIN_S)
 
-    async def shown(self, hour: int) -> None:
+    async def wait_until_shown(self, hour: int) -> None:
         """Wait until every serving process shows the run of an hour."""
         for address in self.addresses:
-            await eventually(
+            await wait_until(
                 lambda url=address: self._shows(url, hour), SHOWS_WITHIN_S, LOOKS_EVERY_S
             )
 
-    async def late_bars_asked_for(self) -> None:
+    async def wait_for_late_bars(self) -> None:
         """Let bars that were late at a run come, and the leader look for them."""
-        _, leader = await self.leader()
+        _, leader = await self.wait_for_leader()
         self.clocks.now += ASKED_ANEW_AFTER_MS
         looks = leader.clock.looks
-        await eventually(lambda: leader.clock.looks > looks + 2, SHOWS_WITHIN_S)
+        await wait_until(lambda: leader.clock.looks > looks + 2, SHOWS_WITHIN_S)
 
     async def _shows(self, address: str, hour: int) -> bool:
         try:
             response = await self.client.get(f"{address}/api/v1/catalog")
-        except MISSING:
+        except UNREACHABLE_ERRORS:
             return False
         as_of = response.json()["meta"]["as_of"] if response.status_code == 200 else None
-        return as_of is not None and milliseconds(as_of) >= market_ms(hour)
+        return as_of is not None and parse_ms(as_of) >= to_market_ms(hour)
 
-    async def stop(self, nodes: list[Node]) -> list[int | None]:
+    async def stop(self, nodes: list[ServiceNode]) -> list[int | None]:
         return [await node.stop() for node in nodes]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import asyncpg
 
-from store.postgres.engine import FAILURES
-from store.postgres.market_engine import COMPUTING
+from store.postgres.engine import DATABASE_ERRORS
+from store.postgres.market_engine import COMPUTE_LOCK_ID
 
 LOOKS_EVERY_S = 0.02
 HOLDERS = """
@@ -26,41 +26,41 @@ class Leader(NamedTuple):
     is_writing: bool
 
 
-class Leaders:
+class LeaderWatch:
     """What was seen: the leader of the moment, all leaders' sessions, the most at a time."""
 
     def __init__(self, url: str) -> None:
-        self.now: Leader | None = None
+        self.current: Leader | None = None
         self.sessions: list[int] = []
-        self.most = 0
+        self.max_at_once = 0
         self._url = url
 
     async def watch(self) -> None:
         """Look until cancelled, also where the database goes away for a while."""
         while True:
-            with suppress(*FAILURES):
+            with suppress(*DATABASE_ERRORS):
                 await self._look()
-            self.now = None
+            self.current = None
             await asyncio.sleep(LOOKS_EVERY_S)
 
     async def _look(self) -> None:
         session = await asyncpg.connect(self._url)
         try:
             while True:
-                self._saw(await session.fetch(HOLDERS, COMPUTING))
+                self._record(await session.fetch(HOLDERS, COMPUTE_LOCK_ID))
                 await asyncio.sleep(LOOKS_EVERY_S)
         finally:
             session.terminate()
 
-    def _saw(self, rows: list[asyncpg.Record]) -> None:
-        self.most = max(self.most, len(rows))
-        found = [Leader(session, pid_in(name), writes) for session, name, writes in rows]
-        self.now = found[0] if found else None
-        if self.now is not None and self.now.session not in self.sessions[-1:]:
-            self.sessions.append(self.now.session)
+    def _record(self, rows: list[asyncpg.Record]) -> None:
+        self.max_at_once = max(self.max_at_once, len(rows))
+        found = [Leader(session, parse_pid(name), writes) for session, name, writes in rows]
+        self.current = found[0] if found else None
+        if self.current is not None and self.current.session not in self.sessions[-1:]:
+            self.sessions.append(self.current.session)
 
 
-def pid_in(name: str) -> int:
+def parse_pid(name: str) -> int:
     """Return the process that a session is named after."""
     found = re.search(r"pid (\d+)", name)
     assert found is not None, name

@@ -18,7 +18,7 @@ from compute.indicators.registry import INDICATORS
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from tests.service.forked import FORKING
+from tests.service.forked import FORKSERVER
 
 Work = Callable[[Settings, Sequence[Indicator], Clock], Awaitable[int]]
 
@@ -26,12 +26,12 @@ ENDS_WITHIN_S = 30
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
-class Clocks:
+class ProcessClocks:
     """The time (epoch ms) that all processes share, and by how much each of them is off."""
 
     def __init__(self, now: int, places: int) -> None:
-        self._shared: Array[c_longlong] = FORKING.RawArray(c_longlong, 1)
-        self._own = [FORKING.RawArray(c_longlong, 2) for _ in range(places)]
+        self._shared: Array[c_longlong] = FORKSERVER.RawArray(c_longlong, 1)
+        self._offsets = [FORKSERVER.RawArray(c_longlong, 2) for _ in range(places)]
         self.now = now
 
     @property
@@ -42,8 +42,8 @@ class Clocks:
     def now(self, at: int) -> None:
         self._shared[0] = at
 
-    def of(self, place: int) -> "ManualClock":
-        return ManualClock(self._shared, self._own[place])
+    def get_clock(self, place: int) -> "ManualClock":
+        return ManualClock(self._shared, self._offsets[place])
 
 
 class ManualClock:
@@ -65,7 +65,7 @@ class ManualClock:
         self._own[0] = by_ms
 
 
-class Node:
+class ServiceNode:
     """A process that a test may end, halt and begin again; it writes its log into a file."""
 
     def __init__(self, work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
@@ -85,9 +85,9 @@ class Node:
         """What it ended with, None while it runs."""
         return self._process.exitcode
 
-    def begin(self) -> None:
+    def start(self) -> None:
         given = self._work, self.settings, self.clock, self.log
-        self._process = FORKING.Process(target=_run, args=given)
+        self._process = FORKSERVER.Process(target=_run, args=given)
         self._process.start()
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class Node:
         return self.status
 
     @contextmanager
-    def halted(self) -> Iterator[None]:
+    def halt(self) -> Iterator[None]:
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -115,8 +115,8 @@ def _run(work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
     log_to_standard_error()
-    raise SystemExit(asyncio.run(_worked(work, settings, clock)))
+    raise SystemExit(asyncio.run(_run_work(work, settings, clock)))
 
 
-async def _worked(work: Work, settings: Settings, clock: ManualClock) -> int:
+async def _run_work(work: Work, settings: Settings, clock: ManualClock) -> int:
     return await work(settings, INDICATORS, clock)

@@ -19,22 +19,22 @@ import asyncpg
 import httpx
 import pytest
 
-from access.keys import Keys
+from access.keys import OperatorKeys
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
 from compute.indicators.registry import INDICATORS
-from compute.schedule import last_run, market_ms
-from compute.sources.simulated import source_name
+from compute.schedule import find_last_run, to_market_ms
+from compute.sources.simulated import format_source_name
 from compute.universe import load_universe
-from schemas.vocabulary import instant, midnight_s
+from schemas.vocabulary import compute_midnight_s, format_instant
 from store.postgres.access_store import PostgresAccessStore
 from store.postgres.market_store import PostgresMarketStore
 from tests.conftest import MAJORS
 from tests.postgres.server import PostgresServer
-from tests.scaling.clients import Caller, Reader, Spender, Told, eventually, milliseconds
-from tests.scaling.faults import Faults
+from tests.scaling.clients import Caller, CallTotals, FeedReader, QuotaSpender, parse_ms, wait_until
+from tests.scaling.faults import FaultInjector
 from tests.scaling.fleet import Fleet
-from tests.serving import Face
+from tests.serving import Transport
 
 pytestmark = pytest.mark.clause("scaling")
 
@@ -45,7 +45,7 @@ Fault = tuple[str, bool] | None
 
 START = "2026-08-12T22:03:10+00:00"
 AFTER_DUE_MS = 10_000
-FACES: tuple[Face, ...] = ("mcp", "rest", "rest", "rest")
+FACES: tuple[Transport, ...] = ("mcp", "rest", "rest", "rest")
 PUBLISHED = """
 SELECT created_at FROM (
   SELECT created_at FROM signals_market.changes WHERE published = 1
@@ -102,10 +102,10 @@ class Run:
     """A run as its checks need it; the readers were shown what is newer than `since`."""
 
     fleet: Fleet
-    faults: Faults
-    told: Told
-    spender: Spender
-    readers: list[Reader]
+    faults: FaultInjector
+    told: CallTotals
+    spender: QuotaSpender
+    readers: list[FeedReader]
     since: int
     late_hours: int = 0
 
@@ -118,19 +118,19 @@ class Run:
     async def go_through(self, hours: Iterable[int], kinds: Iterator[Fault]) -> None:
         """Let one hour after another become due, each with its fault; all processes show it."""
         for hour in hours:
-            self.fleet.clocks.now = market_ms(hour) + AFTER_DUE_MS
+            self.fleet.clocks.now = to_market_ms(hour) + AFTER_DUE_MS
             if (fault := next(kinds)) is not None:
                 kind, is_amid_a_pass = fault
-                await self.faults.make(kind, hour, is_amid_a_pass=is_amid_a_pass)
-            await self.fleet.shown(hour)
+                await self.faults.inject(kind, hour, is_amid_a_pass=is_amid_a_pass)
+            await self.fleet.wait_until_shown(hour)
             if await fetched(self.fleet.server.url(), LATE):
-                await self.fleet.late_bars_asked_for()
+                await self.fleet.wait_for_late_bars()
                 self.late_hours += 1
 
     async def end(self) -> None:
         """Wait until every client has read all there is, and one has spent its quota."""
         newest = (await published(self.fleet.server.url(), self.since))[-1]
-        await eventually(
+        await wait_until(
             lambda: bool(self.told.refused) and all(r.has_read(newest) for r in self.readers),
             ENDS_WITHIN_S,
         )
@@ -145,10 +145,10 @@ class Run:
     indirect=["postgres"],
 )
 async def test_no_fault_costs_a_client_a_row_or_a_call(
-    own_postgres: PostgresServer, tmp_path: Path, size: Size
+    private_postgres: PostgresServer, tmp_path: Path, size: Size
 ):
-    async with ran(own_postgres, tmp_path, size) as run:
-        url = own_postgres.url()
+    async with ran(private_postgres, tmp_path, size) as run:
+        url = private_postgres.url()
         assert await run.fleet.stop(run.fleet.nodes) == [0] * len(run.fleet.nodes)
         rows = await published(url, run.since)
         assert len(rows) > size.hours
@@ -157,7 +157,7 @@ async def test_no_fault_costs_a_client_a_row_or_a_call(
             assert len({row.id for row in reader.rows}) == len(rows)
         await check_quota(url, run.told, size.daily_limit)
         await check_passes(url)
-        assert run.fleet.leaders.most == 1
+        assert run.fleet.leaders.max_at_once == 1
         assert {status for does, status in run.fleet.ended if does == "serves"} <= {-SIGKILL}
         assert await audited(run.fleet) == []
         print_figures(run, rows)
@@ -166,16 +166,16 @@ async def test_no_fault_costs_a_client_a_row_or_a_call(
 @asynccontextmanager
 async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator[Run]:
     """Run all hours with their faults beside the clients, until these have read all there is."""
-    rng, told = random.Random(size.seed), Told()
-    start = milliseconds(START)
-    first = last_run(start)
+    rng, told = random.Random(size.seed), CallTotals()
+    start = parse_ms(START)
+    first = find_last_run(start)
     await begin_history(server.url(), start, size.history_days)
     async with (
         httpx.AsyncClient(timeout=ANSWERS_WITHIN_S, verify=False) as client,
-        Fleet(server, folder, client, start, TICKERS, size.daily_limit).running() as fleet,
+        Fleet(server, folder, client, start, TICKERS, size.daily_limit).run() as fleet,
     ):
-        await fleet.shown(first)
-        faults = Faults(fleet, told, rng)
+        await fleet.wait_until_shown(first)
+        faults = FaultInjector(fleet, told, rng)
         since = (await published(server.url(), 0))[-1]
         clients = await new_clients(fleet, told, random.Random(size.seed), since)
         run = Run(fleet, faults, told, *clients, since)
@@ -192,23 +192,23 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
 async def begin_history(url: str, start: int, days: int) -> None:
     """Let the market begin so many days before: what steps it costs time by its hours."""
     market = await PostgresMarketStore.open(url)
-    origin = midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
-    await market.adopt_source(source_name(origin), start)
+    origin = compute_midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
+    await market.adopt_source(format_source_name(origin), start)
     await market.close()
 
 
 async def new_clients(
-    fleet: Fleet, told: Told, rng: random.Random, since: int
-) -> tuple[Spender, list[Reader]]:
+    fleet: Fleet, told: CallTotals, rng: random.Random, since: int
+) -> tuple[QuotaSpender, list[FeedReader]]:
     """Return who spends a quota, and who read the feed: each with a key of its own."""
     access = await PostgresAccessStore.open(fleet.server.url())
-    clock = fleet.clocks.of(0)
+    clock = fleet.clocks.get_clock(0)
     labels = ["spender", *(f"reader {place}" for place in range(len(FACES)))]
-    made = [(label, await Keys(access, clock).create(label)) for label in labels]
+    made = [(label, await OperatorKeys(access, clock).create(label)) for label in labels]
     await access.close()
     first, *rest = [Caller(fleet.client, fleet.addresses, *key, told, rng) for key in made]
-    readers = [Reader(*given, instant(since)) for given in zip(rest, FACES, strict=True)]
-    return Spender(first, clock), readers
+    readers = [FeedReader(*given, format_instant(since)) for given in zip(rest, FACES, strict=True)]
+    return QuotaSpender(first, clock), readers
 
 
 async def fetched(url: str, query: str, *values: object) -> list[asyncpg.Record]:
@@ -224,11 +224,11 @@ async def published(url: str, since: int) -> list[int]:
     return [row["created_at"] for row in await fetched(url, PUBLISHED, since)]
 
 
-async def check_quota(url: str, told: Told, limit: int) -> None:
+async def check_quota(url: str, told: CallTotals, limit: int) -> None:
     """No key was counted beyond its quota, none was answered uncounted, or refused too early."""
     used = {(label, day): count for label, day, count in await fetched(url, USED)}
     assert max(used.values()) <= limit
-    assert all(used[place] >= given for place, given in told.given.items())
+    assert all(used[place] >= given for place, given in told.answered.items())
     assert told.refused
     assert all(used[place] == limit for place in told.refused)
     assert {label for label, _ in told.refused} == {"spender"}
@@ -260,4 +260,6 @@ def print_figures(run: Run, rows: list[int]) -> None:
     print(f"sessions that led {len(leaders.sessions)}; takeovers took {waited} s")
     print(f"{run.late_hours} hours with late bars")
     print(f"{len(rows)} rows to each of {len(run.readers)} readers")
-    print(f"{told.given.total()} answers, {told.refused.total()} refusals; {dict(told.failures)}")
+    print(
+        f"{told.answered.total()} answers, {told.refused.total()} refusals; {dict(told.failures)}"
+    )

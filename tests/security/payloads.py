@@ -28,7 +28,7 @@ VALUES = [
 HOSTILE = [*PAYLOADS, LONE_SURROGATE, *VALUES]
 
 
-def kept(folder: Path, *, without: frozenset[str] = frozenset()) -> list[str]:
+def dump_store(folder: Path, *, without: frozenset[str] = frozenset()) -> list[str]:
     """Return all rows and the schema of both files of a store, but for some tables."""
     lines: list[str] = []
     for name in ("market.db", "market.db-access"):

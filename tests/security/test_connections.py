@@ -15,14 +15,14 @@ from tests.security.wire import (
     LAST,
     WITHIN_S,
     Connection,
-    connected,
-    exchanged,
-    statuses,
-    until_closed,
+    exchange_bytes,
+    open_raw_connection,
+    parse_statuses,
+    read_until_closed,
 )
-from tests.service.commands import COMMAND, Running, environment, free_port
+from tests.service.commands import COMMAND, RunningCommand, build_environment, find_free_port
 from tests.service.test_cli import write_bars
-from tests.serving import Served, loopback_socket, running
+from tests.serving import RunningService, open_loopback_socket, run_app
 
 pytestmark = pytest.mark.clause("endpoint")
 
@@ -55,19 +55,19 @@ class Hasty(BoundedProtocol):
 class Crowded(BoundedProtocol):
     """The service's own protocol with room for three connections."""
 
-    most = staticmethod(lambda: 3)
+    max_connections = staticmethod(lambda: 3)
 
 
 @asynccontextmanager
-async def served_by(served: Served, protocol: type[BoundedProtocol]) -> AsyncIterator[str]:
+async def served_by(served: RunningService, protocol: type[BoundedProtocol]) -> AsyncIterator[str]:
     """Serve the same app by a protocol of the test's; yield its address."""
-    with loopback_socket() as bound:
-        async with running(served.app, bound, protocol):
+    with open_loopback_socket() as bound:
+        async with run_app(served.app, bound, protocol):
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture
-async def hasty(served: Served) -> AsyncIterator[str]:
+async def short_timeout_url(served: RunningService) -> AsyncIterator[str]:
     Hasty.lost = asyncio.Event()
     await served.client.get("/api/v1/openapi.json")  # which is made once
     async with served_by(served, Hasty) as address:
@@ -75,35 +75,37 @@ async def hasty(served: Served) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
-async def test_a_request_that_does_not_come_to_its_end_is_given_up(hasty: str, sent: bytes):
-    assert await exchanged(hasty, sent) == b""
+async def test_a_request_that_does_not_come_to_its_end_is_given_up(
+    short_timeout_url: str, sent: bytes
+):
+    assert await exchange_bytes(short_timeout_url, sent) == b""
 
 
 @pytest.mark.parametrize("more", [b"G", POST + b"Content-Length: 9\r\n\r\n"], ids=["byte", "head"])
 async def test_an_answered_client_that_begins_another_request_has_no_longer(
-    hasty: str, more: bytes
+    short_timeout_url: str, more: bytes
 ):
     refused = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    received = await exchanged(hasty, refused + more)
-    assert statuses(received) == [405]
+    received = await exchange_bytes(short_timeout_url, refused + more)
+    assert parse_statuses(received) == [405]
 
 
-async def test_a_refused_body_that_never_ends_is_not_read_for_ever(hasty: str):
+async def test_a_refused_body_that_never_ends_is_not_read_for_ever(short_timeout_url: str):
     head = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n"
-    async with connected(hasty) as (reader, writer):
+    async with open_raw_connection(short_timeout_url) as (reader, writer):
         writer.write(head)
         async with asyncio.timeout(WITHIN_S):
             while not Hasty.lost.is_set():
                 writer.write(b"1\r\nx\r\n")
                 await asyncio.sleep(0)
-        assert statuses(await until_closed(reader)) in ([405], [])
+        assert parse_statuses(await read_until_closed(reader)) in ([405], [])
 
 
-async def test_a_client_that_reads_no_answer_is_given_up(hasty: str):
-    async with connected(hasty) as (reader, writer):
+async def test_a_client_that_reads_no_answer_is_given_up(short_timeout_url: str):
+    async with open_raw_connection(short_timeout_url) as (reader, writer):
         writer.write((GET + b"\r\n") * 2000)
         await asyncio.wait_for(Hasty.lost.wait(), WITHIN_S)
-        answered = statuses(await until_closed(reader))
+        answered = parse_statuses(await read_until_closed(reader))
     assert set(answered) == {200}
     assert len(answered) < 2000
 
@@ -113,16 +115,16 @@ def listing(number: int) -> bytes:
     return POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def test_a_client_that_reads_late_gets_every_answer_whole(served: Served):
-    (first,) = ANSWER.findall(await exchanged(served.base_url, listing(1) + LAST))
+async def test_a_client_that_reads_late_gets_every_answer_whole(served: RunningService):
+    (first,) = ANSWER.findall(await exchange_bytes(served.base_url, listing(1) + LAST))
     times = MORE_THAN_SOCKETS_HOLD // len(first)
-    async with connected(served.base_url) as (reader, writer):
+    async with open_raw_connection(served.base_url) as (reader, writer):
         writer.transport.pause_reading()
         writer.write(b"".join(listing(number) for number in range(times)) + LAST)
         for _ in range(100):
             assert (await served.client.get("/api/v1")).status_code == 200
         writer.transport.resume_reading()
-        received = await until_closed(reader)
+        received = await read_until_closed(reader)
     numbered = [first.replace(b'"id":1', b'"id":%d' % number, 1) for number in range(times)]
     assert ANSWER.findall(received) == numbered
 
@@ -131,20 +133,20 @@ async def asks_on(connection: Connection) -> list[int]:
     """Ask for a page on an open connection, for the last time; return the statuses."""
     reader, writer = connection
     writer.write(LAST)
-    return statuses(await until_closed(reader))
+    return parse_statuses(await read_until_closed(reader))
 
 
-async def test_where_there_are_too_many_the_longest_waiting_make_room(served: Served):
+async def test_where_there_are_too_many_the_longest_waiting_make_room(served: RunningService):
     async with served_by(served, Crowded) as address, AsyncExitStack() as opened:
         held = []
         for _ in range(3):
-            held.append(await opened.enter_async_context(connected(address)))
+            held.append(await opened.enter_async_context(open_raw_connection(address)))
             assert (await served.client.get("/api/v1")).status_code == 200
         # What the first has asked makes its exchange the youngest.
         held[0][1].write(GET + b"\r\n")
         await held[0][0].readuntil(b"\r\n\r\n")
-        held.append(await opened.enter_async_context(connected(address)))
-        assert await until_closed(held[1][0]) == b""
+        held.append(await opened.enter_async_context(open_raw_connection(address)))
+        assert await read_until_closed(held[1][0]) == b""
         assert await asks_on(held[3]) == [200]
         assert await asks_on(held[2]) == [200]
         assert await asks_on(held[0]) == [200]
@@ -161,12 +163,12 @@ async def test_where_there_are_too_many_the_longest_waiting_make_room(served: Se
 def test_others_are_answered_while_idle_clients_fill_the_process(
     tmp_path: Path, files: int, idle: int
 ):
-    port, bars = free_port(), write_bars(tmp_path / "bars")
+    port, bars = find_free_port(), write_bars(tmp_path / "bars")
     limited = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *COMMAND, "serve"]
-    env = environment(tmp_path, port=port, source=f"files:{bars}")
-    process = Running.start(tmp_path, *limited, env=env)
+    env = build_environment(tmp_path, port=port, source=f"files:{bars}")
+    process = RunningCommand.start(tmp_path, *limited, env=env)
     try:
-        process.says("Register with")
+        process.wait_for_line("Register with")
         asyncio.run(crowded(f"http://127.0.0.1:{port}", idle))
         assert process.stop() == 0
         assert "Traceback" not in "".join(process.printed)
@@ -180,12 +182,12 @@ async def crowded(address: str, idle: int) -> None:
     begun = list(UNFINISHED.values())
     async with AsyncExitStack() as opened:
         for number in range(idle):
-            _, writer = await opened.enter_async_context(connected(address))
+            _, writer = await opened.enter_async_context(open_raw_connection(address))
             writer.write(begun[number % len(begun)])
             if number % 50 == 0:
-                assert statuses(await exchanged(address, LAST)) == [200]
+                assert parse_statuses(await exchange_bytes(address, LAST)) == [200]
         for _ in range(20):
-            assert statuses(await exchanged(address, LAST)) == [200]
+            assert parse_statuses(await exchange_bytes(address, LAST)) == [200]
         async with httpx.AsyncClient(base_url=address) as client:
             ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
             assert (await client.post("/api/v1/mcp", json=ping)).json()["result"] == {}

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tests.security.wire import HOST, LAST, exchanged, statuses
-from tests.serving import Served
+from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
+from tests.serving import RunningService
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
@@ -79,48 +79,50 @@ UNREAD = {
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
 async def test_what_two_readers_may_part_differently_is_refused_and_closed(
-    served: Served, sent: bytes
+    served: RunningService, sent: bytes
 ):
-    received = await exchanged(served.base_url, sent + LAST)
-    assert statuses(received) == [400]
+    received = await exchange_bytes(served.base_url, sent + LAST)
+    assert parse_statuses(received) == [400]
     assert b"hidden" not in received
 
 
 @pytest.mark.parametrize("sent", WHOLE.values(), ids=WHOLE)
-async def test_what_is_framed_well_is_answered_once(served: Served, sent: bytes):
-    received = await exchanged(served.base_url, sent + LAST)
-    assert statuses(received) == [200, 200]
+async def test_what_is_framed_well_is_answered_once(served: RunningService, sent: bytes):
+    received = await exchange_bytes(served.base_url, sent + LAST)
+    assert parse_statuses(received) == [200, 200]
     assert b"hidden" not in received
 
 
 @pytest.mark.parametrize(("head", "status"), UNREAD.values(), ids=UNREAD)
-async def test_a_body_that_nobody_reads_is_no_request(served: Served, head: bytes, status: int):
-    received = await exchanged(served.base_url, head + HIDDEN_LENGTH + HIDDEN + LAST)
-    assert statuses(received) == [status, 200]
+async def test_a_body_that_nobody_reads_is_no_request(
+    served: RunningService, head: bytes, status: int
+):
+    received = await exchange_bytes(served.base_url, head + HIDDEN_LENGTH + HIDDEN + LAST)
+    assert parse_statuses(received) == [status, 200]
     assert b"hidden" not in received
 
 
-async def test_a_request_to_go_on_in_another_protocol_is_refused_and_closed(served: Served):
+async def test_a_request_to_go_on_in_another_protocol_is_refused_and_closed(served: RunningService):
     upgrade = (
         b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST
     )
-    received = await exchanged(served.base_url, upgrade + HIDDEN_LENGTH + HIDDEN + LAST)
-    assert statuses(received) == [405]
+    received = await exchange_bytes(served.base_url, upgrade + HIDDEN_LENGTH + HIDDEN + LAST)
+    assert parse_statuses(received) == [405]
 
 
-async def test_requests_sent_at_once_are_answered_in_their_order(served: Served):
+async def test_requests_sent_at_once_are_answered_in_their_order(served: RunningService):
     bodies = [json.dumps({"jsonrpc": "2.0", "id": n, "method": "ping"}).encode() for n in range(9)]
     sent = [POST + b"Content-Length: %d\r\n\r\n" % len(body) + body for body in bodies]
-    received = await exchanged(served.base_url, b"".join(sent) + LAST)
-    assert statuses(received) == [200] * 10
+    received = await exchange_bytes(served.base_url, b"".join(sent) + LAST)
+    assert parse_statuses(received) == [200] * 10
     places = [received.index(b'"id":%d,' % n) for n in range(9)]
     assert places == sorted(places)
 
 
-async def test_a_compressed_body_is_never_inflated(served: Served):
+async def test_a_compressed_body_is_never_inflated(served: RunningService):
     packed = gzip.compress(PING)
-    answer = await served.post(packed, content_encoding="gzip")
+    answer = await served.post_mcp(packed, content_encoding="gzip")
     assert answer.json()["error"]["code"] == -32700
     checkout = json.dumps({"contact_email": "agent@example.com"}).encode()
     for encoding, body in (("gzip", gzip.compress(checkout)), ("br", b"\x0b\x02\x80ab\x03")):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.rest_shim.document import served_operations
-from tests.security.wire import LAST, exchanged, statuses
-from tests.serving import Served
+from tests.rest_shim.document import list_operations
+from tests.security.wire import LAST, exchange_bytes, parse_statuses
+from tests.serving import RunningService
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
@@ -41,15 +41,15 @@ def get(
 
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
-async def test_a_host_that_only_looks_like_ours_is_refused(served: Served, host: str):
+async def test_a_host_that_only_looks_like_ours_is_refused(served: RunningService, host: str):
     line = b"Host: %s\r\n" % host.encode("latin-1")
-    assert statuses(await exchanged(served.base_url, get(line) + LAST)) == [421, 200]
+    assert parse_statuses(await exchange_bytes(served.base_url, get(line) + LAST)) == [421, 200]
 
 
 @pytest.mark.parametrize("host", [b"localhost", b"LocalHost:1", b"127.0.0.1:", b"[::1]:8000"])
-async def test_our_own_host_is_served_in_each_of_its_spellings(served: Served, host: bytes):
+async def test_our_own_host_is_served_in_each_of_its_spellings(served: RunningService, host: bytes):
     sent = get(b"Host: %s\r\n" % host) + LAST
-    assert statuses(await exchanged(served.base_url, sent)) == [200, 200]
+    assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [200, 200]
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ async def test_our_own_host_is_served_in_each_of_its_spellings(served: Served, h
     ],
 )
 async def test_a_request_that_names_two_hosts_or_none_is_not_served(
-    served: Served, sent: bytes, expected: list[int]
+    served: RunningService, sent: bytes, expected: list[int]
 ):
-    assert statuses(await exchanged(served.base_url, sent + LAST)) == expected
+    assert parse_statuses(await exchange_bytes(served.base_url, sent + LAST)) == expected
 
 
 @pytest.mark.parametrize("origin", FOREIGN_ORIGINS)
-async def test_an_origin_that_only_looks_like_ours_is_refused(served: Served, origin: str):
+async def test_an_origin_that_only_looks_like_ours_is_refused(served: RunningService, origin: str):
     answer = await served.client.get("/api/v1/signals/sample", headers={"Origin": origin})
     assert answer.status_code == 403
     both = [("Origin", "http://localhost"), ("Origin", origin)]
     assert (await served.client.get("/api/v1/catalog", headers=both)).status_code == 403
 
 
-async def test_pages_and_unknown_paths_are_kept_from_others_too(served: Served):
+async def test_pages_and_unknown_paths_are_kept_from_others_too(served: RunningService):
     for method, path in [*PAGES, *PROBES, ("GET", "/nothing"), ("GET", "/")]:
         for name, value, status in (
             ("Host", "evil.example", 421),
@@ -89,9 +89,9 @@ async def test_pages_and_unknown_paths_are_kept_from_others_too(served: Served):
             assert answer.status_code == status
 
 
-async def test_no_answer_lets_a_script_of_another_origin_read_it(served: Served):
+async def test_no_answer_lets_a_script_of_another_origin_read_it(served: RunningService):
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
-    for method, path in [*served_operations(served), *PAGES]:
+    for method, path in [*list_operations(served), *PAGES]:
         for origin in [*OUR_ORIGINS, "https://evil.example"]:
             sent = served.key_headers | {"Origin": origin}
             answer = await served.client.request(method, path, headers=sent)

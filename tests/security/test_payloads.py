@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from mcp_server.tools.registry import TOOLS
-from serving.arguments import accepted
+from serving.arguments import get_argument_schemas
 from serving.tool_runner import AnyTool
 from tests.bad_inputs import PATHS
-from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, kept
-from tests.security.wire import HOST, LAST, exchanged, statuses
-from tests.serving import Served
+from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, dump_store
+from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
+from tests.serving import RunningService
 from tests.sharing import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
@@ -43,7 +43,9 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 def free_texts(tool: AnyTool) -> list[str]:
-    return [name for name, schema in accepted(tool.query).items() if "enum" not in schema]
+    return [
+        name for name, schema in get_argument_schemas(tool.query).items() if "enum" not in schema
+    ]
 
 
 def is_plain(body: dict[str, Any]) -> bool:
@@ -73,7 +75,7 @@ def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield each value in each argument that is no enum, in all at once, and as a name."""
     for value in values:
         yield from ({name: value} for name in free_texts(tool))
-        yield dict.fromkeys(accepted(tool.query), value)
+        yield dict.fromkeys(get_argument_schemas(tool.query), value)
         yield {str(value): value}
 
 
@@ -81,25 +83,25 @@ def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("share", [len(TOOLS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(TOOLS)))
 async def test_a_tool_refuses_or_answers_whatever_stands_in_its_arguments(
-    served_alone: Served, tmp_path: Path, number: int, share: int
+    served_alone: RunningService, tmp_path: Path, number: int, share: int
 ):
-    tool, before = TOOLS[number], kept(tmp_path, without=COUNTED)
+    tool, before = TOOLS[number], dump_store(tmp_path, without=COUNTED)
     for arguments in given_to(tool, HOSTILE[number % share :: share]):
         params = {"name": tool.name, "arguments": arguments}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        assert is_result(await served_alone.post(body, **served_alone.key_headers))
+        assert is_result(await served_alone.post_mcp(body, **served_alone.key_headers))
         query = urlencode(arguments, errors="surrogatepass")
-        answer = await served_alone.rest(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
+        answer = await served_alone.get_api(f"{PATHS[tool.name]}?{query[:LONGEST_QUERY]}")
         assert is_refused_or_answered(answer, (200, 400))
-    assert kept(tmp_path, without=COUNTED) == before
+    assert dump_store(tmp_path, without=COUNTED) == before
 
 
 @pytest.mark.parametrize("share", [len(FIELDS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(FIELDS)))
 async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
-    served_alone: Served, tmp_path: Path, number: int, share: int
+    served_alone: RunningService, tmp_path: Path, number: int, share: int
 ):
-    before = kept(tmp_path, without=SALES)
+    before = dump_store(tmp_path, without=SALES)
     path, name = FIELDS[number]
     least = {} if path == CLAIM else {"contact_email": "agent@example.com"}
     for value in HOSTILE[number % share :: share]:
@@ -108,10 +110,10 @@ async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
             answer = await served_alone.client.post(path, content=json.dumps(least | body))
             assert is_refused_or_answered(answer, (200, 201, 400, 404))
             assert "api_key" not in answer.text
-    assert kept(tmp_path, without=SALES) == before
+    assert dump_store(tmp_path, without=SALES) == before
 
 
-async def test_no_path_leads_out_of_what_is_served(served: Served):
+async def test_no_path_leads_out_of_what_is_served(served: RunningService):
     for payload in PAYLOADS:
         for folder in ("/", "/api/v1/", "/web/", "/sandbox/checkout/"):
             path = folder + quote(payload[:3_000].encode(), safe="")
@@ -128,14 +130,14 @@ async def test_no_path_leads_out_of_what_is_served(served: Served):
         *(b"/%2e%2e/%2e%2e/etc/passwd", b"/%ff%fe", b"/%", b"/" + b"a" * 15_000),
     ],
 )
-async def test_a_raw_path_is_looked_up_as_it_stands(served: Served, target: bytes):
+async def test_a_raw_path_is_looked_up_as_it_stands(served: RunningService, target: bytes):
     sent = b"GET %s HTTP/1.1\r\n%s\r\n" % (target, HOST) + LAST
-    assert statuses(await exchanged(served.base_url, sent)) == [404, 200]
+    assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [404, 200]
 
 
 @pytest.mark.parametrize("name", HEADERS)
 async def test_a_header_is_refused_or_passed_over_whatever_it_holds(
-    served_alone: Served, name: str
+    served_alone: RunningService, name: str
 ):
     for payload in PAYLOADS:
         value = payload[:3_000].encode()
@@ -157,16 +159,16 @@ async def test_a_header_is_refused_or_passed_over_whatever_it_holds(
     ],
     ids=["path", "header", "headers"],
 )
-async def test_a_head_without_end_is_refused_and_closed(served: Served, head: bytes):
+async def test_a_head_without_end_is_refused_and_closed(served: RunningService, head: bytes):
     # Where it is still sending when the connection is closed, the refusal may be lost.
-    assert statuses(await exchanged(served.base_url, head)) in ([400], [])
+    assert parse_statuses(await exchange_bytes(served.base_url, head)) in ([400], [])
     assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
 
 
-async def test_parameters_without_number_are_refused_in_few_words(served: Served):
+async def test_parameters_without_number_are_refused_in_few_words(served: RunningService):
     many = "&".join(f"x{number}={number}" for number in range(1_500))
     for query in (many, "ticker=" + "A" * 12_000, "&" * 12_000 + "x=1", "=" * 12_000, "x" * 12_000):
-        answer = await served.rest(f"/state?{query}")
+        answer = await served.get_api(f"/state?{query}")
         assert answer.status_code == 400
         assert is_plain(answer.json())
 
@@ -202,8 +204,8 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
-async def test_what_is_no_json_is_a_parse_error(served: Served, body: bytes):
-    assert (await served.post(body)).json()["error"]["code"] == -32700
+async def test_what_is_no_json_is_a_parse_error(served: RunningService, body: bytes):
+    assert (await served.post_mcp(body)).json()["error"]["code"] == -32700
     for path in (CHECKOUT, CLAIM, REQUEST):
         answer = await served.client.post(path, content=body)
         assert answer.status_code == 400
@@ -212,14 +214,14 @@ async def test_what_is_no_json_is_a_parse_error(served: Served, body: bytes):
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
 async def test_json_that_two_readers_may_understand_differently_is_no_request(
-    served: Served, body: bytes
+    served: RunningService, body: bytes
 ):
-    assert (await served.post(body)).json()["error"]["code"] == -32600
+    assert (await served.post_mcp(body)).json()["error"]["code"] == -32600
 
 
-async def test_methods_names_and_ids_are_texts_like_any_other(served: Served):
+async def test_methods_names_and_ids_are_texts_like_any_other(served: RunningService):
     for payload in (*PAYLOADS, LONE_SURROGATE):
-        answer = await served.post({**PING, "id": payload})
+        answer = await served.post_mcp({**PING, "id": payload})
         assert json.loads(answer.content) == {"jsonrpc": "2.0", "id": payload, "result": {}}
         unknown = await served.rpc(payload)
         assert unknown["error"]["code"] == -32601

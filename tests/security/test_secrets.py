@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.security.wire import HOST, LAST, exchanged
-from tests.service.commands import Running, free_port, running, signals
+from tests.security.wire import HOST, LAST, exchange_bytes
+from tests.service.commands import RunningCommand, find_free_port, run_signals, start_signals
 from tests.service.test_cli import write_bars
 from tests.service.test_stripe_purchase import assert_nowhere, stored
-from tests.serving import Served
+from tests.serving import RunningService
 from tests.web.member import API_KEY
 
 pytestmark = pytest.mark.clause("access")
@@ -31,13 +31,13 @@ WRONG_TOKEN = "ct_" + "C" * 43
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[Running, str]]:
+def process(tmp_path: Path) -> Iterator[tuple[RunningCommand, str]]:
     """`signals serve` on a recording, in a process of its own, and its address."""
-    port = free_port()
-    with running(
+    port = find_free_port()
+    with start_signals(
         tmp_path, "serve", port=port, source=f"files:{write_bars(tmp_path / 'bars')}"
     ) as process:
-        process.says("Register with")
+        process.wait_for_line("Register with")
         yield process, f"http://127.0.0.1:{port}"
 
 
@@ -101,17 +101,17 @@ def ask_everywhere(client: httpx.Client, secret: str) -> None:
 
 
 def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_theirs(
-    process: tuple[Running, str], tmp_path: Path
+    process: tuple[RunningCommand, str], tmp_path: Path
 ):
     service, address = process
-    own_key = signals(tmp_path, "keys", "create", "--label", "me").stdout.strip()
+    own_key = run_signals(tmp_path, "keys", "create", "--label", "me").stdout.strip()
     with httpx.Client(base_url=address, headers={"Host": "localhost"}) as client:
         secrets = [own_key, UNKNOWN_KEY, WRONG_TOKEN, *bought(client)]
         secrets += signed_in(client, tmp_path / "signals.db-outbox")
         for secret in secrets:
             ask_everywhere(client, secret)
         for raw in (b"\x1b[31mforged\r\n\r\n", upgrade(own_key)):
-            asyncio.run(exchanged(address, raw + LAST))
+            asyncio.run(exchange_bytes(address, raw + LAST))
         assert_nowhere(secrets, [stored(tmp_path)])
         with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
             db.execute("ALTER TABLE keys RENAME TO mislaid")
@@ -134,7 +134,7 @@ def upgrade(secret: str) -> bytes:
     )
 
 
-async def test_the_store_is_asked_for_hashes_alone(served: Served):
+async def test_the_store_is_asked_for_hashes_alone(served: RunningService):
     """So no comparison can tell how much of a key or token was right: see `Admissions.admit`."""
     begun = await served.client.post(
         "/api/v1/access/checkout", json={"contact_email": "agent@example.com"}
@@ -145,7 +145,7 @@ async def test_the_store_is_asked_for_hashes_alone(served: Served):
     for connection in (connections._reader, connections._writer):
         await connection.connection.set_trace_callback(statements.append)
     for secret in secrets:
-        await served.rest("/usage", x_api_key=secret)
+        await served.get_api("/usage", x_api_key=secret)
         await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})
         await served.client.post("/api/v1/access/claim", json={"claim_token": secret})
     asked = "\n".join(statements)
@@ -155,21 +155,23 @@ async def test_the_store_is_asked_for_hashes_alone(served: Served):
         assert secret.encode().hex().upper() not in asked.upper()
 
 
-async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(served: Served):
+async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(
+    served: RunningService,
+):
     answers = set()
     for place in (3, 20, 45):
         other = "A" if served.api_key[place] != "A" else "B"
         near = served.api_key[:place] + other + served.api_key[place + 1 :]
-        answer = await served.rest("/state", x_api_key=near)
+        answer = await served.get_api("/state", x_api_key=near)
         answers.add((answer.status_code, json.dumps(answer.json())))
-    answer = await served.rest("/state", x_api_key=UNKNOWN_KEY)
+    answer = await served.get_api("/state", x_api_key=UNKNOWN_KEY)
     assert answers == {(401, json.dumps(answer.json()))}
-    assert (await served.rest("/state", x_api_key=served.api_key)).status_code == 200
+    assert (await served.get_api("/state", x_api_key=served.api_key)).status_code == 200
 
 
-async def test_no_answer_names_what_serves_it(served: Served):
+async def test_no_answer_names_what_serves_it(served: RunningService):
     for method, path in (("GET", "/api/v1"), ("GET", "/nothing"), ("PUT", "/api/v1/mcp")):
         answer = await served.client.request(method, path)
         assert not {"server", "x-powered-by", "via"} & set(answer.headers)
         assert "uvicorn" not in answer.text.lower()
-    assert b"uvicorn" not in (await exchanged(served.base_url, b"nonsense\r\n\r\n")).lower()
+    assert b"uvicorn" not in (await exchange_bytes(served.base_url, b"nonsense\r\n\r\n")).lower()

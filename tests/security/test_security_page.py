@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.http.server import EXCHANGE_S, RESERVED
+from service.http.server import EXCHANGE_TIMEOUT_S, RESERVED_DESCRIPTORS
 from serving.http import MAX_BODY_BYTES
 from tests.service.commands import ROOT
 
@@ -33,8 +33,8 @@ def test_every_security_test_is_named():
 
 
 def test_the_figures_of_the_page_are_those_of_the_code():
-    assert f"within {EXCHANGE_S:.0f} seconds" in PAGE
-    assert f"{RESERVED} of\n  which" in PAGE
+    assert f"within {EXCHANGE_TIMEOUT_S:.0f} seconds" in PAGE
+    assert f"{RESERVED_DESCRIPTORS} of\n  which" in PAGE
     assert f"over {MAX_BODY_BYTES >> 20} MiB" in PAGE
 
 

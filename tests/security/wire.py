@@ -15,7 +15,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def connected(base_url: str) -> AsyncIterator[Connection]:
+async def open_raw_connection(base_url: str) -> AsyncIterator[Connection]:
     address = urlsplit(base_url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
@@ -26,7 +26,7 @@ async def connected(base_url: str) -> AsyncIterator[Connection]:
             await writer.wait_closed()
 
 
-async def until_closed(reader: asyncio.StreamReader) -> bytes:
+async def read_until_closed(reader: asyncio.StreamReader) -> bytes:
     """Return what comes until the server closes the connection."""
     received = bytearray()
     with suppress(ConnectionError):
@@ -36,13 +36,13 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
     return bytes(received)
 
 
-async def exchanged(base_url: str, sent: bytes) -> bytes:
+async def exchange_bytes(base_url: str, sent: bytes) -> bytes:
     """Send bytes on a connection of their own; return what comes until the server closes it."""
-    async with connected(base_url) as (reader, writer):
+    async with open_raw_connection(base_url) as (reader, writer):
         writer.write(sent)
-        return await until_closed(reader)
+        return await read_until_closed(reader)
 
 
-def statuses(received: bytes) -> list[int]:
+def parse_statuses(received: bytes) -> list[int]:
     """Return the status of each response, in their order."""
     return [int(status) for status in STATUS.findall(received)]

@@ -18,7 +18,7 @@ from typing import Self
 import structlog
 
 from service.commands.cli import main
-from tests.service.forked import Forked
+from tests.service.forked import ForkedCommand
 
 COMMAND = [
     sys.executable,
@@ -30,24 +30,26 @@ ENDS_WITHIN_S = 30
 SAYS_WITHIN_S = 60
 
 
-def environment(folder: Path, **settings: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SIGNALS_")}
-    given = {f"SIGNALS_{name.upper()}": value for name, value in settings.items()}
+def build_environment(folder: Path, **settings: str) -> dict[str, str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("SIGNALS_")
+    }
+    signals_settings = {f"SIGNALS_{name.upper()}": value for name, value in settings.items()}
     return {
-        **kept,
+        **inherited,
         "PYTHONPATH": str(ROOT),
         "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
         # Many services run at a time, and one port is for one of them.
         "SIGNALS_METRICS_PORT": "0",
-        **given,
+        **signals_settings,
     }
 
 
-def signals(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end, within this process: a process each would take too long."""
     outer, out, err = dict(os.environ), io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
-        _set_environment(environment(folder, **settings))
+        _set_environment(build_environment(folder, **settings))
         try:
             status = main(arguments)
         except SystemExit as ended:
@@ -63,10 +65,10 @@ def _set_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-class Running:
+class RunningCommand:
     """A command that runs until it is stopped; `printed` is what was read of its messages."""
 
-    def __init__(self, process: "subprocess.Popen[bytes] | Forked", messages: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | ForkedCommand", messages: int) -> None:
         """`messages` is the descriptor that its standard error can be read from."""
         self.process = process
         self.printed: list[str] = []
@@ -93,7 +95,7 @@ class Running:
         """Start the `signals` command in a folder."""
         ours, theirs = os.pipe()
         try:
-            return cls(Forked(folder, arguments, env, theirs), ours)
+            return cls(ForkedCommand(folder, arguments, env, theirs), ours)
         finally:
             os.close(theirs)
 
@@ -104,7 +106,7 @@ class Running:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def says(self, text: str, within_s: float = SAYS_WITHIN_S) -> str:
+    def wait_for_line(self, text: str, within_s: float = SAYS_WITHIN_S) -> str:
         """Wait for a line that holds a text and return it; no line may take longer than told."""
         while True:
             line = self._lines.get(timeout=within_s)
@@ -116,9 +118,9 @@ class Running:
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         """Send a signal, wait for the end and return the status."""
         self.process.send_signal(number)
-        return self.ends()
+        return self.wait_for_exit()
 
-    def ends(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait for the end, read what is left, and return the status."""
         status = self.process.wait(ENDS_WITHIN_S)
         while (line := self._lines.get(timeout=SAYS_WITHIN_S)) is not None:
@@ -135,28 +137,28 @@ class Running:
 
 
 @contextmanager
-def running(
-    folder: Path, *arguments: str, faked: Mapping[str, str] | None = None, **settings: str
-) -> Iterator[Running]:
+def start_signals(
+    folder: Path, *arguments: str, clock_variables: Mapping[str, str] | None = None, **settings: str
+) -> Iterator[RunningCommand]:
     """Run the command beside the block; `faked` are variables that drive its clock."""
-    env = {**environment(folder, **settings), **(faked or {})}
-    if faked:
-        process = Running.start(folder, *COMMAND, *arguments, env=env)
+    env = {**build_environment(folder, **settings), **(clock_variables or {})}
+    if clock_variables:
+        process = RunningCommand.start(folder, *COMMAND, *arguments, env=env)
     else:
-        process = Running.fork(folder, *arguments, env=env)
+        process = RunningCommand.fork(folder, *arguments, env=env)
     try:
         yield process
     finally:
         process.kill()
 
 
-def free_port() -> str:
+def find_free_port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
 
 
-def cut_universe(folder: Path, tickers: Container[str]) -> str:
+def write_cut_universe(folder: Path, tickers: Container[str]) -> str:
     """Write a universe file of some of the packaged assets; return its path."""
     text = (ROOT / "compute" / "universe.toml").read_text(encoding="utf-8")
     head, *entries = text.split("\n[[asset]]\n")
@@ -166,7 +168,7 @@ def cut_universe(folder: Path, tickers: Container[str]) -> str:
     return str(path)
 
 
-def faketime(at: str, rate: int) -> dict[str, str]:
+def build_faketime_variables(at: str, rate: int) -> dict[str, str]:
     """Return variables that start a process's clock at a UTC time and drive it; {} without it.
 
     They do what the faketime command does, which would stand between us and the signals sent.

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.public_audit.answers import Answers
-from service.public_audit.audit import steady_answers
+from service.public_audit.answers import Responses
+from service.public_audit.audit import read_consistent_responses
 from service.public_audit.reader import Reader
-from tests.compute.recorded import cut, recorded_folder, require_recorded
-from tests.service.commands import cut_universe, free_port, running, signals
+from tests.compute.recorded import copy_newest_rows, get_recorded_folder, require_recorded
+from tests.service.commands import find_free_port, run_signals, start_signals, write_cut_universe
 from tests.service.test_serve import served_process
 
 SUBSET = {"BTC": 5000, "ETH": 1500, "SOL": 1500}
@@ -23,20 +23,20 @@ Service = tuple[str, str]
 
 
 @contextmanager
-def service_of(folder: Path, bars: Path) -> Iterator[Service]:
+def serve_recorded(folder: Path, bars: Path) -> Iterator[Service]:
     """Replay bars and serve them; yield the address and a key."""
-    assert signals(folder, "replay", "--bars", str(bars)).returncode == 0
-    api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    assert run_signals(folder, "replay", "--bars", str(bars)).returncode == 0
+    api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
         yield address, api_key
 
 
-def subset(folder: Path) -> Path:
+def write_recorded_subset(folder: Path) -> Path:
     """Write the newest bars of some coins, and those that a stock has until the coins end."""
     for ticker, rows in SUBSET.items():
-        cut(folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
+        copy_newest_rows(folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
     end = (folder / "BTC_1h.csv").read_text().splitlines()[-1].split(",")[0]
-    header, *lines = (recorded_folder() / "NVDA_1h.csv").read_text().splitlines()
+    header, *lines = (get_recorded_folder() / "NVDA_1h.csv").read_text().splitlines()
     kept = [line for line in lines if int(line.split(",")[0]) <= int(end)]
     (folder / "NVDA_1h.csv").write_text("\n".join([header, *kept]) + "\n")
     return folder
@@ -46,15 +46,15 @@ def subset(folder: Path) -> Path:
 def recorded_service(tmp_path_factory) -> Iterator[Service]:
     require_recorded()
     folder = tmp_path_factory.mktemp("public")
-    with service_of(folder, subset(folder / "bars")) as running:
+    with serve_recorded(folder, write_recorded_subset(folder / "bars")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def recorded_answers(recorded_service) -> Answers:
-    async def read() -> Answers:
+def recorded_answers(recorded_service) -> Responses:
+    async def read() -> Responses:
         async with Reader(*recorded_service, lambda done, expected: None) as reader:
-            return await steady_answers(reader, 365)
+            return await read_consistent_responses(reader, 365)
 
     return asyncio.run(read())
 
@@ -63,11 +63,11 @@ def recorded_answers(recorded_service) -> Answers:
 def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
     """A folder with a simulated market; what its first start printed, said, and registers as."""
     folder = tmp_path_factory.mktemp("first")
-    port, universe = free_port(), cut_universe(folder, {"BTC", "NVDA"})
-    with running(folder, "serve", port=port, universe=universe) as process:
-        process.says("--header")
+    port, universe = find_free_port(), write_cut_universe(folder, {"BTC", "NVDA"})
+    with start_signals(folder, "serve", port=port, universe=universe) as process:
+        process.wait_for_line("--header")
         address = f"http://127.0.0.1:{port}/api/v1"
-        api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+        api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
         state = httpx.get(f"{address}/state", headers={"X-Api-Key": api_key}).json()
         registration = httpx.get(address).json()["mcp"]["registration"]
         assert process.stop(signal.SIGTERM) == 0
@@ -77,8 +77,8 @@ def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], s
 @pytest.fixture
 def market(first_start, tmp_path) -> Path:
     """A copy of that folder, without its keys."""
-    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_keys))
+    return Path(shutil.copytree(first_start[0], tmp_path / "market", ignore=_access_files))
 
 
-def _keys(folder: str, names: list[str]) -> list[str]:
+def _access_files(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if "-access" in name]

@@ -19,11 +19,11 @@ import service.commands.serve  # noqa: F401 (`serve` imports it when it runs)
 import store.postgres.market_store  # noqa: F401 (so does whoever opens one)
 from service.commands.cli import main
 
-FORKING = multiprocessing.get_context("forkserver")
-FORKING.set_forkserver_preload([__name__])
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload([__name__])
 
 
-class Forked:
+class ForkedCommand:
     """What `subprocess.Popen` offers of a process, as far as tests ask for it."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Forked:
     ) -> None:
         """`messages` is a descriptor that becomes its standard error."""
         given = (folder, arguments, dict(env), DupFd(messages))
-        self._process: ForkServerProcess = FORKING.Process(target=_run, args=given)
+        self._process: ForkServerProcess = FORKSERVER.Process(target=_run, args=given)
         self._process.start()
         self.stderr = None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from service.public_audit.answers import Answers, Asked
-from service.public_audit.audit import audited
+from service.public_audit.answers import QueryResponse, Responses
+from service.public_audit.audit import check_responses
 
 ALERT = r'alerts: "alerts\.\S+"'
 MERGED = "tier=all: row"
@@ -15,14 +15,14 @@ STATS = "stats: alerts_tier.by_"
 ROW = r'signals: "universe\.\S+"'
 
 
-def findings_of(answers: Answers, tamper: Callable[[Answers], None]) -> list[str]:
+def audit_tampered(answers: Responses, tamper: Callable[[Responses], None]) -> list[str]:
     """Return what an audit finds in a tampered copy of the answers."""
     tampered = pickle.loads(pickle.dumps(replace(answers)))
     tamper(tampered)
-    return audited(tampered).findings
+    return check_responses(tampered).findings
 
 
-def assert_exactly(findings: list[str], expected: list[str]) -> None:
+def assert_only_expected(findings: list[str], expected: list[str]) -> None:
     """Assert that each finding is expected, and that each expected one is there.
 
     A row that is altered in one tier may also differ from what tier=all shows.
@@ -34,23 +34,23 @@ def assert_exactly(findings: list[str], expected: list[str]) -> None:
         assert any(re.match(pattern, finding) for finding in findings), pattern
 
 
-def richest(asked: list[Asked]) -> Asked:
+def find_richest(asked: list[QueryResponse]) -> QueryResponse:
     """Return the answer that ranks the most assets."""
-    return max(asked, key=lambda a: len(a.answer.get("results", a.answer.get("groups"))))
+    return max(asked, key=lambda a: len(a.body.get("results", a.body.get("groups"))))
 
 
-def place(answers: Answers, path: str) -> tuple[Any, Any]:
+def find_place(answers: Responses, path: str) -> tuple[Any, Any]:
     """Return what a dotted path leads to, and its last step there."""
     view, *steps, last = path.split(".")
     here = getattr(answers, view)
     if view in ("confluence", "flips"):
-        here = richest(here).answer
+        here = find_richest(here).body
     for step in steps:
-        here = here[key(here, step)]
-    return here, key(here, last)
+        here = here[find_step(here, step)]
+    return here, find_step(here, last)
 
 
-def key(here: Any, step: str) -> Any:
+def find_step(here: Any, step: str) -> Any:
     """Return a step of a path as a name, or as an index: a number, or where a ticker stands."""
     if isinstance(here, dict):
         return step
@@ -58,5 +58,5 @@ def key(here: Any, step: str) -> Any:
     return numbers[step] if step.isalpha() else int(step)
 
 
-def other(reading: str) -> str:
+def pick_other_reading(reading: str) -> str:
     return "bearish" if reading == "bullish" else "bullish"

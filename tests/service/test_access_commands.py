@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from service.commands.access import escaped
+from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow
 from store.sqlite.access_store import SqliteAccessStore
-from tests.service.commands import signals
+from tests.service.commands import run_signals
 from tests.service.test_cli import only_line, write_bars
-from tests.store.rows import one_call
+from tests.store.rows import make_call_group
 from tests.store.test_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 
 pytestmark = pytest.mark.clause("operation")
@@ -36,11 +36,11 @@ def with_store(folder: Path, work: Callable[[SqliteAccessStore], Awaitable[objec
 def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path):
     async def buy(store: SqliteAccessStore) -> None:
         await store.create_claim(CLAIM)
-        await store.redeem(CLAIM, MEMBER, KEY_HASH, NOW)
-        await store.count([one_call(KEY_HASH, NOW + 3_600_000)], "live", 10)
+        await store.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW)
+        await store.count_calls([make_call_group(KEY_HASH, NOW + 3_600_000)], "live", 10)
 
     with_store(tmp_path, buy)
-    assert only_line(signals(tmp_path, "keys", "list").stdout).split("\t") == [
+    assert only_line(run_signals(tmp_path, "keys", "list").stdout).split("\t") == [
         "1",
         "2026-05-28T20:26:40.000Z",
         "active",
@@ -55,17 +55,17 @@ def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
     async def buy(store: SqliteAccessStore) -> None:
         claim = replace(CLAIM, agent_name=NASTY)
         await store.create_claim(claim)
-        await store.redeem(claim, MEMBER, KEY_HASH, NOW)
+        await store.redeem_claim(claim, MEMBER, KEY_HASH, NOW)
 
     with_store(tmp_path, buy)
-    line = only_line(signals(tmp_path, "keys", "list").stdout)
+    line = only_line(run_signals(tmp_path, "keys", "list").stdout)
     *_, label = line.split("\t")
     assert label == r"\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
     assert line.replace("\t", "").isprintable()
 
 
 def test_what_is_written_out_tells_two_labels_apart():
-    assert escaped("\n") != escaped(r"\n")
+    assert escape_for_terminal("\n") != escape_for_terminal(r"\n")
 
 
 @pytest.mark.clause("4.13.1")
@@ -79,9 +79,9 @@ def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
         for row in rows:
             await store.put_access_request(row)
 
-    assert signals(tmp_path, "access-requests").stdout == ""
+    assert run_signals(tmp_path, "access-requests").stdout == ""
     with_store(tmp_path, ask)
-    printed = signals(tmp_path, "access-requests").stdout
+    printed = run_signals(tmp_path, "access-requests").stdout
     first, second = printed.splitlines()
     assert re.fullmatch(r"[ -~]+", first + second)
     assert json.loads(first) == {
@@ -99,19 +99,19 @@ def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
 
 def test_prune_deletes_what_the_access_store_needs_no_more(tmp_path):
     async def attempt(store: SqliteAccessStore) -> None:
-        await store.attempt("checkout", "192.0.2.1", 0, 20, 600)
-        await store.mark_handled("evt_1", 0)
+        await store.record_attempt("checkout", "192.0.2.1", 0, 20, 600)
+        await store.mark_event_handled("evt_1", 0)
 
-    signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
-    assert signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
     assert not (tmp_path / "signals.db-access").exists()
     with_store(tmp_path, attempt)
-    assert signals(tmp_path, "prune").stdout == "pruned 2 rows\n"
+    assert run_signals(tmp_path, "prune").stdout == "pruned 2 rows\n"
 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
 def test_a_listing_of_a_damaged_file_is_one_line(tmp_path, command):
     (tmp_path / "signals.db-access").write_bytes(b"not a database" * 100)
-    done = signals(tmp_path, *command)
+    done = run_signals(tmp_path, *command)
     assert (done.returncode, done.stdout) == (1, "")
     assert "signals.db-access" in only_line(done.stderr)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.service.commands import signals
+from tests.service.commands import run_signals
 from tests.service.test_cli import only_line, write_bars
-from tests.serving import Served, coverage, serving
-from tests.store.rows import plainly
+from tests.serving import RunningService, make_coverage, run_service
+from tests.store.rows import run_sql
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -21,8 +21,8 @@ NAMES = ["signals.db", "signals.db-access"]
 def filled(tmp_path_factory) -> Path:
     """A folder with bars, a store of them, and a key."""
     folder = tmp_path_factory.mktemp("filled")
-    signals(folder, "replay", "--bars", str(write_bars(folder / "bars", count=30)))
-    signals(folder, "keys", "create", "--label", "me")
+    run_signals(folder, "replay", "--bars", str(write_bars(folder / "bars", count=30)))
+    run_signals(folder, "keys", "create", "--label", "me")
     return folder
 
 
@@ -32,7 +32,7 @@ def files(folder: Path) -> list[str]:
 
 def refused(folder: Path, *command: str, **settings: str) -> str:
     """Return the one line by which a command refuses, and see that it prints nothing else."""
-    done = signals(folder, *command, **settings)
+    done = run_signals(folder, *command, **settings)
     assert (done.returncode, done.stdout) == (1, "")
     return only_line(done.stderr)
 
@@ -43,19 +43,21 @@ def elsewhere(folder: Path) -> str:
 
 
 def test_a_backup_that_is_put_back_passes_the_audit_with_the_same_keys(filled, tmp_path):
-    backed = signals(filled, "backup", str(tmp_path / "backup"))
+    backed = run_signals(filled, "backup", str(tmp_path / "backup"))
     assert (backed.returncode, backed.stdout) == (0, f"{tmp_path / 'backup'}\n")
     url = elsewhere(tmp_path / "other")
-    restored = signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    restored = run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
     assert (restored.returncode, restored.stdout) == (0, "")
-    audited = signals(filled, "audit", database_url=url)
+    audited = run_signals(filled, "audit", database_url=url)
     assert (audited.returncode, audited.stdout.splitlines()[-1]) == (0, "clean")
-    listed = [signals(filled, "keys", "list", **at).stdout for at in ({}, {"database_url": url})]
+    listed = [
+        run_signals(filled, "keys", "list", **at).stdout for at in ({}, {"database_url": url})
+    ]
     assert listed[0] == listed[1] != ""
 
 
 def test_a_backup_lies_beside_the_store_named_with_the_time_and_is_the_owners_alone(filled):
-    (line,) = signals(filled, "backup").stdout.splitlines()
+    (line,) = run_signals(filled, "backup").stdout.splitlines()
     folder = Path(line)
     assert folder.parent == filled
     assert folder.match("signals.db.backup-20??????T??????Z")
@@ -65,20 +67,20 @@ def test_a_backup_lies_beside_the_store_named_with_the_time_and_is_the_owners_al
 
 
 def test_a_store_can_be_read_where_its_backup_lies(filled, tmp_path):
-    signals(filled, "backup", str(tmp_path / "backup"))
+    run_signals(filled, "backup", str(tmp_path / "backup"))
     url = f"sqlite:///{tmp_path / 'backup' / 'signals.db'}"
-    assert signals(filled, "audit", database_url=url).returncode == 0
+    assert run_signals(filled, "audit", database_url=url).returncode == 0
 
 
 def test_a_store_without_keys_is_backed_up_whole(tmp_path):
-    signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
-    assert signals(tmp_path, "backup", "copy").returncode == 0
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    assert run_signals(tmp_path, "backup", "copy").returncode == 0
     assert files(tmp_path / "copy") == NAMES
 
 
 def test_an_empty_folder_is_taken_and_a_used_one_refused(filled, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert signals(filled, "backup", str(tmp_path / "empty")).returncode == 0
+    assert run_signals(filled, "backup", str(tmp_path / "empty")).returncode == 0
     before = {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()}
     line = refused(filled, "backup", str(tmp_path / "empty"))
     assert line.endswith("/empty is there and not empty: name another folder")
@@ -97,7 +99,7 @@ def test_a_file_and_a_missing_folder_are_refused_in_one_line(filled, tmp_path):
 def test_what_a_killed_backup_left_is_no_backup_and_in_nobodys_way(filled, tmp_path):
     (tmp_path / "copy.unfinished").mkdir()
     (tmp_path / "copy.unfinished" / "signals.db").write_text("half")
-    assert signals(filled, "backup", str(tmp_path / "copy")).returncode == 0
+    assert run_signals(filled, "backup", str(tmp_path / "copy")).returncode == 0
     assert files(tmp_path) == ["copy"]
 
 
@@ -108,7 +110,7 @@ def test_a_backup_of_no_store_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("there", ["", "-wal", "-shm", "-access", "-access-wal"])
 def test_nothing_is_restored_over_what_is_there(filled, tmp_path, there):
-    signals(filled, "backup", str(tmp_path / "backup"))
+    run_signals(filled, "backup", str(tmp_path / "backup"))
     url = elsewhere(tmp_path / "other")
     (tmp_path / "other" / f"other.db{there}").write_text("mine")
     line = refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
@@ -131,18 +133,18 @@ def swapped(backup: Path) -> None:
 
 
 def newer(backup: Path) -> None:
-    plainly(backup / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
+    run_sql(backup / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
 
 
 def foreign(backup: Path) -> None:
     (backup / "signals.db").unlink()
-    plainly(backup / "signals.db", "CREATE TABLE other (id INTEGER)")
+    run_sql(backup / "signals.db", "CREATE TABLE other (id INTEGER)")
 
 
 def damaged(backup: Path) -> None:
     """Overwrite the page of a table, of which opening the file shows nothing."""
     path = backup / "signals.db"
-    (page,) = plainly(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'carries'")[0]
+    (page,) = run_sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'carries'")[0]
     with path.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
@@ -150,7 +152,7 @@ def damaged(backup: Path) -> None:
 
 @pytest.mark.parametrize("harm", [missing, empty, swapped, newer, foreign, damaged])
 def test_what_is_no_whole_backup_is_not_restored(filled, tmp_path, harm):
-    signals(filled, "backup", str(tmp_path / "backup"))
+    run_signals(filled, "backup", str(tmp_path / "backup"))
     harm(tmp_path / "backup")
     url = elsewhere(tmp_path / "other")
     refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
@@ -162,7 +164,7 @@ def test_a_folder_that_holds_nothing_is_no_backup(filled, tmp_path):
     assert "holds no whole backup" in line
 
 
-async def paid(served: Served) -> str:
+async def paid(served: RunningService) -> str:
     """Begin and pay a checkout; return its claim token."""
     body = {"contact_email": "agent@example.com"}
     begun = (await served.client.post("/api/v1/access/checkout", json=body)).json()
@@ -172,7 +174,7 @@ async def paid(served: Served) -> str:
     return token
 
 
-async def claimed(served: Served, token: str) -> dict[str, Any]:
+async def claimed(served: RunningService, token: str) -> dict[str, Any]:
     answer = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
     assert answer.status_code == 200, answer.text
     claim: dict[str, Any] = answer.json()
@@ -183,14 +185,18 @@ async def test_a_checkout_that_was_paid_just_before_the_backup_is_claimed_after(
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     first, second = (f"sqlite:///{tmp_path / name / 'market.db'}" for name in ("first", "second"))
-    async with serving(tmp_path / "first", coverage()) as served:
+    async with run_service(tmp_path / "first", make_coverage()) as served:
         token = await paid(served)
-        backed = await asyncio.to_thread(signals, tmp_path, "backup", "copy", database_url=first)
+        backed = await asyncio.to_thread(
+            run_signals, tmp_path, "backup", "copy", database_url=first
+        )
         assert backed.returncode == 0, backed.stderr
         late = await paid(served)
-    restored = await asyncio.to_thread(signals, tmp_path, "restore", "copy", database_url=second)
+    restored = await asyncio.to_thread(
+        run_signals, tmp_path, "restore", "copy", database_url=second
+    )
     assert restored.returncode == 0, restored.stderr
-    async with serving(tmp_path / "second") as served:
+    async with run_service(tmp_path / "second") as served:
         claim = await claimed(served, token)
         headers = {"Authorization": f"Bearer {claim['api_key']}"}
         usage = await served.client.get("/api/v1/usage", headers=headers)

@@ -8,13 +8,13 @@ from access.billing.sandbox import SandboxBilling
 from access.billing.stripe import StripeBilling
 from compute.indicators.registry import INDICATORS
 from service.commands.serve import serve
-from service.config.billing import billing_note, open_billing, unreachable
+from service.config.billing import describe_billing, find_outage_reason, open_provider
 from service.config.settings import PREFIX, Settings
 from store.sqlite.access_store import SqliteAccessStore
-from tests.service.commands import environment, free_port, signals
+from tests.service.commands import build_environment, find_free_port, run_signals
 from tests.service.test_cli import only_line, write_bars
 from tests.serving import ManualClock
-from tests.stripe_double.double import StripeDouble, stripe_double
+from tests.stripe_double.double import StripeDouble, run_stripe_double
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -66,10 +66,10 @@ async def access(tmp_path):
 async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
     access, given, kind, mode, note
 ):
-    provider: Provider = open_billing(read(**given), access, ManualClock())
+    provider: Provider = open_provider(read(**given), access, ManualClock())
     try:
         assert (type(provider), provider.mode) == (kind, mode)
-        said = billing_note(provider)
+        said = describe_billing(provider)
         assert said == note if note is None else str(said).startswith(note)
     finally:
         await provider.close()
@@ -78,7 +78,7 @@ async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
 @pytest.mark.parametrize("where", [{"host": "0.0.0.0"}, {"host": "::"}, PUBLIC])
 def test_sandbox_billing_does_not_start_where_others_reach_it(tmp_path, where):
     bars = write_bars(tmp_path / "bars")
-    done = signals(tmp_path, "serve", port=free_port(), source=f"files:{bars}", **where)
+    done = run_signals(tmp_path, "serve", port=find_free_port(), source=f"files:{bars}", **where)
     assert done.returncode == 1
     assert "SIGNALS_SANDBOX_PUBLIC=1" in only_line(done.stderr)
 
@@ -86,7 +86,7 @@ def test_sandbox_billing_does_not_start_where_others_reach_it(tmp_path, where):
 @pytest.mark.parametrize("where", [{}, PUBLIC | {"sandbox_public": "1"}])
 def test_sandbox_billing_never_starts_beside_a_live_key(tmp_path, where):
     key = "rk_live_hidden"
-    done = signals(tmp_path, "serve", port=free_port(), stripe_api_key=key, **where)
+    done = run_signals(tmp_path, "serve", port=find_free_port(), stripe_api_key=key, **where)
     assert done.returncode == 1
     assert "SIGNALS_STRIPE_API_KEY is a live key" in only_line(done.stderr)
     assert "hidden" not in done.stderr
@@ -94,7 +94,7 @@ def test_sandbox_billing_never_starts_beside_a_live_key(tmp_path, where):
 
 def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
     given = {"billing": "stripe", "stripe_api_key": "rk_test_x", "stripe_price_yearly": " "}
-    done = signals(tmp_path, "serve", port=free_port(), **given)
+    done = run_signals(tmp_path, "serve", port=find_free_port(), **given)
     assert done.returncode == 1
     line = only_line(done.stderr)
     for name in ("WEBHOOK_SECRET", "PRICE_MONTHLY", "PRICE_YEARLY"):
@@ -107,7 +107,7 @@ def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
     [("stripe_api_key", "pk_test_hidden"), ("stripe_webhook_secret", "sk_live_hidden")],
 )
 def test_a_secret_of_another_kind_is_one_line_that_does_not_repeat_it(tmp_path, name, wrong):
-    done = signals(tmp_path, "serve", port=free_port(), **STRIPE | {name: wrong})
+    done = run_signals(tmp_path, "serve", port=find_free_port(), **STRIPE | {name: wrong})
     assert done.returncode == 1
     assert PREFIX + name.upper() in only_line(done.stderr)
     assert "hidden" not in done.stderr
@@ -115,15 +115,15 @@ def test_a_secret_of_another_kind_is_one_line_that_does_not_repeat_it(tmp_path, 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
 def test_commands_that_sell_nothing_do_not_mind_how_billing_is_set(tmp_path, command):
-    done = signals(tmp_path, *command, billing="stripe", host="0.0.0.0")
+    done = run_signals(tmp_path, *command, billing="stripe", host="0.0.0.0")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 async def test_prices_that_are_not_the_plans_refuse_to_start(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    async with stripe_double(ManualClock()) as stripe:
+    async with run_stripe_double(ManualClock()) as stripe:
         given = selling(stripe, stripe_price_monthly=stripe.prices["yearly"])
-        env = environment(tmp_path, port=free_port(), source=f"files:{bars}", **given)
+        env = build_environment(tmp_path, port=find_free_port(), source=f"files:{bars}", **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith(PREFIX)})
         with pytest.raises(BillingSetupError, match="prices are not the plan's") as told:
             await serve(settings, INDICATORS, ManualClock())
@@ -132,11 +132,11 @@ async def test_prices_that_are_not_the_plans_refuse_to_start(tmp_path):
 
 
 async def test_a_processor_that_cannot_be_asked_is_told_and_no_mistake(access):
-    async with stripe_double(ManualClock()) as stripe:
-        provider = open_billing(read(**selling(stripe)), access, ManualClock())
+    async with run_stripe_double(ManualClock()) as stripe:
+        provider = open_provider(read(**selling(stripe)), access, ManualClock())
         try:
             stripe.fail(503)
-            assert "HTTP 503" in str(await unreachable(provider))
-            assert await unreachable(provider) is None
+            assert "HTTP 503" in str(await find_outage_reason(provider))
+            assert await find_outage_reason(provider) is None
         finally:
             await provider.close()

@@ -9,8 +9,8 @@ import pytest
 from compute.indicators.registry import INDICATORS
 from service.commands import compute_command as computing
 from service.commands.compute_command import compute
-from service.commands.console import Lines
-from tests.service.commands import signals
+from service.commands.console import ProgressLog
+from tests.service.commands import run_signals
 from tests.service.test_serve import HOUR_MS, MovedClock, served_here, settings_of, stored
 
 pytestmark = pytest.mark.clause("operation", "fresh")
@@ -19,13 +19,13 @@ BEHIND_H = 50
 
 
 @pytest.fixture
-def served_at_once(monkeypatch):
+def serve_at_once(monkeypatch):
     """Nobody waits for a catch-up where there is a board."""
-    monkeypatch.setattr(computing, "WAIT_S", 0.01)
+    monkeypatch.setattr(computing, "MAX_CATCH_UP_WAIT_S", 0.01)
 
 
 async def key_of(folder) -> dict[str, str]:
-    made = await asyncio.to_thread(signals, folder, "keys", "create", "--label", "tests")
+    made = await asyncio.to_thread(run_signals, folder, "keys", "create", "--label", "tests")
     return {"X-Api-Key": made.stdout.strip()}
 
 
@@ -44,7 +44,7 @@ def in_the_thread_that_steps() -> bool:
     return threading.current_thread() is not threading.main_thread()
 
 
-async def test_answers_are_stale_while_it_catches_up_and_live_after(market, served_at_once):
+async def test_answers_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
     computed, _ = stored(market)
     clock, may_step = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
     headers = await key_of(market)
@@ -66,7 +66,7 @@ async def test_answers_are_stale_while_it_catches_up_and_live_after(market, serv
     assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
 
 
-async def test_a_catch_up_that_fails_beside_is_begun_again(market, served_at_once, capsys):
+async def test_a_catch_up_that_fails_beside_is_begun_again(market, serve_at_once, capsys):
     computed, _ = stored(market)
     clock, may_fail = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
     headers = await key_of(market)
@@ -98,7 +98,7 @@ async def test_one_that_fails_while_it_is_waited_for_ends_the_command(market):
 
 def test_progress_in_lines_says_how_long_the_rest_may_take(capsys):
     clock = MovedClock(0)
-    lines = Lines("building history", clock)
+    lines = ProgressLog("building history", clock)
     for done, minutes in ((1, 2), (2, 4), (8, 16), (9, 18)):
         clock.now_ms = minutes * 60_000
         lines(done, 9)

@@ -12,7 +12,7 @@ from access.claims import Claims
 from access.member_keys import MemberKeys
 from service.commands.cli import wall_clock
 from store.sqlite.access_store import SqliteAccessStore
-from tests.service.commands import signals
+from tests.service.commands import run_signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import called_together, serving
@@ -39,7 +39,7 @@ async def claim_at_one_instant(addresses: list[str], token: str) -> list[httpx.R
 @pytest.mark.clause("3.4.9")
 def test_twenty_claims_spread_over_two_processes_give_one_key_and_nineteen_409(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     with serving(tmp_path, 2) as processes:
         first, second = [f"http://127.0.0.1:{port}" for _, port in processes]
         email = {"contact_email": BUYER}
@@ -55,7 +55,7 @@ def test_twenty_claims_spread_over_two_processes_give_one_key_and_nineteen_409(t
             for address in (first, second)
         ]
     assert used == [1, 2]
-    assert len(signals(tmp_path, "keys", "list").stdout.strip().splitlines()) == 1
+    assert len(run_signals(tmp_path, "keys", "list").stdout.strip().splitlines()) == 1
 
 
 def as_member(folder: Path, work: Callable[[MemberKeys], Awaitable[str | None]]) -> str | None:
@@ -72,21 +72,21 @@ def as_member(folder: Path, work: Callable[[MemberKeys], Awaitable[str | None]])
 
 
 async def made(members: MemberKeys) -> str:
-    (claim,) = await members.unclaimed(BUYER)
+    (claim,) = await members.list_unclaimed(BUYER)
     await members.claim(BUYER, claim.id)
-    (plan,) = await members.plans(BUYER)
+    (plan,) = await members.list_plans(BUYER)
     return await members.create(BUYER, plan.membership.id, "own")
 
 
 async def revoked(members: MemberKeys) -> None:
-    (plan,) = await members.plans(BUYER)
+    (plan,) = await members.list_plans(BUYER)
     await members.revoke(BUYER, plan.membership.id, plan.keys[-1].key.id)
 
 
 @pytest.mark.clause("dashboard")
 def test_a_key_that_a_member_makes_works_at_once_everywhere_until_it_is_revoked(tmp_path):
     bars = write_bars(tmp_path / "bars")
-    assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     with serving(tmp_path, 2) as processes:
         ports = [port for _, port in processes]
         base_url = f"http://127.0.0.1:{ports[0]}/api/v1"
@@ -99,6 +99,6 @@ def test_a_key_that_a_member_makes_works_at_once_everywhere_until_it_is_revoked(
         assert set(asyncio.run(called_together(api_key, ports, 1))) == {403}
         late = {"claim_token": checkout["claim_token"]}
         assert httpx.post(f"{base_url}/access/claim", json=late).status_code == 409
-    listed = signals(tmp_path, "keys", "list").stdout.splitlines()
+    listed = run_signals(tmp_path, "keys", "list").stdout.splitlines()
     assert listed[0].split("\t")[2:5] == ["active", "member 1", "test"]
     assert listed[1].endswith("\town")

@@ -13,36 +13,38 @@ from pathlib import Path
 import pytest
 
 from tests.bad_inputs import STATE, USAGE
-from tests.service.commands import Running, free_port, running, signals
+from tests.service.commands import RunningCommand, find_free_port, run_signals, start_signals
 from tests.service.test_cli import write_bars
-from tests.serving import Face
+from tests.serving import Transport
 
 pytestmark = pytest.mark.clause("access")
 
 CONNECTIONS = 64
-FACES: tuple[Face, Face] = ("rest", "mcp")
+FACES: tuple[Transport, Transport] = ("rest", "mcp")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder whose recording has been played, so that serving it starts at once."""
     bars = write_bars(tmp_path / "bars")
-    assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     return tmp_path
 
 
 def new_key(folder: Path) -> str:
-    return signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    return run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
 
 
 @contextmanager
-def serving(folder: Path, processes: int, **settings: str) -> Iterator[list[tuple[Running, int]]]:
+def serving(
+    folder: Path, processes: int, **settings: str
+) -> Iterator[list[tuple[RunningCommand, int]]]:
     """Serve a folder by so many processes; yield each with its port once all listen."""
     source = f"files:{folder / 'bars'}"
     with ExitStack() as started:
         made = []
-        for port in [free_port() for _ in range(processes)]:
-            beginning = running(folder, "serve", port=port, source=source, **settings)
+        for port in [find_free_port() for _ in range(processes)]:
+            beginning = start_signals(folder, "serve", port=port, source=source, **settings)
             made.append((started.enter_context(beginning), int(port)))
         for process, _ in made:
             process.says("--header")
@@ -76,22 +78,24 @@ def found(pattern: bytes, text: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def connected(port: int, face: Face, api_key: str, tool: str) -> AsyncIterator[Connection]:
+async def connected(
+    port: int, transport: Transport, api_key: str, tool: str
+) -> AsyncIterator[Connection]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        yield Connection(reader, writer, request(face, api_key, tool))
+        yield Connection(reader, writer, request(transport, api_key, tool))
     finally:
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
 
 
-def request(face: Face, api_key: str, tool: str) -> bytes:
+def request(transport: Transport, api_key: str, tool: str) -> bytes:
     params = {"name": tool, "arguments": {}}
     rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    body = json.dumps(rpc) if face == "mcp" else ""
+    body = json.dumps(rpc) if transport == "mcp" else ""
     path = tool.removeprefix("signals_get_")
-    line = "POST /api/v1/mcp" if face == "mcp" else f"GET /api/v1/{path}"
+    line = "POST /api/v1/mcp" if transport == "mcp" else f"GET /api/v1/{path}"
     return (
         f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api_key}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n{body}"
@@ -105,13 +109,13 @@ def stored(folder: Path) -> list[int]:
 
 
 async def called_until_killed(
-    process: Running, port: int, api_key: str, after: int
+    process: RunningCommand, port: int, api_key: str, after: int
 ) -> tuple[int, int]:
     """Call from many connections, kill the process amid; return answers and calls made."""
     sent, answered = itertools.count(), itertools.count()
 
-    async def call_on(face: Face) -> None:
-        async with connected(port, face, api_key, USAGE) as connection:
+    async def call_on(transport: Transport) -> None:
+        async with connected(port, transport, api_key, USAGE) as connection:
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 while True:
                     next(sent)
@@ -142,12 +146,14 @@ def test_killed_under_load_no_answer_that_was_received_is_missing_from_the_count
 async def called_together(api_key: str, ports: Sequence[int], times: int) -> list[int]:
     """Call each port over both faces at once, so many times each; return the statuses."""
 
-    async def call_on(port: int, face: Face) -> list[int]:
-        async with connected(port, face, api_key, STATE) as connection:
+    async def call_on(port: int, transport: Transport) -> list[int]:
+        async with connected(port, transport, api_key, STATE) as connection:
             return [await connection.call() for _ in range(times)]
 
     async with asyncio.timeout(60):
-        asked = [call_on(port, face) for port in ports for face in FACES for _ in range(4)]
+        asked = [
+            call_on(port, transport) for port in ports for transport in FACES for _ in range(4)
+        ]
         return [status for made in await asyncio.gather(*asked) for status in made]
 
 
@@ -165,5 +171,5 @@ def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call
 
         fresh = new_key(folder)
         assert set(asyncio.run(called_together(fresh, ports, 1))) == {200}
-        assert signals(folder, "keys", "revoke", "2").returncode == 0
+        assert run_signals(folder, "keys", "revoke", "2").returncode == 0
         assert set(asyncio.run(called_together(fresh, ports, 1))) == {403}

@@ -25,16 +25,16 @@ from tests.compute.small_market import (
     DENSE,
     HOUR_S,
     Content,
-    audited,
-    content,
-    prepared,
-    replay,
-    small_folder,
-    small_universe,
+    audit_store,
+    load_content,
+    load_small_universe,
+    prepare_pipeline,
+    replay_bars,
+    write_small_market,
     write_universe,
 )
 from tests.compute.test_audit import alter, copy
-from tests.service.commands import free_port, signals
+from tests.service.commands import find_free_port, run_signals
 
 pytestmark = pytest.mark.clause("scaling")
 
@@ -69,20 +69,20 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     parent = tmp_path_factory.mktemp("dask")
-    folder, universe = small_folder(parent), small_universe(parent)
+    folder, universe = write_small_market(parent), load_small_universe(parent)
     path, later = parent / "stopped.db", parent / "later.db"
-    asyncio.run(replay(path, folder, universe, STOP))
+    asyncio.run(replay_bars(path, folder, universe, STOP))
     alter(path, "UPDATE carries SET version = 0")
     copy(path, later)
-    held = asyncio.run(replay(later, folder, universe, UNTIL))
-    return Stopped(path, folder, universe, held, asyncio.run(audited(later, universe)))
+    held = asyncio.run(replay_bars(later, folder, universe, UNTIL))
+    return Stopped(path, folder, universe, held, asyncio.run(audit_store(later, universe)))
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a small store too fall into many blocks and stretches of passes."""
-    monkeypatch.setattr(restore_module, "REBUILT_AT_ONCE", 1)
-    monkeypatch.setattr(passes_module, "BARS_AT_ONCE", 500)
+    monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 1)
+    monkeypatch.setattr(passes_module, "BARS_PER_READ", 500)
 
 
 async def kill_one(address: str) -> int:
@@ -93,7 +93,7 @@ async def kill_one(address: str) -> int:
     return pid
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("use_small_blocks")
 async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_killed(
     address: str, stopped: Stopped, tmp_path: Path
 ):
@@ -101,34 +101,36 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
 
     class Killing(SqliteMarketStore):
         async def bars(
-            self, ticker: str | None = None, after: int = -1, generation: int | None = None
+            self, ticker: str | None = None, after: int = -1, revision: int | None = None
         ) -> list[BarBlock]:
             if ticker == "IBM" and not killed:
                 killed.append(await kill_one(address))
-            return await super().bars(ticker, after, generation)
+            return await super().bars(ticker, after, revision)
 
     store = await Killing.open(copy(stopped.path, tmp_path / "market.db"))
     try:
         crews = partial(dask_crew, address)
-        runs = await prepared(store, stopped.folder, stopped.universe, crews=crews)
-        await runs.catch_up(UNTIL)
-        held = await content(store)
+        runs = await prepare_pipeline(store, stopped.folder, stopped.universe, crews=crews)
+        await runs.run_until(UNTIL)
+        held = await load_content(store)
     finally:
         await store.close()
     assert killed
     assert held == stopped.later
-    assert await audited(tmp_path / "market.db", stopped.universe, crews=crews) == stopped.report
+    assert (
+        await audit_store(tmp_path / "market.db", stopped.universe, crews=crews) == stopped.report
+    )
     assert {row[7] for row in held["epochs"]} == {"first bar", "replaces version 0"}
 
 
 @pytest.mark.prove
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.usefixtures("use_small_blocks")
 @pytest.mark.parametrize("of", ["a clean store", "an altered store"])
 async def test_an_audit_reports_the_same_though_a_worker_is_killed(
     address: str, stopped: Stopped, tmp_path: Path, of: str
 ):
     path = tmp_path / "market.db"
-    await replay(copy(stopped.path, path), stopped.folder, stopped.universe, UNTIL)
+    await replay_bars(copy(stopped.path, path), stopped.folder, stopped.universe, UNTIL)
     if of == "an altered store":
         alter(path, "UPDATE changes SET price = 2 WHERE created_at % 7 = 0")
     loop, killed = asyncio.get_running_loop(), []
@@ -138,9 +140,9 @@ async def test_an_audit_reports_the_same_though_a_worker_is_killed(
             killed.append(asyncio.run_coroutine_threadsafe(kill_one(address), loop).result())
 
     crews: Crews = partial(dask_crew, address)
-    report = await audited(path, stopped.universe, crews=crews, progressed=kill_in_the_middle)
+    report = await audit_store(path, stopped.universe, crews=crews, progressed=kill_in_the_middle)
     assert killed
-    assert report == await audited(path, stopped.universe)
+    assert report == await audit_store(path, stopped.universe)
     assert bool(report.findings) == (of == "an altered store")
 
 
@@ -153,8 +155,8 @@ def test_the_command_audits_on_the_workers_that_the_settings_name(
         "database_url": f"sqlite:///{path}",
         "universe": str(write_universe(tmp_path)),
     }
-    here = signals(tmp_path, "audit", **given)
-    elsewhere = signals(tmp_path, "audit", **given, dask_scheduler=address)
+    here = run_signals(tmp_path, "audit", **given)
+    elsewhere = run_signals(tmp_path, "audit", **given, dask_scheduler=address)
     assert (elsewhere.returncode, elsewhere.stdout) == (here.returncode, here.stdout)
     assert elsewhere.stderr == ""
 
@@ -182,9 +184,9 @@ def test_where_no_scheduler_answers_the_command_ends_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ):
     monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 0.1)
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{find_free_port()}"
     given = ["--bars", str(tmp_path)] if command == "replay" else []
-    ended = signals(tmp_path, command, *given, dask_scheduler=address)
+    ended = run_signals(tmp_path, command, *given, dask_scheduler=address)
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"signals: no Dask scheduler answers at {address}: ")
     assert len(ended.stderr.splitlines()) == 1
@@ -197,7 +199,7 @@ def test_where_nobody_works_the_command_ends_in_one_line(
     monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 1)
     with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as empty:
         address = empty.scheduler_address
-        ended = signals(tmp_path, "audit", dask_scheduler=address)
+        ended = run_signals(tmp_path, "audit", dask_scheduler=address)
     said = f"signals: the Dask scheduler at {address} has no workers\n"
     assert (ended.returncode, ended.stderr) == (1, said)
 
@@ -207,7 +209,7 @@ def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
 ):
     monkeypatch.delitem(sys.modules, "service.processes.dask_executor")
     monkeypatch.setitem(sys.modules, "distributed", None)
-    ended = signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
+    ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
     assert (ended.returncode, ended.stderr) == (
         1,
         "signals: SIGNALS_DASK_SCHEDULER needs more libraries (distributed is missing): "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.commands.cli import _parser
+from service.commands.cli import _build_parser
 from service.config.settings import PREFIX, Settings
 from tests.service.commands import ROOT
 from tests.service.test_operations import operating
@@ -30,18 +30,18 @@ def unit() -> ConfigParser:
 
 async def test_every_metric_that_an_alert_names_is_in_a_scrape(tmp_path: Path):
     names = {n for alert in ALERTS for n in re.findall(r"\b(?:signals|process)_\w+", alert)}
-    async with operating(tmp_path) as operated:
+    async with operating(tmp_path) as operated_service:
         order = {"contact_email": "a@example.com", "billing": "monthly"}
-        await operated.served.client.post("/api/v1/access/checkout", json=order)
-        told = (await operated.client.get("/metrics")).text
+        await operated_service.served.client.post("/api/v1/access/checkout", json=order)
+        told = (await operated_service.client.get("/metrics")).text
     scraped = set(re.findall(r"^(\w+)(?:\{| )", told, re.MULTILINE))
     assert names - scraped == set()
     assert len(ALERTS) > 10
 
 
 async def test_every_metric_of_our_own_has_an_alert_or_is_what_it_was_asked_for(tmp_path: Path):
-    async with operating(tmp_path) as operated:
-        told = (await operated.client.get("/metrics")).text
+    async with operating(tmp_path) as operated_service:
+        told = (await operated_service.client.get("/metrics")).text
     families = set(re.findall(r"^# TYPE (signals_\w+) ", told, re.MULTILINE))
     unnamed = {family for family in families if not any(family in alert for alert in ALERTS)}
     assert unnamed == {"signals_build_info"}
@@ -63,7 +63,7 @@ def test_the_settings_of_the_guide_are_taken_as_they_stand():
 
 
 def test_every_command_that_the_guide_runs_exists():
-    commands = next(action for action in _parser()._actions if action.choices).choices
+    commands = next(action for action in _build_parser()._actions if action.choices).choices
     run = set(re.findall(r"(?:as_signals|bin/signals|`signals) ([a-z]+)", GUIDE))
     assert run - set(commands) == set()
     assert run >= {"serve", "backup", "doctor", "restore", "audit", "keys"}

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from schemas.vocabulary import DAY_MS
-from serving.forwarded_for import NOTICE
+from serving.forwarded_for import NOTICE_NAME
 from store.access_rows import Notice
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
-from tests.service.commands import signals
+from tests.service.commands import run_signals
 from tests.service.test_access_commands import with_store
 from tests.service.test_billing import STRIPE, selling
 from tests.service.test_cli import write_bars
-from tests.serving import ManualClock, coverage, serving
-from tests.smtp_double.server import PASSWORD, smtp_double
-from tests.store.rows import plainly
-from tests.stripe_double.double import stripe_double
+from tests.serving import ManualClock, make_coverage, run_service
+from tests.smtp_double.server import PASSWORD, run_smtp_double
+from tests.store.rows import run_sql
+from tests.stripe_double.double import run_stripe_double
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -27,7 +27,7 @@ Told = dict[str, list[tuple[str, str]]]
 
 def examined(folder: Path, **settings: str) -> tuple[int, Told]:
     """Return the exit status, and by subject the grade and text of each finding."""
-    done = signals(folder, "doctor", **settings)
+    done = run_signals(folder, "doctor", **settings)
     assert done.stderr == ""
     told: Told = {}
     for line in done.stdout.splitlines():
@@ -41,8 +41,8 @@ def examined(folder: Path, **settings: str) -> tuple[int, Told]:
 def once(tmp_path_factory) -> Path:
     """A folder with bars, a store of them, and a key."""
     folder = tmp_path_factory.mktemp("well")
-    signals(folder, "replay", "--bars", str(write_bars(folder / "bars", count=30)))
-    signals(folder, "keys", "create", "--label", "me")
+    run_signals(folder, "replay", "--bars", str(write_bars(folder / "bars", count=30)))
+    run_signals(folder, "keys", "create", "--label", "me")
     return folder
 
 
@@ -96,7 +96,7 @@ def test_a_damaged_store_is_to_be_fixed(well, source):
 
 
 def test_a_store_of_a_newer_version_is_to_be_fixed(well, source):
-    plainly(well / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
+    run_sql(well / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
     status, told = examined(well, source=source)
     assert (status, told["store"][1][0]) == (1, "fix")
     assert "newer version" in told["store"][1][1]
@@ -107,7 +107,7 @@ def test_an_older_store_is_told_and_not_migrated(well, source):
     migrate(well / "signals.db-access", ACCESS_MIGRATIONS[:1])
     status, told = examined(well, source=source)
     assert (status, told["store"][1][0]) == (0, "warn")
-    assert plainly(well / "signals.db-access", "SELECT count(*) FROM migrations") == [(1,)]
+    assert run_sql(well / "signals.db-access", "SELECT count(*) FROM migrations") == [(1,)]
 
 
 @pytest.mark.parametrize("other", ["simulated", "files:missing"])
@@ -125,7 +125,7 @@ def test_a_store_in_which_nothing_ran_for_long_is_warned_of(tmp_path):
 
 
 async def seeded(folder: Path) -> None:
-    async with serving(folder, coverage()):
+    async with run_service(folder, make_coverage()):
         pass
 
 
@@ -133,8 +133,8 @@ def test_an_untrusted_proxy_is_warned_of_for_a_day(well, source):
     now = time.time_ns() // 1_000_000
 
     def seen(ago_ms: int) -> list[tuple[str, str]]:
-        notice = Notice(NOTICE, "192.0.2.9", now - ago_ms)
-        with_store(well, lambda store: store.notice(notice))
+        notice = Notice(NOTICE_NAME, "192.0.2.9", now - ago_ms)
+        with_store(well, lambda store: store.put_notice(notice))
         return examined(well, source=source)[1]["proxies"]
 
     ((grade, text),) = seen(DAY_MS // 2)
@@ -153,7 +153,7 @@ def test_a_sandbox_in_public_is_to_be_fixed_or_warned_of_where_it_is_meant(well,
 
 def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, source):
     given = STRIPE | {"stripe_price_yearly": ""}
-    done = signals(well, "doctor", source=source, **given)
+    done = run_signals(well, "doctor", source=source, **given)
     assert done.returncode == 1
     assert "fix  billing: SIGNALS_BILLING=stripe needs SIGNALS_STRIPE_PRICE_YEARLY" in done.stdout
     assert "hidden" not in done.stdout + done.stderr
@@ -169,7 +169,7 @@ def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, sourc
     ],
 )
 async def test_stripe_is_asked_about_prices_and_key(well, source, changed, status, grades):
-    async with stripe_double(ManualClock()) as stripe:
+    async with run_stripe_double(ManualClock()) as stripe:
         given = selling(stripe, **changed)
         found, told = await asyncio.to_thread(examined, well, source=source, **given)
     assert (found, [grade for grade, _ in told["billing"]]) == (status, grades)
@@ -177,8 +177,8 @@ async def test_stripe_is_asked_about_prices_and_key(well, source, changed, statu
 
 
 async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
-    async with stripe_double(ManualClock()) as stripe:
-        stripe.books.objects.pop(stripe.books.every("billing_portal.configuration")[0]["id"])
+    async with run_stripe_double(ManualClock()) as stripe:
+        stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     grade, text = told["billing"][1]
     assert (found, grade) == (0, "warn")
@@ -204,7 +204,7 @@ def test_mail_that_reaches_nobody_is_warned_of_where_others_buy(well, source, gi
 
 @pytest.mark.clause("dashboard")
 async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
-    async with smtp_double() as server:
+    async with run_smtp_double() as server:
         mail = {"smtp_url": server.url(), "mail_from": "keys@mail.example"}
 
         async def told_of(**given: str) -> tuple[int, list[tuple[str, str]]]:
@@ -224,7 +224,7 @@ async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
 
 
 async def test_a_stripe_that_cannot_be_asked_is_warned_of(well, source):
-    async with stripe_double(ManualClock()) as stripe:
+    async with run_stripe_double(ManualClock()) as stripe:
         stripe.fail(503)
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     assert (found, told["billing"][0][0]) == (0, "warn")

@@ -14,9 +14,9 @@ from mcp_server.tools.get_state import GET_STATE
 from mcp_server.tools.registry import TOOLS
 from schemas.vocabulary import ErrorCode
 from tests.bad_inputs import SIGNALS, STATE
-from tests.full_board import fill, size_in
+from tests.full_board import fill_full_universe, parse_size
 from tests.service.commands import ROOT
-from tests.serving import serving
+from tests.serving import run_service
 from tools import generate_docs as generate
 
 pytestmark = pytest.mark.clause("documents")
@@ -35,8 +35,8 @@ def results() -> list[dict[str, Any]]:
 
     async def called() -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
-            async with serving(Path(folder)) as served:
-                await fill(served.market)
+            async with run_service(Path(folder)) as served:
+                await fill_full_universe(served.market)
                 asked = [(call["name"], call["arguments"]) for call in CALLS]
                 headers = {**served.key_headers, "X-Request-Id": REQUEST_ID}
                 results = [await served.call(*one, headers) for one in [*asked, *SIZED]]
@@ -49,7 +49,7 @@ def results() -> list[dict[str, Any]]:
 
 async def test_what_is_generated_is_up_to_date():
     # tests/agents holds the rows of the tasks, which it plays anyway.
-    assert list(await generate.outdated(generate.PAGES, without=["tasks"])) == []
+    assert list(await generate.find_outdated(generate.PAGES, skipped_names=["tasks"])) == []
 
 
 def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsys):
@@ -80,7 +80,7 @@ def test_the_page_shows_a_poll_and_a_refusal():
 @pytest.mark.parametrize(("at", "tool"), [(0, GET_STATE), (1, GET_SIGNALS)])
 def test_a_description_names_the_size_of_the_largest_answer(results, at, tool):
     text = results[len(CALLS) + at]["content"][0]["text"]
-    assert len(text) == pytest.approx(size_in(tool.description), rel=0.1)
+    assert len(text) == pytest.approx(parse_size(tool.description), rel=0.1)
 
 
 def test_the_page_names_every_tool_and_every_refusal_of_a_tool():

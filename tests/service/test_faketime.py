@@ -14,8 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from schemas.vocabulary import instant
-from tests.service.commands import cut_universe, faketime, free_port, running, signals
+from schemas.vocabulary import format_instant
+from tests.service.commands import (
+    build_faketime_variables,
+    find_free_port,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
 from tests.service.test_cli import write_bars
 
 pytestmark = [pytest.mark.clause("steps", "access"), pytest.mark.prove]
@@ -66,7 +72,7 @@ def print_table(made: Sequence[PassMade], rate: int) -> None:
     print("| run | written | lateness s | rows | published | late |")
     print("|---|---|--:|--:|--:|---|")
     for row in made:
-        hour, written = instant(row.market_time)[:16], instant(row.written_at)[11:23]
+        hour, written = format_instant(row.market_time)[:16], format_instant(row.written_at)[11:23]
         lateness = (row.written_at - row.market_time) / 1000
         late = " ".join(sorted(row.late))
         print(f"| {hour} | {written} | {lateness:.1f} | {row.rows} | {row.published} | {late} |")
@@ -80,20 +86,22 @@ def print_table(made: Sequence[PassMade], rate: int) -> None:
     ],
 )
 def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, tolerance_minutes):
-    driven = faketime(start, rate)
+    driven = build_faketime_variables(start, rate)
     if not driven:
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
-    universe, port = cut_universe(tmp_path, TICKERS), free_port()
-    with running(tmp_path, "compute", faked=faketime(EVENING, 1), universe=universe) as process:
-        process.says("Computing ")
+    universe, port = write_cut_universe(tmp_path, TICKERS), find_free_port()
+    with start_signals(
+        tmp_path, "compute", clock_variables=build_faketime_variables(EVENING, 1), universe=universe
+    ) as process:
+        process.wait_for_line("Computing ")
         assert process.stop() == 0
-    api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
 
-    with running(tmp_path, "serve", faked=driven, port=port, universe=universe) as process:
-        process.says("Listening on ")
+    with start_signals(tmp_path, "serve", clock_variables=driven, port=port, universe=universe) as process:
+        process.wait_for_line("Listening on ")
         for number in range(runs):
-            hour = instant(MIDNIGHT_MS + number * HOUR_MS)
-            while "event=run" not in process.says(f"hour={hour}", 60 + 3600 / rate):
+            hour = format_instant(MIDNIGHT_MS + number * HOUR_MS)
+            while "event=run" not in process.wait_for_line(f"hour={hour}", 60 + 3600 / rate):
                 pass
         address = f"http://127.0.0.1:{port}/api/v1/state"
         meta = httpx.get(address, headers={"X-Api-Key": api_key}).json()["meta"]
@@ -114,27 +122,27 @@ def test_a_driven_clock_is_followed_over_midnight(tmp_path, rate, start, runs, t
         waits = row.market_time == MIDNIGHT_MS + LATE_CLOSE_S * 1000 + 3 * MINUTE_MS
         arrives = MIDNIGHT_MS + (LATE_CLOSE_S + ARRIVES_AFTER_S) * 1000
         assert (LATE in row.late) == (waits and row.written_at < arrives), row
-    assert meta["as_of"] >= instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
+    assert meta["as_of"] >= format_instant(MIDNIGHT_MS + (runs - 1) * HOUR_MS + 3 * MINUTE_MS)
     assert (meta["simulated"], meta["stale"]) == (True, False)
     logged = [line for line in process.printed if "event=" in line]
     assert not [line for line in logged if "failed" in line]
     pruned = [place for place, line in enumerate(logged) if "event=pruned" in line]
     assert len(pruned) == 1 + (runs - 1) // 24
     assert "T00:00:00.000Z" in logged[pruned[0] - 1]
-    done = signals(tmp_path, "audit", universe=universe)
+    done = run_signals(tmp_path, "audit", universe=universe)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean"), done.stdout
 
 
 def test_a_quota_spent_before_midnight_is_whole_again_when_retry_after_says(tmp_path):
     rate = 60
-    driven = faketime("2026-11-14 23:50:00", rate)
+    driven = build_faketime_variables("2026-11-14 23:50:00", rate)
     if not driven:
         pytest.skip("faketime is not installed (Debian: apt-get install faketime)")
-    source, port = f"files:{write_bars(tmp_path / 'bars')}", free_port()
-    api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    source, port = f"files:{write_bars(tmp_path / 'bars')}", find_free_port()
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     settings = {"port": port, "source": source, "daily_limit": "2"}
-    with running(tmp_path, "serve", faked=driven, **settings) as process:
-        process.says("--header")
+    with start_signals(tmp_path, "serve", clock_variables=driven, **settings) as process:
+        process.wait_for_line("--header")
 
         def called() -> httpx.Response:
             address = f"http://127.0.0.1:{port}/api/v1/state"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.commands import environment
+from tests.service.commands import build_environment
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -30,7 +30,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
     """Return the modules that a command has loaded at its end."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments],
-        env=environment(folder, port="1", api_key="ek_none", **settings),
+        env=build_environment(folder, port="1", api_key="ek_none", **settings),
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -87,7 +87,7 @@ def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
     code = "import sys, service.serve; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(tmp_path),
+        env=build_environment(tmp_path),
         capture_output=True,
         text=True,
         check=True,

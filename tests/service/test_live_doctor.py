@@ -10,16 +10,16 @@ import pytest
 import structlog
 
 from compute.bars import DAY_S
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.universe import Universe
-from service.commands.doctor import doctor
+from service.commands.doctor import run_doctor
 from service.config.settings import Settings
-from tests.service.commands import COMMAND, environment, signals
-from tests.service.live_market import KEY, live_settings
+from tests.service.commands import COMMAND, build_environment, run_signals
+from tests.service.live_market import KEY, build_live_settings
 from tests.service.test_cli import write_bars
 from tests.serving import ManualClock
-from tests.venues.double import VenuesDouble, venues
-from tests.venues.live import START, UNIVERSE, listed, live
+from tests.venues.double import VenuesDouble, run_venues_double
+from tests.venues.live import START, UNIVERSE, list_universe, open_live_service
 
 pytestmark = pytest.mark.clause("live")
 
@@ -32,13 +32,13 @@ Told = dict[str, list[tuple[str, str]]]
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock(market_ms(START) + 905_000)
+    return ManualClock(to_market_ms(START) + 905_000)
 
 
 @pytest.fixture
 async def double(clock: ManualClock) -> AsyncIterator[VenuesDouble]:
-    async with venues(clock) as running:
-        await listed(running, UNIVERSE, START - 331 * DAY_S, START + DAY_S)
+    async with run_venues_double(clock) as running:
+        await list_universe(running, UNIVERSE, START - 331 * DAY_S, START + DAY_S)
         yield running
 
 
@@ -55,10 +55,10 @@ def examined(
 ):
     async def examine(universe: Universe = COINS, **changed: str) -> tuple[int, Told]:
         """Return the exit status, and by subject the grade and text of each finding."""
-        given = live_settings(tmp_path, universe, double) | KEY | changed
-        env = environment(tmp_path, **given)
+        given = build_live_settings(tmp_path, universe, double) | KEY | changed
+        env = build_environment(tmp_path, **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith("SIGNALS_")})
-        status = await doctor(settings, clock)
+        status = await run_doctor(settings, clock)
         captured = capsys.readouterr()
         assert captured.err == ""
         told: Told = {}
@@ -203,13 +203,13 @@ async def test_many_assets_stay_a_few_lines_that_count_all(examined):
 async def test_beside_a_store_it_reads_there_which_have_daily_readings(
     examined, double, clock, tmp_path
 ):
-    clock.now = market_ms(START) + 5000
-    async with live(double, clock, tmp_path, COINS) as one:
-        await one.runs.catch_up(START)
+    clock.now = to_market_ms(START) + 5000
+    async with open_live_service(double, clock, tmp_path, COINS) as one:
+        await one.runs.run_until(START)
         asked = len(double.venue("binance").requests)
         clock.now += 900_000
         _, told = await examined(database_url=f"sqlite:///{tmp_path}/market.db")
-        assert one.runs.has_board
+        assert one.runs.has_snapshot
     assert told["bars"][0][1].startswith("0 of 4 have history for readings of 1d")
     assert told["bars"][1] == ("ok", "4 of 4 have a fresh bar")
     asked_for = [asked.path for asked in double.venue("binance").requests[asked:]]
@@ -220,7 +220,7 @@ async def test_a_store_of_another_source_is_told_before_any_venue_is_asked(
     examined, double, tmp_path
 ):
     bars = write_bars(tmp_path / "bars")
-    await asyncio.to_thread(signals, tmp_path, "replay", "--bars", str(bars))
+    await asyncio.to_thread(run_signals, tmp_path, "replay", "--bars", str(bars))
     _, told = await examined()
     assert told["source"][0][0] == "fix"
     assert double.venue("binance").requests == []
@@ -230,7 +230,7 @@ def test_without_the_extra_libraries_it_is_one_line_that_says_how_to_get_them(tm
     hidden = "import sys; sys.modules['ccxt'] = None; " + COMMAND[-1]
     done = subprocess.run(
         [*COMMAND[:-1], hidden, "doctor"],
-        env=environment(tmp_path, source="live"),
+        env=build_environment(tmp_path, source="live"),
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.commands import ROOT, Running, environment, free_port
+from tests.service.commands import ROOT, RunningCommand, build_environment, find_free_port
 
 pytestmark = pytest.mark.clause("operation")
 
@@ -20,18 +20,18 @@ FIRST_S, SECOND_S = 20, 3
 
 def serve_until_ready(checkout: Path, port: str) -> tuple[float, list[str]]:
     """Return how many seconds `make serve` takes until it answers, and what it printed."""
-    env = {**environment(checkout, port=port), "PYTHONPATH": ""}
+    env = {**build_environment(checkout, port=port), "PYTHONPATH": ""}
     del env["SIGNALS_DATABASE_URL"]
     began = time.monotonic()
-    process = Running.start(checkout, "make", "--silent", "serve", env=env)
+    process = RunningCommand.start(checkout, "make", "--silent", "serve", env=env)
     try:
-        process.says("--header")
+        process.wait_for_line("--header")
         manifest = httpx.get(f"http://127.0.0.1:{port}/api/v1").json()
         took = time.monotonic() - began
         assert f"  {manifest['mcp']['registration']}\n" in process.printed
         # A terminal sends its interrupt to make and to what make runs.
         os.killpg(process.process.pid, 2)
-        process.ends()
+        process.wait_for_exit()
     finally:
         process.kill()
     assert "Traceback" not in "".join(process.printed)
@@ -51,7 +51,7 @@ def test_make_serve_is_ready_within_its_times_twice_in_a_row(tmp_path):
         check=False,
     )
     assert installing.returncode == 0, installing.stderr
-    port = free_port()
+    port = find_free_port()
     first, printed = serve_until_ready(checkout, port)
     assert [line for line in printed if line.startswith("building history: ")]
     second, printed = serve_until_ready(checkout, port)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from mcp_server.tools.registry import TOOLS
-from schemas.vocabulary import instant
-from tests.service.commands import signals
+from schemas.vocabulary import format_instant
+from tests.service.commands import run_signals
 from tests.service.test_serve import HOUR_MS, MovedClock, served_here, stored
 
 pytestmark = pytest.mark.clause("operation")
@@ -28,7 +28,7 @@ ARGUMENTS = {
 
 @pytest.mark.prove
 async def test_a_day_of_runs_and_calls_leaves_nothing_behind(market):
-    made = await asyncio.to_thread(signals, market, "keys", "create", "--label", "tests")
+    made = await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
     headers = {"X-Api-Key": made.stdout.strip()}
     clock = MovedClock(stored(market)[0] + 60_000)
     async with (
@@ -59,7 +59,7 @@ async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, addre
 
 async def computed(client: httpx.AsyncClient, address: str, now_ms: int) -> None:
     """Wait for the run of the hour that a time is in."""
-    due = instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
+    due = format_instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
     async with asyncio.timeout(30):
         while True:
             state = await client.get(f"{address}/state")

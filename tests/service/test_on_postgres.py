@@ -11,18 +11,32 @@ from pathlib import Path
 import httpx
 import pytest
 
-from access.maintenance import horizons
+from access.maintenance import compute_cutoffs
 from access.throttle import Limit
 from compute.indicators.registry import INDICATORS
-from schemas.vocabulary import instant
-from service.commands.compute_command import OVER, compute
+from schemas.vocabulary import format_instant
+from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.config.settings import Settings
 from tests.bad_inputs import STATE
 from tests.postgres.databases import cut_sessions
-from tests.service.commands import Running, cut_universe, free_port, running, signals
+from tests.service.commands import (
+    RunningCommand,
+    find_free_port,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
 from tests.service.test_cli import only_line, write_bars
-from tests.serving import HOUR_MS, NOON, ManualClock, Served, coverage, serving, work
-from tests.store.rows import plainly
+from tests.serving import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    RunningService,
+    make_batch,
+    make_coverage,
+    run_service,
+)
+from tests.store.rows import run_sql
 
 pytestmark = pytest.mark.clause("postgres")
 
@@ -39,7 +53,7 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     said = []
 
     def run(*arguments: str, status: int = 0, **settings: str) -> str:
-        done = signals(tmp_path, *arguments, database_url=url, **settings)
+        done = run_signals(tmp_path, *arguments, database_url=url, **settings)
         said.append(done.stdout + done.stderr)
         assert done.returncode == status, said[-1]
         return done.stdout.strip()
@@ -65,13 +79,13 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     run("restore", "copy", status=1)
     assert "pg_restore" in only_line(said[-1])
     run("compute", source=source)
-    assert said[-1].splitlines()[-1] == OVER
+    assert said[-1].splitlines()[-1] == PLAYED_OUT_NOTE
     run("keys", "list", source="simulated")
     run("compute", source="simulated", status=1)
     assert "holds the bars of files:" in only_line(said[-1])
-    port = free_port()
-    with running(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
-        process.says("Listening on ")
+    port = find_free_port()
+    with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
+        process.wait_for_line("Listening on ")
         answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers={"X-Api-Key": api_key})
         assert [asset["ticker"] for asset in answer.json()["assets"]] == ["BTC"]
         assert process.stop() == 0
@@ -88,7 +102,7 @@ def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean
     file, said = f"sqlite:///{path}", []
 
     def run(*arguments: str, status: int = 0, database: str = file) -> str:
-        done = signals(tmp_path, *arguments, database_url=database)
+        done = run_signals(tmp_path, *arguments, database_url=database)
         said.append(done.stdout + done.stderr)
         assert done.returncode == status, said[-1]
         return done.stdout.strip()
@@ -96,12 +110,12 @@ def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean
     bars = write_bars(tmp_path / "bars", count=210)
     run("replay", "--bars", str(bars))
     run("keys", "create", "--label", "me")
-    kept = plainly(path, "SELECT data FROM carries WHERE indicator = 0 AND timeframe = 0")[0]
-    plainly(path, "UPDATE carries SET data = x'00' WHERE data = ?", kept)
+    kept = run_sql(path, "SELECT data FROM carries WHERE indicator = 0 AND timeframe = 0")[0]
+    run_sql(path, "UPDATE carries SET data = x'00' WHERE data = ?", kept)
     assert "findings" in run("migrate", "--from", file, status=1, database=url).splitlines()[-1]
     run("replay", "--bars", str(bars), status=1, database=url)
     assert "run `signals migrate` again" in only_line(said[-1])
-    plainly(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
+    run_sql(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
     assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
     assert said[-1].splitlines()[-1].endswith(": set SIGNALS_DATABASE_URL to it.")
     for command in (("keys", "list"), ("audit",)):
@@ -117,11 +131,13 @@ def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean
 
 
 @asynccontextmanager
-async def served_twice(database: str, **settings: object) -> AsyncIterator[tuple[Served, Served]]:
+async def served_twice(
+    database: str, **settings: object
+) -> AsyncIterator[tuple[RunningService, RunningService]]:
     """Serve one database by two apps with stores of their own."""
     async with (
-        serving(database, coverage(), **settings) as first,
-        serving(database, **settings) as second,
+        run_service(database, make_coverage(), **settings) as first,
+        run_service(database, **settings) as second,
     ):
         yield first, second
 
@@ -130,7 +146,9 @@ async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(da
     limits = {"daily_limit": 4, "submissions": Limit(2, 600)}
     async with served_twice(database, **limits) as (first, second):
         headers = first.key_headers
-        turns = [(await one.rest("/state", **headers)).status_code for one in (first, second) * 3]
+        turns = [
+            (await one.get_api("/state", **headers)).status_code for one in (first, second) * 3
+        ]
         assert turns == [200, 200, 200, 200, 429, 429]
         email = {"contact_email": "agent@example.com"}
         asked = [
@@ -141,16 +159,16 @@ async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(da
         assert asked[-1].status_code == 429
         mine, _ = await second.keys.list()
         assert await second.keys.revoke(mine.id)
-        answer = await first.rest("/state", **headers)
+        answer = await first.get_api("/state", **headers)
         assert (answer.status_code, answer.json()["error"]) == (403, "revoked_key")
 
 
 async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
     async with served_twice(database) as (first, second):
-        before = (await second.answer("mcp", STATE))["meta"]["as_of"]
-        await first.market.commit(work(NOON + HOUR_MS, []))
+        before = (await second.fetch_answer("mcp", STATE))["meta"]["as_of"]
+        await first.market.commit(make_batch(NOON + HOUR_MS, []))
         async with asyncio.timeout(30):
-            while (await second.answer("mcp", STATE))["meta"]["as_of"] == before:  # noqa: ASYNC110
+            while (await second.fetch_answer("mcp", STATE))["meta"]["as_of"] == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
@@ -158,16 +176,16 @@ async def test_the_upkeep_that_two_processes_make_at_once_deletes_all_once(datab
     rows = 40
     async with served_twice(database) as (first, second):
         for number in range(rows):
-            await first.access.mark_handled(f"evt_{number}", 0)
-            await first.access.attempt("checkout", f"192.0.2.{number}", 0, 20, 600)
-        before = horizons(first.clock())
+            await first.access.mark_event_handled(f"evt_{number}", 0)
+            await first.access.record_attempt("checkout", f"192.0.2.{number}", 0, 20, 600)
+        before = compute_cutoffs(first.clock())
         pruned = await asyncio.gather(*(one.access.prune(before) for one in (first, second)))
     assert sum(pruned) == 2 * rows
 
 
-def computing(folder: Path, url: str, **settings: str) -> AbstractContextManager[Running]:
-    universe = cut_universe(folder, {"BTC", "NVDA"})
-    return running(folder, "compute", database_url=url, universe=universe, **settings)
+def computing(folder: Path, url: str, **settings: str) -> AbstractContextManager[RunningCommand]:
+    universe = write_cut_universe(folder, {"BTC", "NVDA"})
+    return start_signals(folder, "compute", database_url=url, universe=universe, **settings)
 
 
 @pytest.mark.prove
@@ -176,22 +194,22 @@ def test_another_process_takes_over_when_the_one_that_computes_is_gone(
     tmp_path: Path, url: str, number: signal.Signals
 ):
     with computing(tmp_path, url) as first:
-        first.says("Computing on postgresql://")
+        first.wait_for_line("Computing on postgresql://")
         with computing(tmp_path, url) as second:
-            assert f"pid {first.process.pid} on " in second.says("Standing by")
+            assert f"pid {first.process.pid} on " in second.wait_for_line("Standing by")
             gone_at = time.monotonic()
             first.process.send_signal(number)
-            second.says("event=computing")
+            second.wait_for_line("event=computing")
             print(f"{number.name}: another computed {time.monotonic() - gone_at:.1f} s after")
             assert second.stop() == 0
-    assert signals(tmp_path, "audit", database_url=url).stdout.splitlines()[-1] == "clean"
+    assert run_signals(tmp_path, "audit", database_url=url).stdout.splitlines()[-1] == "clean"
 
 
 @pytest.mark.prove
 async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_over(
     tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
 ):
-    universe = cut_universe(tmp_path, {"BTC", "NVDA"})
+    universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
     settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
     clock = ManualClock()
     computing = asyncio.create_task(compute(settings, INDICATORS, clock))
@@ -210,7 +228,7 @@ async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_ov
             await cut_sessions(database)
             clock.now = NOON + hours * HOUR_MS
             await says("standing_by")
-            await says(f"hour={instant(clock.now)[:14]}00:00.000Z")
+            await says(f"hour={format_instant(clock.now)[:14]}00:00.000Z")
             await says("rows=")  # of the prune that follows, so that nothing is amid
             assert told.count("standing_by") == 1
             assert "no longer computing on postgresql://" in told
@@ -218,6 +236,6 @@ async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_ov
         os.kill(os.getpid(), signal.SIGTERM)
         assert await computing == 0
     done = await asyncio.to_thread(
-        signals, tmp_path, "audit", database_url=database, universe=universe
+        run_signals, tmp_path, "audit", database_url=database, universe=universe
     )
     assert done.stdout.splitlines()[-1] == "clean"

@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.service.commands import free_port, running
+from tests.service.commands import find_free_port, start_signals
 from tests.service.test_operations import place, samples
 from tests.service.test_serve import HOUR_MS, MovedClock, served_here, stored
 from tests.service.test_workers import until
 
-pytestmark = [pytest.mark.clause("monitoring"), pytest.mark.usefixtures("few_authorities")]
+pytestmark = [pytest.mark.clause("monitoring"), pytest.mark.usefixtures("use_single_ca")]
 
 WITHIN_S = 20.0
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
@@ -32,7 +32,7 @@ def published(folder: Path) -> int:
 
 async def test_a_run_is_counted_with_its_time_and_what_it_published(market: Path):
     computed, before = stored(market)[0], published(market)
-    clock, port = MovedClock(computed + 60_000), free_port()
+    clock, port = MovedClock(computed + 60_000), find_free_port()
     metrics = f"http://127.0.0.1:{port}/metrics"
     async with served_here(market, clock, metrics_port=port), httpx.AsyncClient() as client:
         seen = samples((await client.get(metrics)).text)
@@ -54,9 +54,9 @@ def is_closed(port: str) -> bool:
 
 
 def test_computing_alone_has_the_port_too(market: Path):
-    port, universe = free_port(), str(market / "universe.toml")
-    with running(market, "compute", metrics_port=port, universe=universe) as process:
-        process.says("Computing ")
+    port, universe = find_free_port(), str(market / "universe.toml")
+    with start_signals(market, "compute", metrics_port=port, universe=universe) as process:
+        process.wait_for_line("Computing ")
         told = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=WITHIN_S)
         assert told.json()["checks"] == {"market_store": "ok", "state": "fresh"}
         assert process.stop(signal.SIGTERM) == 0
@@ -64,10 +64,10 @@ def test_computing_alone_has_the_port_too(market: Path):
 
 
 def test_a_call_in_flight_at_the_end_is_answered_while_the_operator_still_is(market: Path):
-    port, operations = free_port(), free_port()
+    port, operations = find_free_port(), find_free_port()
     given = {"port": port, "metrics_port": operations, "universe": str(market / "universe.toml")}
-    with running(market, "serve", **given) as process:
-        process.says("--header")
+    with start_signals(market, "serve", **given) as process:
+        process.wait_for_line("--header")
         with socket.create_connection(("127.0.0.1", int(port)), WITHIN_S) as client:
             client.sendall(HEAD)
             # The service asks for the body: the call is in flight.
@@ -77,7 +77,7 @@ def test_a_call_in_flight_at_the_end_is_answered_while_the_operator_still_is(mar
             told = httpx.get(f"http://127.0.0.1:{operations}/healthz", timeout=WITHIN_S)
             client.sendall(PING)
             answer = b"".join(iter(lambda: client.recv(65536), b""))
-        assert process.ends() == 0
+        assert process.wait_for_exit() == 0
     assert told.status_code == 200
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b'{"jsonrpc":"2.0","id":1,"result":{}}')

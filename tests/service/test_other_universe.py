@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.compute.small_market import DENSE, hours, walk, write_bars
-from tests.service.commands import ROOT, signals
+from tests.compute.small_market import DENSE, list_opens, make_bars, write_bars
+from tests.service.commands import ROOT, run_signals
 from tests.service.test_serve import served_process
 
 pytestmark = pytest.mark.clause("sources")
@@ -35,7 +35,7 @@ def twelve_assets(folder: Path) -> Path:
 
 def write_market(folder: Path, count: int) -> None:
     for ticker in ("BTC", "DOGE", "NVDA", DROPPED):
-        write_bars(folder, ticker, walk(ticker, hours(DENSE, DENSE + count * 3600)))
+        write_bars(folder, ticker, make_bars(ticker, list_opens(DENSE, DENSE + count * 3600)))
 
 
 def asked(address: str, api_key: str) -> Answers:
@@ -62,13 +62,13 @@ def told(tmp_path_factory) -> tuple[Answers, Answers]:
     bars = folder / "bars"
     bars.mkdir()
     write_market(bars, FIRST_COUNT)
-    api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
         before = asked(address, api_key)
         write_market(bars, COUNT)
         (bars / f"{DROPPED}_1h.csv").unlink()
         other = str(twelve_assets(folder))
-        replayed = signals(folder, "replay", "--bars", str(bars), universe=other)
+        replayed = run_signals(folder, "replay", "--bars", str(bars), universe=other)
         assert replayed.returncode == 0, replayed.stderr
         return before, asked(address, api_key)
 

@@ -15,16 +15,16 @@ from random import Random
 import pytest
 
 from compute.bars import DAY_S
-from compute.hourly_loop import Loop
-from compute.hourly_pipeline import Runs
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource
 from compute.universe import Universe, load_universe
-from schemas.vocabulary import DAY_MS, HOUR_MS, instant, run_at_or_before
-from store.market_rows import PassRow
-from tests.compute.scripted import AcceleratedClock, Enough
+from schemas.vocabulary import DAY_MS, HOUR_MS, find_latest_run, format_instant
+from store.market_rows import CommitRow
+from tests.compute.scripted import AcceleratedClock, ClockEnded
 from tests.compute.small_market import open_store
-from tests.service.moved import Moved, moved
+from tests.service.moved import ServiceProcess, run_service_process
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -57,7 +57,7 @@ def random_instants(draw: Random, count: int) -> list[int]:
     The first is while the first start still waits for an asset.
     """
     anywhere = [draw.randrange(BEGINS, ENDS) for _ in range(count // 2)]
-    runs = [run_at_or_before(draw.randrange(BEGINS + HOUR_MS, ENDS)) for _ in range(count // 2)]
+    runs = [find_latest_run(draw.randrange(BEGINS + HOUR_MS, ENDS)) for _ in range(count // 2)]
     near = [run + draw.choice((0, 30_000, 60_000, 120_000)) for run in runs]
     return sorted(
         {BEGINS + 20_000, *anywhere, *(time + draw.randrange(-20_000, 20_000) for time in near)}
@@ -68,7 +68,7 @@ def random_instants(draw: Random, count: int) -> list[int]:
 class Recorder:
     """A client that asks at given instants of the clock and writes down what it was told."""
 
-    service: Moved
+    service: ServiceProcess
     instants: list[int]
     draw: Random
     recorded: dict[int, tuple[dict[str, str], str]] = field(default_factory=dict)
@@ -85,10 +85,10 @@ class Recorder:
             self.recorded[moment] = query, await answers(self.service, moment, query)
 
 
-async def answers(service: Moved, now: int, query: dict[str, str], **as_of: str) -> str:
+async def answers(service: ServiceProcess, now: int, query: dict[str, str], **as_of: str) -> str:
     """Return what state and confluence say at a time, but for what looks ahead of it."""
-    state = await service.at(now, "/state", **as_of)
-    confluence = await service.at(now, "/confluence", **query, **as_of)
+    state = await service.get_at(now, "/state", **as_of)
+    confluence = await service.get_at(now, "/confluence", **query, **as_of)
     said = [state["as_of"], state["assets"], state["counts"], confluence["results"]]
     said += [
         answer["meta"][name]
@@ -100,7 +100,7 @@ async def answers(service: Moved, now: int, query: dict[str, str], **as_of: str)
 
 async def live(
     folder: Path, universe: Universe, recorder: Recorder, begins: int, ends: int
-) -> list[PassRow]:
+) -> list[CommitRow]:
     """Compute from one time to another, asking in every pause; return the passes made so far."""
     clock = AcceleratedClock(begins // 1000, step_s=15)
     clock.ends_at = ends // 1000
@@ -111,10 +111,10 @@ async def live(
     clock.watch = look
     source = SimulatedSource(universe, (BEGINS // 1000 - HISTORY_S) // DAY_S * DAY_S, clock)
     async with open_store(folder / "market.db") as store:
-        runs = Runs(store, source, universe, INDICATORS, clock)
-        with pytest.raises(Enough):
-            await Loop(runs, store, clock, clock.sleep, is_prepared=False).run()
-        return await store.passes()
+        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
+        with pytest.raises(ClockEnded):
+            await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+        return await store.commits()
 
 
 @pytest.mark.parametrize(
@@ -127,15 +127,15 @@ async def test_the_past_is_answered_as_it_was_answered_then(
 ):
     draw, universe = Random(count), universe_of(tickers)
     instants = random_instants(draw, count)
-    async with moved(tmp_path, BEGINS) as service:
+    async with run_service_process(tmp_path, BEGINS) as service:
         recorder = Recorder(service, list(instants), draw)
         await live(tmp_path, universe, recorder, BEGINS, STOPS)
         await recorder.until(RESUMES)
         passes = await live(tmp_path, universe, recorder, RESUMES, ENDS)
         assert list(recorder.recorded) == instants
         for moment, (query, then) in recorder.recorded.items():
-            asked = await answers(service, ENDS + DAY_MS, query, as_of=instant(moment))
-            assert asked == then, instant(moment)
+            asked = await answers(service, ENDS + DAY_MS, query, as_of=format_instant(moment))
+            assert asked == then, format_instant(moment)
     assert len({then for _, then in recorder.recorded.values()}) > count // 2
     written = [row.market_time for row in passes if row.written_at is not None]
     assert len(set(written)) < len(written)  # there were passes for late assets

@@ -7,15 +7,20 @@ from typing import Any
 import httpx
 import pytest
 
-from service.public_audit.audit import ATTEMPTS, OTHER_CALLS, audited, steady_answers
+from service.public_audit.audit import (
+    ATTEMPTS,
+    NON_FEED_CALLS,
+    check_responses,
+    read_consistent_responses,
+)
 from service.public_audit.reader import PublicAuditError, Reader
-from tests.compute.recorded import recorded_folder, require_recorded
+from tests.compute.recorded import get_recorded_folder, require_recorded
 from tests.mcp_server.test_get_alerts import publish_alerts
-from tests.service.commands import signals
-from tests.service.conftest import service_of
-from tests.serving import HOUR_MS, NOON, change, flips, work
+from tests.service.commands import run_signals
+from tests.service.conftest import serve_recorded
+from tests.serving import HOUR_MS, NOON, make_batch, make_change, make_flips
 
-pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("few_authorities")]
+pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]
 
 KEY = "ek_" + "k" * 43
 CHECKED = [
@@ -58,7 +63,7 @@ class McpReader:
 
 def run_audit(folder: Path, url: str, api_key: str | None, *arguments: str):
     settings = {} if api_key is None else {"api_key": api_key}
-    return signals(folder, "audit", "--public", url, *arguments, **settings)
+    return run_signals(folder, "audit", "--public", url, *arguments, **settings)
 
 
 def counts(printed: str) -> dict[str, int]:
@@ -74,7 +79,7 @@ def assert_clean(done, pages: int) -> None:
     checked = counts(done.stdout)
     assert list(checked) == CHECKED
     assert min(checked.values()) > 0
-    calls = f"{OTHER_CALLS + checked['pages']} calls, {OTHER_CALLS + checked['pages'] - 2} of them"
+    calls = f"{NON_FEED_CALLS + checked['pages']} calls, {NON_FEED_CALLS + checked['pages'] - 2} of them"
     assert calls in done.stdout
     assert checked["pages"] >= pages
     assert "not checked" not in done.stdout
@@ -92,7 +97,7 @@ def test_recorded_bars_are_served_in_views_that_agree(recorded_service, tmp_path
 @pytest.mark.parametrize("days", ["30", "365"])
 def test_all_recorded_bars_are_served_in_views_that_agree(tmp_path, days):
     require_recorded()
-    with service_of(tmp_path, recorded_folder()) as (address, api_key):
+    with serve_recorded(tmp_path, get_recorded_folder()) as (address, api_key):
         done = run_audit(tmp_path, address, api_key, "--days", days)
     print(done.stdout)
     assert_clean(done, pages=2 if days == "30" else 30)
@@ -109,35 +114,35 @@ async def test_both_faces_give_the_same_answers(recorded_service, recorded_answe
     address, api_key = recorded_service
     async with httpx.AsyncClient(base_url=address) as client:
         reader = McpReader(client, {"Authorization": f"Bearer {api_key}"})
-        over_mcp = await steady_answers(reader, 365)
+        over_mcp = await read_consistent_responses(reader, 365)
     assert over_mcp == recorded_answers
-    assert audited(over_mcp).findings == []
+    assert check_responses(over_mcp).findings == []
 
 
-async def test_a_store_with_removed_and_renamed_assets_is_served_in_views_that_agree(served, face):
+async def test_a_store_with_removed_and_renamed_assets_is_served_in_views_that_agree(
+    served, transport
+):
     await publish_alerts(served)
-    if face == "mcp":
-        read = await steady_answers(McpReader(served.client, served.key_headers), 365)
+    if transport == "mcp":
+        read = await read_consistent_responses(McpReader(served.client, served.key_headers), 365)
     else:
         async with Reader(served.base_url, served.api_key, no_progress) as reader:
-            read = await steady_answers(reader, 365)
-    report = audited(read)
+            read = await read_consistent_responses(reader, 365)
+    report = check_responses(read)
     assert report.findings == []
     assert list(report.checked) == CHECKED
     assert min(report.checked.values()) > 0
-    assert read.removed == {"MATIC"}
+    assert read.removed_tickers == {"MATIC"}
 
 
 async def test_a_capped_window_and_a_removed_asset_in_it_are_compared_too(served):
     start = NOON + HOUR_MS
-    removed = change(start + 5000, "MATIC", "enzo", "1h", -1, 1)
-    await served.market.commit(work(start, [*flips(start, 2104)[2:], removed]))
+    removed = make_change(start + 5000, "MATIC", "enzo", "1h", -1, 1)
+    await served.market.commit(make_batch(start, [*make_flips(start, 2104)[2:], removed]))
     async with Reader(served.base_url, served.api_key, no_progress) as reader:
-        read = await steady_answers(reader, 30)
-    assert audited(read).findings == []
-    assert {asked.arguments["timeframe"] for asked in read.flips if asked.answer["capped"]} == {
-        "1h"
-    }
+        read = await read_consistent_responses(reader, 30)
+    assert check_responses(read).findings == []
+    assert {asked.arguments["timeframe"] for asked in read.flips if asked.body["capped"]} == {"1h"}
     assert "MATIC" in {row["ticker"] for _, row in read.rows}
 
 
@@ -159,26 +164,26 @@ class ComputingReader(Reader):
         self._served, self._hours, self._computed = served, hours, 0
 
     async def read(self, view: str, **arguments: Any) -> Json:
-        answer = await super().read(view, **arguments)
+        answer = await super().read_view(view, **arguments)
         if view == "stats" and self._computed < self._hours:
             self._computed += 1
             at = NOON + self._computed * HOUR_MS
             sign = 1 if self._computed % 2 else -1
-            row = change(at, "NVDA", "enzo", "1h", sign, -sign)
-            await self._served.market.commit(work(at, [row]))
+            row = make_change(at, "NVDA", "enzo", "1h", sign, -sign)
+            await self._served.market.commit(make_batch(at, [row]))
         return answer
 
 
 @pytest.mark.parametrize("hours", range(1, ATTEMPTS))
 async def test_an_audit_that_a_compute_overtakes_starts_over(served, hours):
     async with ComputingReader(served, hours) as reader:
-        answers = await steady_answers(reader, 30)
-    assert audited(answers).findings == []
+        answers = await read_consistent_responses(reader, 30)
+    assert check_responses(answers).findings == []
     assert len(answers.rows) == 8 + hours
-    assert reader.calls == (OTHER_CALLS + 5) * (hours + 1)
+    assert reader.calls == (NON_FEED_CALLS + 5) * (hours + 1)
 
 
 async def test_a_service_that_never_stands_still_is_one_plain_error(served):
     async with ComputingReader(served, ATTEMPTS) as reader:
         with pytest.raises(PublicAuditError, match="computed anew during each of 3 readings"):
-            await steady_answers(reader, 30)
+            await read_consistent_responses(reader, 30)

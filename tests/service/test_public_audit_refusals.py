@@ -11,10 +11,10 @@ import pytest
 import structlog
 
 from service.commands.cli import main
-from tests.service.commands import signals
+from tests.service.commands import run_signals
 from tests.service.test_cli import only_line
 
-pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("few_authorities")]
+pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]
 
 KEY = "ek_" + "k" * 43
 
@@ -167,6 +167,6 @@ def test_days_are_bounded(days):
 
 
 def test_days_belong_to_the_public_audit(tmp_path):
-    done = signals(tmp_path, "audit", "--days", "30")
+    done = run_signals(tmp_path, "audit", "--days", "30")
     assert (done.returncode, done.stdout) == (1, "")
     assert only_line(done.stderr).startswith("signals: --days goes with --public URL")

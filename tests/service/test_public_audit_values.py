@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from service.public_audit.answers import Answers, iso, ms
+from service.public_audit.answers import Responses, format_epoch_ms, parse_epoch_ms
 from service.public_audit.windows import HOUR_MS
-from tests.samples import one_in
+from tests.samples import sample_cases
 from tests.service.tampered import (
     ALERT,
     MERGED,
     ROW,
     STATS,
-    assert_exactly,
-    findings_of,
-    other,
-    place,
+    assert_only_expected,
+    audit_tampered,
+    find_place,
+    pick_other_reading,
 )
 
 pytestmark = pytest.mark.clause("audit")
@@ -32,7 +32,7 @@ def to(value: Any) -> Callable[[Any], Any]:
 
 
 def an_hour_earlier(time: str) -> str:
-    return iso(ms(time) - HOUR_MS)
+    return format_epoch_ms(parse_epoch_ms(time) - HOUR_MS)
 
 
 SUMS = [r"stats: universe_tier\.by_\w+ sums to total_signals is \d+, recomputed \d+"]
@@ -46,7 +46,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ("confluence.results.0.agree", more, [r"confluence .*: \w+: agree is \d, recomputed \d"]),
     ("confluence.results.0.total_reporting", more, ["confluence .*: total_reporting is"]),
     ("confluence.results.0.score", lambda score: score + 1e-12, ["confluence .*: score is"]),
-    ("confluence.results.0.votes.ceres", other, ["confluence .*: votes is"]),
+    ("confluence.results.0.votes.ceres", pick_other_reading, ["confluence .*: votes is"]),
     ("confluence.results.0.votes.dexter", to(None), ["confluence .*: votes is"]),
     ("confluence.results.0.name", to("Else"), [r"confluence .*: \w+: name is \"Else\""]),
     ("confluence.results.0.asset_class", to("metal"), ["confluence .*: asset_class is"]),
@@ -71,7 +71,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ("pages.1.signals.7.tier", to("alerts"), [rf"{ROW}: tier is \"alerts\""]),
     ("pages.1.signals.7.asset_class", to("metal"), [f"{ROW}: asset_class is"]),
     ("pages.1.signals.7.indicator_name", to("enzo"), [f"{ROW}: indicator_name is"]),
-    ("pages.-2.signals.7.direction", other, [f"{ROW}: direction is"]),
+    ("pages.-2.signals.7.direction", pick_other_reading, [f"{ROW}: direction is"]),
     ("pages.1.signals.7.change_type", to(None), [f"{ROW}: change_type is null"]),
     ("pages.1.signals.7.action", to("LONG"), [rf"{ROW}: action is \"LONG\""]),
     ("pages.0.signals.0.price", more, ["flips .*: flips is"]),
@@ -104,7 +104,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ("flips.groups.0.score", more, ["flips .*: score is"]),
     ("flips.groups.0.latest_at", an_hour_earlier, ["flips .*: latest_at is"]),
     ("flips.groups.0.flips.0.from", to("neutral "), ["flips .*: flips is"]),
-    ("flips.groups.0.flips.0.to", other, ["flips .*: flips is"]),
+    ("flips.groups.0.flips.0.to", pick_other_reading, ["flips .*: flips is"]),
     ("flips.groups.0.flips.0.created_at", an_hour_earlier, ["flips .*: flips is"]),
     ("stats.meta.simulated", to(True), ["stats: meta.simulated is true"]),
     (
@@ -222,23 +222,23 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "expected"), one_in(3, ((value[0], value) for value in VALUES))
+    ("path", "change", "expected"), sample_cases(3, ((value[0], value) for value in VALUES))
 )
 def test_a_wrong_value_is_found(recorded_answers, path, change, expected):
-    def tamper(answers: Answers) -> None:
-        here, last = place(answers, path)
+    def tamper(answers: Responses) -> None:
+        here, last = find_place(answers, path)
         here[last] = change(here[last])
 
-    assert_exactly(findings_of(recorded_answers, tamper), expected)
+    assert_only_expected(audit_tampered(recorded_answers, tamper), expected)
 
 
 def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_read(recorded_answers):
     oldest, _ = recorded_answers.rows[-1]
     read = replace(recorded_answers, since=oldest - 1)
-    assert findings_of(read, lambda answers: None) == []
+    assert audit_tampered(read, lambda answers: None) == []
 
-    def tamper(answers: Answers) -> None:
-        answers.stats["universe_tier"]["history_starts_at"] = iso(oldest + 1)
+    def tamper(answers: Responses) -> None:
+        answers.stats["universe_tier"]["history_starts_at"] = format_epoch_ms(oldest + 1)
 
     expected = ["stats: universe_tier.history_starts_at lies after a row"]
-    assert_exactly(findings_of(read, tamper), expected)
+    assert_only_expected(audit_tampered(read, tamper), expected)

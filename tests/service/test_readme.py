@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from access.billing.stripe_events import EVENTS
-from access.plan import PRICE_USD
+from access.billing.stripe_events import EVENT_TYPES
+from access.plan import PRICES_USD
 from rest_shim.endpoints import ENDPOINTS
-from service.commands.cli import _parser
-from service.config.settings import PREFIX, STRIPE, Settings
-from tests.compute.recorded import recorded_folder, require_recorded
-from tests.service.commands import ROOT, signals
+from service.commands.cli import _build_parser
+from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
+from tests.compute.recorded import get_recorded_folder, require_recorded
+from tests.service.commands import ROOT, run_signals
 from tests.service.test_cli import write_bars
 from tests.service.test_serve import served_process
 from tests.service.test_stripe_purchase import assert_nowhere, stored
@@ -37,9 +37,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
     folder = tmp_path_factory.mktemp("readme")
     (folder / "bars").mkdir()
     for name in ("BTC_1h.csv", "BTC_funding.csv"):
-        shutil.copy(recorded_folder() / name, folder / "bars")
-    assert signals(folder, "replay", "--bars", "bars").returncode == 0
-    api_key = signals(folder, "keys", "create", "--label", "me").stdout.strip()
+        shutil.copy(get_recorded_folder() / name, folder / "bars")
+    assert run_signals(folder, "replay", "--bars", "bars").returncode == 0
+    api_key = run_signals(folder, "keys", "create", "--label", "me").stdout.strip()
     with served_process(folder, source="files:bars") as (address, _):
         yield address, api_key
 
@@ -105,10 +105,12 @@ def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
 
 def test_the_stripe_set_up_names_every_event_that_is_acted_on_and_every_setting():
     named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", SELLING))
-    assert named == set(EVENTS)
-    settings = {PREFIX + name.upper() for name in Settings.model_fields if name.startswith(STRIPE)}
+    assert named == set(EVENT_TYPES)
+    settings = {
+        PREFIX + name.upper() for name in Settings.model_fields if name.startswith(STRIPE_PREFIX)
+    }
     assert settings - set(re.findall(r"SIGNALS_\w+", SELLING)) == {"SIGNALS_STRIPE_API_BASE"}
-    for billing, price in PRICE_USD.items():
+    for billing, price in PRICES_USD.items():
         assert f"{price}.00 every {billing.removesuffix('ly')}" in " ".join(SELLING.split())
 
 
@@ -125,7 +127,7 @@ def test_every_open_address_without_a_tool_is_named():
 
 def test_every_option_of_every_command_is_named():
     table = README.split("## Commands")[1].split("## ")[0]
-    commands = next(a for a in _parser()._actions if a.choices)
+    commands = next(a for a in _build_parser()._actions if a.choices)
     for name, command in commands.choices.items():
         for action in command._actions:
             for option in action.option_strings:

@@ -14,10 +14,10 @@ from mcp_server.endpoint import PATHS
 from service.config.logs import log_to_standard_error
 from tests.bad_inputs import STATE
 from tests.mailbox import Mailbox
-from tests.security.wire import exchanged
-from tests.serving import Served, counting_broken
+from tests.security.wire import exchange_bytes
+from tests.serving import RunningService, break_usage_counting
 from tests.sharing import served as served
-from tests.web.member import EMAIL, also_served, bought
+from tests.web.member import EMAIL, buy_plan, run_second_service
 
 pytestmark = pytest.mark.clause("monitoring")
 
@@ -40,7 +40,7 @@ ASKED = [
 
 @pytest.mark.parametrize(("method", "path", "headers", "status"), ASKED)
 async def test_every_answer_has_one_id_of_its_own(
-    served: Served, method: str, path: str, headers: dict[str, str], status: int
+    served: RunningService, method: str, path: str, headers: dict[str, str], status: int
 ):
     answers = [await served.client.request(method, path, headers=headers) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [status, status]
@@ -51,57 +51,59 @@ async def test_every_answer_has_one_id_of_its_own(
 
 
 @pytest.mark.parametrize("sent", ["a", "x" * 64, "9f.A_z-0", "0" * 32])
-async def test_a_plain_id_that_is_sent_is_kept(served: Served, sent: str):
+async def test_a_plain_id_that_is_sent_is_kept(served: RunningService, sent: str):
     for path in ("/api/v1/catalog", "/api/v1", "/healthz"):
         answer = await served.client.get(path, headers={"X-Request-Id": sent})
         assert answer.headers["x-request-id"] == sent
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 65, "a b", 'a"b', "a,b", "a/b", "\xe4", "a=b"])
-async def test_any_other_is_replaced(served: Served, sent: str):
+async def test_any_other_is_replaced(served: RunningService, sent: str):
     headers = [(b"X-Request-Id", sent.encode("latin-1"))]
     answer = await served.client.get("/api/v1", headers=headers)
     assert MADE.fullmatch(answer.headers["x-request-id"])
 
 
-async def test_two_sent_ids_are_none(served: Served):
+async def test_two_sent_ids_are_none(served: RunningService):
     headers = [("X-Request-Id", "a"), ("X-Request-Id", "b")]
     answer = await served.client.get("/api/v1", headers=headers)
     assert MADE.fullmatch(answer.headers["x-request-id"])
 
 
-async def test_requests_sent_at_once_on_one_connection_have_an_id_each(served: Served):
+async def test_requests_sent_at_once_on_one_connection_have_an_id_each(served: RunningService):
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
     sent = request % b"" + request % b"X-Request-Id: mine\r\n" + request % b"Connection: close\r\n"
-    answers = await exchanged(served.base_url, sent)
+    answers = await exchange_bytes(served.base_url, sent)
     ids = re.findall(rb"x-request-id: (\S+)", answers)
     assert len(set(ids)) == 3
     assert ids[1] == b"mine"
 
 
 @pytest.mark.parametrize("headers", [None, {}], ids=["answered", "refused"])
-async def test_the_result_of_a_tool_repeats_it(served: Served, headers: dict[str, str] | None):
+async def test_the_result_of_a_tool_repeats_it(
+    served: RunningService, headers: dict[str, str] | None
+):
     params = {"name": STATE, "arguments": {"ticker": "BTC"}}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     key = served.key_headers if headers is None else headers
     for sent in ("first", "second"):
-        answer = await served.post(body, **{"X-Request-Id": sent}, **key)
+        answer = await served.post_mcp(body, **{"X-Request-Id": sent}, **key)
         assert answer.headers["x-request-id"] == sent
         assert answer.json()["result"]["_meta"]["signals/request_id"] == sent
 
 
-async def test_the_list_of_tools_is_the_same_bytes_whatever_the_id(served: Served):
+async def test_the_list_of_tools_is_the_same_bytes_whatever_the_id(served: RunningService):
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    one, other = [await served.post(body, **{"X-Request-Id": sent}) for sent in "ab"]
+    one, other = [await served.post_mcp(body, **{"X-Request-Id": sent}) for sent in "ab"]
     assert one.content == other.content
 
 
-async def test_what_is_logged_while_a_request_is_answered_has_its_id(served_alone: Served):
+async def test_what_is_logged_while_a_request_is_answered_has_its_id(served_alone: RunningService):
     err = io.StringIO()
     try:
         with redirect_stderr(err):
             log_to_standard_error()
-            with counting_broken(served_alone.access):
+            with break_usage_counting(served_alone.access):
                 for sent in ("first", "second"):
                     headers = {**served_alone.key_headers, "X-Request-Id": sent}
                     answer = await served_alone.client.get("/api/v1/usage", headers=headers)
@@ -123,16 +125,16 @@ class Speaking(Mailbox):
 
 
 async def test_what_works_on_after_its_answer_keeps_its_id_whatever_the_connection_asks_next(
-    served_alone: Served,
+    served_alone: RunningService,
 ):
-    await bought(served_alone)
+    await buy_plan(served_alone)
     form = f"contact_email={quote(EMAIL)}".encode()
     head = b"Host: localhost\r\nContent-Length: %d\r\nX-Request-Id: %b\r\n%b\r\n"
     asks = b"POST /sign-in HTTP/1.1\r\n" + head % (len(form), b"asks", b"") + form
     last = b"GET /healthz HTTP/1.1\r\n" + head % (0, b"next", b"Connection: close\r\n")
     mailbox = Speaking()
-    async with also_served(served_alone, mailer=mailbox) as other:
+    async with run_second_service(served_alone, mailer=mailbox) as other:
         with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-            await exchanged(other.base_url, asks + last)
-            await mailbox.arrived()
+            await exchange_bytes(other.base_url, asks + last)
+            await mailbox.wait_for_mail()
     assert [line["request_id"] for line in lines if line["event"] == "mailed"] == ["asks"]

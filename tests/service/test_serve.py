@@ -18,22 +18,22 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from compute.indicators.registry import INDICATORS
-from schemas.vocabulary import instant
-from service.commands.compute_command import OVER, compute
+from schemas.vocabulary import format_instant
+from service.commands.compute_command import PLAYED_OUT_NOTE, compute
 from service.commands.serve import serve
 from service.config.settings import Settings
 from serving.freshness import SIMULATED_NOTE
 from tests.service.commands import (
-    Running,
-    environment,
-    free_port,
-    running,
-    signals,
+    RunningCommand,
+    build_environment,
+    find_free_port,
+    run_signals,
+    start_signals,
 )
-from tests.service.forked import Forked
+from tests.service.forked import ForkedCommand
 from tests.service.test_cli import write_bars
 
-pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("few_authorities")]
+pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("use_single_ca")]
 
 HOUR_MS = 3_600_000
 STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
@@ -42,9 +42,9 @@ STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
 @contextmanager
 def served_process(folder: Path, **settings: str) -> Iterator[tuple[str, list[str]]]:
     """Start `signals serve`, yield its address and what it printed until it listened."""
-    port = free_port()
-    with running(folder, "serve", port=port, **settings) as process:
-        process.says("Listening on ")
+    port = find_free_port()
+    with start_signals(folder, "serve", port=port, **settings) as process:
+        process.wait_for_line("Listening on ")
         yield f"http://127.0.0.1:{port}", process.printed
         assert process.stop() == 0, process.printed
 
@@ -53,8 +53,8 @@ def served_process(folder: Path, **settings: str) -> Iterator[tuple[str, list[st
 def replayed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     bars = write_bars(folder / "bars", count=300)
-    assert signals(folder, "replay", "--bars", str(bars)).returncode == 0
-    api_key = signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    assert run_signals(folder, "replay", "--bars", str(bars)).returncode == 0
+    api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(folder, source=f"files:{bars}") as (address, _):
         yield address, api_key
 
@@ -89,8 +89,8 @@ def test_an_unknown_key_is_refused_by_the_running_server(replayed):
 
 def test_serve_steps_what_the_replay_left_out(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
-    signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T12:30:00Z")
-    api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T12:30:00Z")
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(tmp_path, source="files:bars") as (address, _):
         state = httpx.get(
             f"{address}/api/v1/signals", headers={"Authorization": f"Bearer {api_key}"}
@@ -100,11 +100,11 @@ def test_serve_steps_what_the_replay_left_out(tmp_path):
 
 def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
-    api_key = signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(tmp_path, source=f"files:{bars}") as (address, _):
         headers = {"Authorization": f"Bearer {api_key}"}
         answer = httpx.get(f"{address}/api/v1/state", headers=headers)
-        revoked = signals(tmp_path, "keys", "revoke", "1").returncode
+        revoked = run_signals(tmp_path, "keys", "revoke", "1").returncode
         refused = httpx.get(f"{address}/api/v1/state", headers=headers)
     assert (answer.status_code, revoked) == (200, 0)
     assert (refused.status_code, refused.json()["error"]) == (403, "revoked_key")
@@ -133,7 +133,7 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
 
 def test_a_second_start_goes_on_from_the_store(first_start, market):
     _, _, before, _ = first_start
-    api_key = signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(market, universe=str(market / "universe.toml")) as (address, printed):
         state = httpx.get(f"{address}/api/v1/state", headers={"X-Api-Key": api_key}).json()
     assert not [line for line in printed if "building" in line]
@@ -142,14 +142,14 @@ def test_a_second_start_goes_on_from_the_store(first_start, market):
 
 
 @contextmanager
-def on_a_terminal(folder: Path, **settings: str) -> Iterator[Running]:
+def on_a_terminal(folder: Path, **settings: str) -> Iterator[RunningCommand]:
     ours, theirs = pty.openpty()
-    env = environment(folder, universe=str(folder / "universe.toml"), **settings)
-    process = Forked(folder, ["serve"], env, theirs)
+    env = build_environment(folder, universe=str(folder / "universe.toml"), **settings)
+    process = ForkedCommand(folder, ["serve"], env, theirs)
     os.close(theirs)
-    started = Running(process, ours)
+    started = RunningCommand(process, ours)
     try:
-        started.says("--header")
+        started.wait_for_line("--header")
         yield started
         assert started.stop() == 0
     finally:
@@ -157,16 +157,16 @@ def on_a_terminal(folder: Path, **settings: str) -> Iterator[Running]:
 
 
 def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
-    port = free_port()
+    port = find_free_port()
     with on_a_terminal(market, port=port) as first:
         shown = re.search(r"export SIGNALS_API_KEY=(ek_[\w-]{43})\n", "".join(first.printed))
         assert shown is not None, first.printed
         headers = {"Authorization": f"Bearer {shown[1]}"}
         state = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers=headers)
         assert state.status_code == 200
-    listed = signals(market, "keys", "list").stdout
+    listed = run_signals(market, "keys", "list").stdout
     assert listed.strip().split("\t")[-1] == "first start"
-    assert signals(market, "keys", "revoke", listed.split("\t")[0]).returncode == 0
+    assert run_signals(market, "keys", "revoke", listed.split("\t")[0]).returncode == 0
     with on_a_terminal(market, port=port) as second:
         assert "ek_" not in "".join(second.printed)
 
@@ -184,22 +184,22 @@ def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
     ],
 )
 def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):
-    with on_a_terminal(market, port=free_port(), **settings) as process:
+    with on_a_terminal(market, port=find_free_port(), **settings) as process:
         assert ("ek_" in "".join(process.printed)) is is_shown
 
 
 def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
-    port = free_port()
-    with running(
+    port = find_free_port()
+    with start_signals(
         market, "serve", port=port, host="::1", universe=str(market / "universe.toml")
     ) as process:
-        assert process.says("Listening on ") == f"Listening on http://[::1]:{port}\n"
+        assert process.wait_for_line("Listening on ") == f"Listening on http://[::1]:{port}\n"
         assert httpx.get(f"http://[::1]:{port}/api/v1").status_code == 200
         assert process.stop() == 0
 
 
 def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
-    done = signals(tmp_path, "serve", host="nowhere.invalid")
+    done = run_signals(tmp_path, "serve", host="nowhere.invalid")
     assert done.returncode == 1
     assert "SIGNALS_HOST" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -208,38 +208,40 @@ def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
 @pytest.mark.parametrize("number", STOPS)
 def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, number):
     source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
-    with running(tmp_path, "serve", port=free_port(), source=source) as process:
-        process.says("building history: ")
+    with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:
+        process.wait_for_line("building history: ")
         assert process.stop(number) == 0
     kept, _ = stored(tmp_path)
     last = process.printed[-1]
     assert last.startswith("Stopped while building history. The store keeps everything up to ")
-    assert instant(kept) in last
+    assert format_instant(kept) in last
     with served_process(tmp_path, source=source) as (_, printed):
         pass
     assert not [line for line in printed if "Traceback" in line]
     assert stored(tmp_path)[0] > kept
-    done = signals(tmp_path, "audit")
+    done = run_signals(tmp_path, "audit")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 
 @pytest.mark.parametrize("number", STOPS)
 def test_a_second_signal_while_it_stops_does_no_harm(market, number):
     universe = str(market / "universe.toml")
-    with running(market, "serve", port=free_port(), universe=universe) as process:
-        process.says("--header")
+    with start_signals(market, "serve", port=find_free_port(), universe=universe) as process:
+        process.wait_for_line("--header")
         process.process.send_signal(number)
         assert process.stop(number) == 0
     assert "Traceback" not in "".join(process.printed)
 
 
 def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
-    port = free_port()
+    port = find_free_port()
     with (
-        running(market, "serve", port=port, universe=str(market / "universe.toml")) as process,
+        start_signals(
+            market, "serve", port=port, universe=str(market / "universe.toml")
+        ) as process,
         socket.socket() as client,
     ):
-        process.says("--header")
+        process.wait_for_line("--header")
         client.connect(("127.0.0.1", int(port)))
         head = f"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
         client.sendall(head.encode())
@@ -249,31 +251,31 @@ def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
 
 def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
-    done = signals(tmp_path, "compute", source=f"files:{bars}")
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, OVER)
+    done = run_signals(tmp_path, "compute", source=f"files:{bars}")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, PLAYED_OUT_NOTE)
     with (tmp_path / "signals.db.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_ends(market):
     universe = str(market / "universe.toml")
-    api_key = signals(market, "keys", "create", "--label", "tests").stdout.strip()
-    with running(market, "compute", universe=universe) as first:
-        first.says("Computing ")
-        port = free_port()
-        with running(market, "serve", port=port, universe=universe) as second:
-            assert str(first.process.pid) in second.says("Standing by")
-            second.says("--header")
+    api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    with start_signals(market, "compute", universe=universe) as first:
+        first.wait_for_line("Computing ")
+        port = find_free_port()
+        with start_signals(market, "serve", port=port, universe=universe) as second:
+            assert str(first.process.pid) in second.wait_for_line("Standing by")
+            second.wait_for_line("--header")
             state = f"http://127.0.0.1:{port}/api/v1/state"
             assert httpx.get(state, headers={"X-Api-Key": api_key}).status_code == 200
             first.process.kill()
-            second.says("event=computing")
-            port = free_port()
-            with running(market, "serve", port=port, universe=universe) as third:
-                assert str(second.process.pid) in third.says("Standing by")
-                third.says("--header")
+            second.wait_for_line("event=computing")
+            port = find_free_port()
+            with start_signals(market, "serve", port=port, universe=universe) as third:
+                assert str(second.process.pid) in third.wait_for_line("Standing by")
+                third.wait_for_line("--header")
                 assert second.stop(signal.SIGTERM) == 0
-                third.says("event=computing")
+                third.wait_for_line("event=computing")
                 assert third.stop(signal.SIGTERM) == 0
 
 
@@ -281,7 +283,7 @@ def test_a_serve_that_stands_by_refuses_another_source_than_the_stores(market):
     bars = write_bars(market / "bars")
     with (market / "signals.db.lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = signals(market, "serve", source=f"files:{bars}", port=free_port())
+        done = run_signals(market, "serve", source=f"files:{bars}", port=find_free_port())
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "SIGNALS_SOURCE=simulated" in done.stderr
@@ -301,7 +303,7 @@ class MovedClock:
 
 def settings_of(folder: Path, **settings: str) -> Settings:
     universe = str(folder / "universe.toml")
-    given = environment(folder, port=free_port(), universe=universe, **settings)
+    given = build_environment(folder, port=find_free_port(), universe=universe, **settings)
     return Settings.read({n: v for n, v in given.items() if n.startswith("SIGNALS_")})
 
 
@@ -327,7 +329,7 @@ async def test_answers_say_stale_once_the_computing_process_missed_an_update(mar
     computed, _ = stored(market)
     clock = MovedClock(computed + 60_000)
     api_key = (
-        await asyncio.to_thread(signals, market, "keys", "create", "--label", "tests")
+        await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
     ).stdout.strip()
     with (market / "signals.db.lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -364,7 +366,9 @@ async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, cap
     assert stored(market) == (computed, passes)
     with (market / "signals.db.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    done = await asyncio.to_thread(signals, market, "audit", universe=str(market / "universe.toml"))
+    done = await asyncio.to_thread(
+        run_signals, market, "audit", universe=str(market / "universe.toml")
+    )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
 
 

@@ -5,8 +5,8 @@ import pytest
 from pydantic import SecretStr
 
 from access.throttle import DEFAULT_LIMIT, Limit
-from service.commands.cli import _parser
-from service.config.setting_types import comma_separated
+from service.commands.cli import _build_parser
+from service.config.setting_types import split_commas
 from service.config.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
@@ -33,7 +33,7 @@ def shown(default: object) -> str:
 
 
 def test_the_readme_names_every_command():
-    commands = next(a for a in _parser()._actions if a.choices)
+    commands = next(a for a in _build_parser()._actions if a.choices)
     for name in commands.choices:
         assert f"`signals {name}" in README, name
 
@@ -153,7 +153,7 @@ def test_limits_and_proxies_are_read_as_they_are_written():
         }
     )
     assert (settings.checkout_limit, settings.access_request_limit) == (Limit(3, 60), DEFAULT_LIMIT)
-    assert comma_separated(settings.trusted_proxies) == ("10.0.0.7", "2001:db8::/32")
+    assert split_commas(settings.trusted_proxies) == ("10.0.0.7", "2001:db8::/32")
     assert settings.sandbox_public is True
 
 

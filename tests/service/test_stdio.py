@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from mcp_server.dispatcher import PROTOCOL_VERSION
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from service.commands.stdio import Remote
-from tests.service.commands import COMMAND, ENDS_WITHIN_S, environment, signals
+from service.commands.stdio import RemoteEndpoint
+from tests.service.commands import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
 from tests.service.test_cli import only_line
-from tests.serving import loopback_socket, running
+from tests.serving import open_loopback_socket, run_app
 
-pytestmark = [pytest.mark.clause("endpoint"), pytest.mark.usefixtures("few_authorities")]
+pytestmark = [pytest.mark.clause("endpoint"), pytest.mark.usefixtures("use_single_ca")]
 
 KEY = "ek_" + "k" * 43
 OPEN, KEYED = {"name": "signals_get_stats"}, {"name": "signals_get_usage"}
@@ -49,7 +49,7 @@ async def test_a_host_is_answered_as_over_http(served, tmp_path):
     host = StdioServerParameters(
         command=command,
         args=[*options, "stdio", "--url", served.base_url],
-        env=environment(tmp_path, api_key=served.api_key),
+        env=build_environment(tmp_path, api_key=served.api_key),
     )
     complaints = tmp_path / "stderr"
     with complaints.open("w") as errlog:
@@ -73,7 +73,7 @@ async def bridged(folder, url: str, **settings: str) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *("stdio", "--url", url),
-        env=environment(folder, **settings),
+        env=build_environment(folder, **settings),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -101,13 +101,13 @@ def asked(method: str, params: Any = None) -> str:
 
 
 async def test_it_outlives_a_service_that_is_down_and_ends_with_its_input(served, tmp_path):
-    with loopback_socket() as bound:
+    with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         async with bridged(tmp_path, f"{address}/api/v1/mcp/") as process:
             down = await said(process, asked("initialize"))
             called = await said(process, asked("tools/call", OPEN))
             assert (await said(process, "{]"))["error"]["code"] == -32700
-            async with running(served.app, bound):
+            async with run_app(served.app, bound):
                 begun = await said(process, asked("initialize"))
                 answered = await said(process, asked("tools/call", OPEN))
                 keyless = await said(process, asked("tools/call", KEYED))
@@ -143,15 +143,15 @@ async def answering(*responses: Response) -> AsyncIterator[tuple[str, list[str]]
         keys.append(dict(scope["headers"])[b"authorization"].decode())
         await (left.pop(0) if len(left) > 1 else left[0])(scope, receive, send)
 
-    with loopback_socket() as bound:
-        async with running(app, bound):
+    with open_loopback_socket() as bound:
+        async with run_app(app, bound):
             yield f"http://127.0.0.1:{bound.getsockname()[1]}", keys
 
 
 async def asked_of(address: str, method: str) -> JSONRPCResponse | JSONRPCError:
-    remote = Remote(address, KEY)
+    remote = RemoteEndpoint(address, KEY)
     async with remote.client:
-        return await remote.answer(JSONRPCRequest(jsonrpc="2.0", id=7, method=method))
+        return await remote.forward_request(JSONRPCRequest(jsonrpc="2.0", id=7, method=method))
 
 
 async def refusal(response: Response) -> str:
@@ -210,13 +210,13 @@ async def test_an_error_of_the_protocol_is_handed_on_whatever_its_status():
 )
 @pytest.mark.parametrize("command", ["stdio", "connect"])
 def test_an_address_that_is_none_is_one_line(tmp_path, command, url):
-    done = signals(tmp_path, command, "--url", url)
+    done = run_signals(tmp_path, command, "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert only_line(done.stderr).startswith("signals: --url ")
     assert KEY not in done.stderr
 
 
 def test_a_key_that_no_header_can_carry_is_one_line(tmp_path):
-    done = signals(tmp_path, "stdio", api_key=f"{KEY}é")
+    done = run_signals(tmp_path, "stdio", api_key=f"{KEY}é")
     assert (done.returncode, done.stdout) == (1, "")
     assert only_line(done.stderr).endswith("SIGNALS_API_KEY holds characters that no API key has")

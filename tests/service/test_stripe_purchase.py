@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from service.commands.cli import wall_clock
-from tests.service.commands import Running, free_port, running, signals
+from tests.service.commands import RunningCommand, find_free_port, run_signals, start_signals
 from tests.service.test_billing import selling
 from tests.service.test_cli import write_bars
-from tests.stripe_double.double import StripeDouble, stripe_double
+from tests.stripe_double.double import StripeDouble, run_stripe_double
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -29,7 +29,7 @@ class Selling:
 
     folder: Path
     address: str
-    process: Running
+    process: RunningCommand
     stripe: StripeDouble
     client: httpx.AsyncClient
     refusals: list[str] = field(default_factory=list)
@@ -67,12 +67,12 @@ class Selling:
 @asynccontextmanager
 async def service(folder: Path) -> AsyncIterator[Selling]:
     """Serve a recording and sell it by a Stripe that cannot be asked while the service starts."""
-    bars, port = write_bars(folder / "bars"), free_port()
-    async with stripe_double(wall_clock) as stripe, httpx.AsyncClient(timeout=30) as client:
+    bars, port = write_bars(folder / "bars"), find_free_port()
+    async with run_stripe_double(wall_clock) as stripe, httpx.AsyncClient(timeout=30) as client:
         stripe.fail(503)
         given = selling(stripe) | LIMITS | {"source": f"files:{bars}"}
-        with running(folder, "serve", port=port, **given) as process:
-            await asyncio.to_thread(process.says, "Register with a client")
+        with start_signals(folder, "serve", port=port, **given) as process:
+            await asyncio.to_thread(process.wait_for_line, "Register with a client")
             address = f"http://127.0.0.1:{port}"
             yield Selling(folder, address, process, stripe, client)
             assert await asyncio.to_thread(process.stop) == 0
@@ -94,7 +94,7 @@ def assert_nowhere(secrets: Iterable[str], places: Iterable[bytes]) -> None:
 async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_secret_is_left(
     tmp_path,
 ):
-    made = await asyncio.to_thread(signals, tmp_path, "keys", "create", "--label", "me")
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "me")
     own_key = made.stdout.strip()
     async with service(tmp_path) as shop:
         assert "Billing: stripe in test mode, nobody pays.\n" in shop.process.printed

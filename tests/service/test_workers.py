@@ -23,11 +23,11 @@ import httpx
 import pytest
 
 from service.config.settings import Settings
-from service.http.server import listen
-from service.processes.supervisor import worker_config
+from service.http.server import open_listener
+from service.processes.supervisor import build_worker_config
 from service.processes.worker import Worker
 from tests.bad_inputs import STATE
-from tests.service.commands import Running, free_port, running, signals
+from tests.service.commands import RunningCommand, find_free_port, run_signals, start_signals
 from tests.service.test_cli import write_bars
 from tests.service.test_counted_calls import Connection, connected, stored
 from tests.service.test_operations import place, samples
@@ -79,7 +79,7 @@ def stopped(*processes: int) -> Iterator[None]:
 class Service:
     """The running command, its address and its processes."""
 
-    def __init__(self, folder: Path, port: str, operations: str, process: Running) -> None:
+    def __init__(self, folder: Path, port: str, operations: str, process: RunningCommand) -> None:
         self.folder = folder
         self.port = int(port)
         self.api = f"http://127.0.0.1:{port}/api/v1"
@@ -111,17 +111,17 @@ class Service:
         return answers
 
     def new_key(self) -> str:
-        return signals(self.folder, "keys", "create", "--label", "tests").stdout.strip()
+        return run_signals(self.folder, "keys", "create", "--label", "tests").stdout.strip()
 
 
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[Service]:
-    port, source = free_port(), f"files:{folder / 'bars'}"
-    operations = free_port()
+    port, source = find_free_port(), f"files:{folder / 'bars'}"
+    operations = find_free_port()
     given = {"source": source, "port": port, "metrics_port": operations, **settings}
     (folder / LOCK).unlink(missing_ok=True)
-    with running(folder, "serve", "--workers", "2", **given) as process:
-        process.says("Listening on ")
+    with start_signals(folder, "serve", "--workers", "2", **given) as process:
+        process.wait_for_line("Listening on ")
         until(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text().endswith("\n"))
         service = Service(folder, port, operations, process)
         until(lambda: len(service.workers) == 2)
@@ -143,7 +143,7 @@ def service(tmp_path_factory) -> Iterator[Service]:
 def folder(tmp_path: Path) -> Path:
     """A folder whose recording has been played, so that serving it starts at once."""
     bars = write_bars(tmp_path / "bars")
-    assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     return tmp_path
 
 
@@ -160,8 +160,8 @@ async def connections_to_each(service: Service, api_key: str) -> AsyncIterator[l
         made = []
         for worker in service.workers:
             with service.answered_by(worker):
-                for face in ("rest", "mcp", "rest", "mcp"):
-                    connecting = connected(service.port, face, api_key, STATE)
+                for transport in ("rest", "mcp", "rest", "mcp"):
+                    connecting = connected(service.port, transport, api_key, STATE)
                     connection = await opened.enter_async_context(connecting)
                     made.append(connection)
                     # An answer tells that the worker has it, not the queue.
@@ -192,8 +192,8 @@ def test_the_limit_is_kept_to_the_call_over_all_workers(service: Service) -> Non
 def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> None:
     api_key = service.new_key()
     before = service.of_each_worker("/usage", api_key)
-    number = signals(service.folder, "keys", "list").stdout.splitlines()[-1].split("\t")[0]
-    assert signals(service.folder, "keys", "revoke", number).returncode == 0
+    number = run_signals(service.folder, "keys", "list").stdout.splitlines()[-1].split("\t")[0]
+    assert run_signals(service.folder, "keys", "revoke", number).returncode == 0
     after = service.of_each_worker("/usage", api_key)
     assert [answer.status_code for answer in (*before, *after)] == [200, 200, 403, 403]
 
@@ -205,7 +205,7 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
     api_key = service.new_key()
     before = service.of_each_worker("/state", api_key)
     bars = write_bars(service.folder / "bars", count=301)
-    assert signals(service.folder, "replay", "--bars", str(bars)).returncode == 0
+    assert run_signals(service.folder, "replay", "--bars", str(bars)).returncode == 0
     after = service.of_each_worker("/state", api_key)
     assert [answer.json()["meta"]["as_of"] for answer in (*before, *after)] == [
         *["2025-01-13T12:03:00.000Z"] * 2,
@@ -216,7 +216,7 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
 def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
     killed, other = service.workers
     os.kill(killed, signal.SIGKILL)
-    service.running.says("serving_again")
+    service.running.wait_for_line("serving_again")
     with ExitStack() as opened:
         # Nobody but a worker that has only just begun has listened last.
         with stopped(service.running.process.pid, other):
@@ -240,10 +240,10 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             taken.append(transport)
 
-    config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
     turns = []
     with ExitStack() as opened:
-        bound = opened.enter_context(listen("127.0.0.1", int(free_port())))
+        bound = opened.enter_context(open_listener("127.0.0.1", int(find_free_port())))
         loop = asyncio.get_running_loop()
         async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
             for _ in range(10):
@@ -264,7 +264,7 @@ def test_workers_run_on_the_loop_of_asyncio_also_where_uvloop_is(
     installed = ModuleType("uvloop")
     monkeypatch.setattr(installed, "new_event_loop", object, raising=False)
     monkeypatch.setitem(sys.modules, "uvloop", installed)
-    config = worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
     assert config.get_loop_factory() is asyncio.SelectorEventLoop
 
 
@@ -272,11 +272,13 @@ def test_killed_processes_are_begun_again_while_others_serve(service: Service) -
     killed = service.workers[0]
     os.kill(killed, signal.SIGKILL)
     assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
-    assert f"died={killed} status=-9 event=serving_again" in service.running.says("serving_again")
+    assert f"died={killed} status=-9 event=serving_again" in service.running.wait_for_line(
+        "serving_again"
+    )
     until(lambda: len(service.workers) == 2)
     before = service.children
     os.kill(service.computing, signal.SIGKILL)
-    said = service.running.says("computing_again")
+    said = service.running.wait_for_line("computing_again")
     assert f"died={service.computing} status=-9" in said
     (service.computing,) = service.children - before
     answers = service.of_each_worker("/usage", service.new_key())
@@ -293,7 +295,7 @@ def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Serv
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 2
     os.kill(service.workers[0], signal.SIGKILL)
-    service.running.says("serving_again")
+    service.running.wait_for_line("serving_again")
     until(lambda: len(service.workers) == 2)
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 4
@@ -319,7 +321,7 @@ def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int
             os.killpg(process.process.pid, number)
         else:
             process.process.send_signal(number)
-        assert process.ends() == (-number if number == signal.SIGKILL else 0)
+        assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
         until(lambda: not children & processes().keys())
         assert "Traceback" not in "".join(process.printed)
 
@@ -336,9 +338,11 @@ def test_a_mistake_that_stops_computing_ends_it_all_with_one_line(
 ) -> None:
     bars = write_bars(tmp_path / "bars")
     if is_built:
-        assert signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
-    with running(tmp_path, "serve", "--workers=2", source=source, port=free_port()) as process:
-        assert process.ends() == 1
+        assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    with start_signals(
+        tmp_path, "serve", "--workers=2", source=source, port=find_free_port()
+    ) as process:
+        assert process.wait_for_exit() == 1
     assert process.printed[-1].startswith("signals: ")
     assert said in process.printed[-1]
     assert "Traceback" not in "".join(process.printed)
@@ -351,7 +355,7 @@ def test_a_worker_that_cannot_start_ends_it_all_with_status_1(folder: Path) -> N
         (folder / "signals.db").rename(folder / "moved.db")
         (folder / "signals.db").mkdir()
         os.kill(killed, signal.SIGKILL)
-        assert service.running.ends() == 1
+        assert service.running.wait_for_exit() == 1
 
 
 def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) -> None:
@@ -359,7 +363,7 @@ def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) ->
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = signals(folder, "serve", "--workers", "2", port=port)
+        done = run_signals(folder, "serve", "--workers", "2", port=port)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert f"port {port}" in done.stderr
@@ -367,6 +371,6 @@ def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) ->
 
 @pytest.mark.parametrize("given", ["0", "-1", "two"])
 def test_a_number_of_workers_that_is_none_is_told(tmp_path: Path, given: str) -> None:
-    done = signals(tmp_path, "serve", f"--workers={given}")
+    done = run_signals(tmp_path, "serve", f"--workers={given}")
     assert done.returncode == 2
     assert f"{given!r} is no number of processes" in done.stderr

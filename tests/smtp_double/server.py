@@ -22,7 +22,7 @@ REMOTE, LOCAL = "127.1", "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedMail:
     """A mail as it arrived, and by which session."""
 
     sender: str
@@ -42,7 +42,7 @@ class SmtpDouble:
     offers_starttls: bool = True
     speaks_tls: bool = False
     answers: dict[str, str | None] = field(default_factory=dict)
-    received: list[Received] = field(default_factory=list)
+    received: list[ReceivedMail] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     port: int = 0
     _sessions: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -98,7 +98,7 @@ class _Session:
             else:
                 await self._say(await self._answer(verb, line))
             if verb == "STARTTLS":
-                await self._writer.start_tls(tls_context())
+                await self._writer.start_tls(create_tls_context())
                 self._has_tls, self._user = True, None
             if verb == "QUIT":
                 return
@@ -113,9 +113,9 @@ class _Session:
         if verb == "AUTH":
             return self._login(line.split()[2])
         if verb == "MAIL":
-            self._sender = _address(line)
+            self._sender = _parse_address(line)
         if verb == "RCPT":
-            self._recipients.append(_address(line))
+            self._recipients.append(_parse_address(line))
         return "220 go on" if verb == "STARTTLS" else "250 fine"
 
     def _login(self, sent: str) -> str:
@@ -130,7 +130,7 @@ class _Session:
         raw = (await self._reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")
         mail = message_from_bytes(raw, policy=SMTPUTF8)
         assert isinstance(mail, EmailMessage)
-        got = Received(self._sender, self._recipients, mail, self._has_tls, self._user)
+        got = ReceivedMail(self._sender, self._recipients, mail, self._has_tls, self._user)
         self._double.received.append(got)
         await self._say("250 kept")
 
@@ -139,11 +139,11 @@ class _Session:
         await self._writer.drain()
 
 
-def _address(line: str) -> str:
+def _parse_address(line: str) -> str:
     return line.partition("<")[2].partition(">")[0]
 
 
-def tls_context() -> ssl.SSLContext:
+def create_tls_context() -> ssl.SSLContext:
     """Return what the server speaks TLS with."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
@@ -151,12 +151,12 @@ def tls_context() -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def smtp_double(
+async def run_smtp_double(
     *, offers_starttls: bool = True, speaks_tls: bool = False
 ) -> AsyncIterator[SmtpDouble]:
     """Serve mail until the block ends."""
     double = SmtpDouble(offers_starttls=offers_starttls, speaks_tls=speaks_tls)
-    context = tls_context() if speaks_tls else None
+    context = create_tls_context() if speaks_tls else None
     server = await asyncio.start_server(double.accept, LOCAL, 0, ssl=context)
     double.port = server.sockets[0].getsockname()[1]
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from store.access_protocol import AccessStore
 from store.errors import MarketStore
-from tests.store.homes import Home
+from tests.store.homes import StoreHome
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]
 OpenAccess = Callable[[], Awaitable[AccessStore]]
@@ -27,7 +27,7 @@ async def closing() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-def open_market(home: Home, closing: AsyncExitStack) -> OpenMarket:
+def open_market(home: StoreHome, closing: AsyncExitStack) -> OpenMarket:
     """Open the market store again and again, as other processes would."""
 
     async def open_and_keep() -> MarketStore:
@@ -39,7 +39,7 @@ def open_market(home: Home, closing: AsyncExitStack) -> OpenMarket:
 
 
 @pytest.fixture
-def open_access(home: Home, closing: AsyncExitStack) -> OpenAccess:
+def open_access(home: StoreHome, closing: AsyncExitStack) -> OpenAccess:
     """Open the access store again and again, as other processes would."""
 
     async def open_and_keep() -> AccessStore:

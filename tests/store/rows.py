@@ -15,12 +15,12 @@ from store.market_rows import (
     AlertRow,
     BarBlock,
     BarRow,
+    Batch,
     CarryRow,
     ChangeRow,
     EpochRow,
     FeedQuery,
     FundingRow,
-    Pass,
     WatermarkRow,
 )
 
@@ -44,11 +44,11 @@ TABLES = (
 )
 
 
-def bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") -> BarRow:
+def make_bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h") -> BarRow:
     return BarRow(ticker, timeframe, open_time, 1.5, 2.5, 0.1 + 0.2, 2.25, 1e6)
 
 
-def blocks(*rows: BarRow, generation: int = 0) -> list[BarBlock]:
+def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
     """The rows in the order given, a block where ticker and timeframe stay the same."""
     return [
         BarBlock(
@@ -56,19 +56,19 @@ def blocks(*rows: BarRow, generation: int = 0) -> list[BarBlock]:
             timeframe,
             np.array([row.open_time for row in own], dtype=np.int64),
             np.array([row[3:] for row in own], dtype=np.float64),
-            generation,
+            revision,
         )
         for (ticker, timeframe), group in groupby(rows, key=lambda row: row[:2])
         for own in [list(group)]
     ]
 
 
-def rows_of(found: Iterable[BarBlock]) -> list[BarRow]:
+def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
     """The bars of blocks, one after the other."""
     return [row for block in found for row in block.rows()]
 
 
-def change(
+def make_change(
     created_at: int,
     ticker: str = "BTC",
     indicator: str = "enzo",
@@ -86,7 +86,7 @@ def change(
     )
 
 
-def alert(
+def make_alert(
     created_at: int,
     action: Action = "LONG",
     ticker: str = "BTC",
@@ -101,51 +101,54 @@ def alert(
     return AlertRow(created_at, ticker, indicator, timeframe, closed, epoch, action, 0.3)
 
 
-def carry(ticker: str = "BTC", data: bytes = b"\x00\xff") -> CarryRow:
+def make_carry(ticker: str = "BTC", data: bytes = b"\x00\xff") -> CarryRow:
     return CarryRow(ticker, "4h", "reversals", 2, "f8", 1, 7200, data)
 
 
-def epoch(ticker: str = "BTC", number: int = 1) -> EpochRow:
+def make_epoch(ticker: str = "BTC", number: int = 1) -> EpochRow:
     return EpochRow(ticker, "4h", "reversals", number, 2, 1, 7200, "layout")
 
 
-def work(market_time: int = NOW, **parts: Any) -> Pass:
+def make_batch(market_time: int = NOW, **parts: Any) -> Batch:
     """A pass that writes the named parts alone."""
-    return Pass(market_time, **{"bars": (), "funding": (), "changes": (), "carries": (), **parts})
+    return Batch(market_time, **{"bars": (), "funding": (), "changes": (), "carries": (), **parts})
 
 
-def full(market_time: int = NOW, *, step: int = 0) -> Pass:
+def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
     """A pass that writes to every table; another `step` touches other rows."""
-    return work(
+    return make_batch(
         market_time,
-        bars=blocks(bar("ETH", 3600 * step), bar("BTC", 3600 * step)),
+        bars=make_blocks(make_bar("ETH", 3600 * step), make_bar("BTC", 3600 * step)),
         funding=[FundingRow("BTC", 3600 * step, -0.0001)],
-        changes=[change(NOW + 10 * step), change(NOW + 10 * step + 2, "ETH", "dexter", "1d")],
-        alerts=[alert(NOW + 10 * step + 1), alert(NOW + 10 * step + 3, "CLOSE", "ETH")],
-        carries=[carry()],
-        epochs=[epoch(number=step)],
+        changes=[
+            make_change(NOW + 10 * step),
+            make_change(NOW + 10 * step + 2, "ETH", "dexter", "1d"),
+        ],
+        alerts=[make_alert(NOW + 10 * step + 1), make_alert(NOW + 10 * step + 3, "CLOSE", "ETH")],
+        carries=[make_carry()],
+        epochs=[make_epoch(number=step)],
         watermarks=[WatermarkRow("ETH", 3600 * step - 1, is_late=True)],
         publish_from={"BTC": 5, "ETH": 7},
     )
 
 
-def query(**filters: Any) -> FeedQuery:
+def make_query(**filters: Any) -> FeedQuery:
     """The first page of everything, narrowed."""
     return FeedQuery(**{"after": -1, "until": EVER, "limit": 200, "offset": 0, **filters})
 
 
-def plainly(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+def run_sql(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
     """Run one statement as any other program would, with default pragmas."""
     with closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(sql, values).fetchall()
 
 
-def content(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+def read_tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of every table of a file."""
     with closing(sqlite3.connect(path)) as connection:
         return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
 
 
-def one_call(key_hash: bytes, at: int) -> CallGroup:
+def make_call_group(key_hash: bytes, at: int) -> CallGroup:
     """Return a group of one call that arrived at a time (epoch ms)."""
     return CallGroup(key_hash, at // DAY_MS, 1, at)

@@ -3,12 +3,12 @@
 import pytest
 
 from store.access_protocol import AccessStore
-from store.access_rows import AccessRequestRow, Horizons, KeyRow, Notice
+from store.access_rows import AccessRequestRow, KeyRow, Notice, RetentionCutoffs
 from store.errors import StoreError
 from tests.store.access_verbs import HASH, REQUEST
 from tests.store.conftest import OpenAccess
-from tests.store.homes import Home, plainly
-from tests.store.rows import DAY_MS, one_call
+from tests.store.homes import StoreHome, run_sql
+from tests.store.rows import DAY_MS, make_call_group
 from tests.store.test_purchases import NOW
 
 pytestmark = pytest.mark.clause("access")
@@ -35,7 +35,7 @@ async def test_a_key_is_revoked_once_and_for_good(access: AccessStore) -> None:
 async def test_a_key_knows_when_it_was_last_used(access: AccessStore) -> None:
     await access.create_key(HASH, "agent", 5)
     for at in (2 * DAY_MS + 7, DAY_MS, 2 * DAY_MS + 3):
-        await access.count([one_call(HASH, at)], None, 10)
+        await access.count_calls([make_call_group(HASH, at)], None, 10)
     (key,) = await access.list_keys()
     assert key.last_used_at == 2 * DAY_MS + 7
 
@@ -66,52 +66,52 @@ async def test_an_access_request_is_new_once_and_updated_after(access: AccessSto
 
 async def test_a_notice_replaces_the_last_of_its_name(access: AccessStore) -> None:
     for notice in (Notice("b", "1", 1), Notice("a", "2", 2), Notice("b", "3", 3)):
-        await access.notice(notice)
-    assert await access.notices() == [Notice("a", "2", 2), Notice("b", "3", 3)]
+        await access.put_notice(notice)
+    assert await access.list_notices() == [Notice("a", "2", 2), Notice("b", "3", 3)]
 
 
 async def test_an_address_has_so_many_attempts_of_a_kind_in_any_window(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     async def at(time: int, kind: str = "checkout", address: str = "192.0.2.1") -> int | None:
-        return await access.attempt(kind, address, time, 2, 100)
+        return await access.record_attempt(kind, address, time, 2, 100)
 
     assert [await at(0), await at(60), await at(99)] == [None, None, 100]
     assert await at(99, kind="access-request") is None
     assert await at(99, address="192.0.2.2") is None
     assert [await at(100), await at(101), await at(159)] == [None, 160, 160]
     assert [await at(160), await at(161)] == [None, 200]
-    assert await plainly(home, "SELECT count(*) FROM attempts") == [(6,)]
+    assert await run_sql(home, "SELECT count(*) FROM attempts") == [(6,)]
 
 
 async def test_pruning_keeps_each_keys_last_day_of_use_and_what_is_needed(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     rare, busy = bytes(32), HASH
     for key_hash in (rare, busy):
         await access.create_key(key_hash, "agent", 5)
     for day in (1, 2):
-        await access.count([one_call(rare, day * DAY_MS)], None, 10)
+        await access.count_calls([make_call_group(rare, day * DAY_MS)], None, 10)
     for day in (2, 9):
-        await access.count([one_call(busy, day * DAY_MS)], None, 10)
-    await access.mark_handled("evt_old", 10)
-    await access.mark_handled("evt_new", 20)
+        await access.count_calls([make_call_group(busy, day * DAY_MS)], None, 10)
+    await access.mark_event_handled("evt_old", 10)
+    await access.mark_event_handled("evt_new", 20)
     for at in (10, 20):
-        await access.attempt("checkout", "192.0.2.1", at, 5, 100)
+        await access.record_attempt("checkout", "192.0.2.1", at, 5, 100)
     pruned = await access.prune(
-        Horizons(usage=8 * DAY_MS, unredeemed=0, events=20, attempts=20, sign_ins=0)
+        RetentionCutoffs(usage=8 * DAY_MS, unredeemed_claims=0, events=20, attempts=20, sign_ins=0)
     )
     assert pruned == 4
-    async with home.plain() as run:
+    async with home.open_plain() as run:
         assert await run("SELECT key_id, day FROM usage ORDER BY key_id") == [(1, 2), (2, 9)]
         assert await run("SELECT id FROM events") == [("evt_new",)]
         assert await run("SELECT at FROM attempts") == [(20,)]
 
 
 async def test_keys_survive_reopening(
-    access: AccessStore, open_access: OpenAccess, home: Home
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     await access.create_key(HASH, "agent", 5)
     await access.close()
     assert len(await (await open_access()).list_keys()) == 1
-    assert await plainly(home, "SELECT key_hash FROM keys") == [(HASH,)]
+    assert await run_sql(home, "SELECT key_hash FROM keys") == [(HASH,)]

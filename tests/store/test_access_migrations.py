@@ -14,7 +14,7 @@ from store.postgres.schema import migrate as migrate_postgres
 from store.sql.access_store import SqlAccessStore
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
-from tests.store.homes import closing_store
+from tests.store.homes import open_and_close
 
 pytestmark = pytest.mark.clause("store")
 
@@ -50,11 +50,11 @@ def filling(hash_of: str) -> list[str]:
 
 async def assert_found(store: SqlAccessStore) -> None:
     """Members find what they had, and the new tables take what they are for."""
-    (held,) = await store.memberships_of("a@example.com")
-    assert [key.key.id for key in await store.keys_of(held.id, 20000)] == [2]
-    (ended,) = await store.memberships_of("B@example.com")
-    assert (ended.id, ended.ended_why) == (7, "canceled")
-    (claim,) = await store.claims_of("late@example.com", "stripe", "live", 5)
+    (held,) = await store.list_memberships_by_email("a@example.com")
+    assert [key.key.id for key in await store.list_member_keys(held.id, 20000)] == [2]
+    (ended,) = await store.list_memberships_by_email("B@example.com")
+    assert (ended.id, ended.ended_reason) == (7, "canceled")
+    (claim,) = await store.list_unredeemed_claims("late@example.com", "stripe", "live", 5)
     assert claim.id == "c2"
     await store.create_sign_in_link(SignInRow(bytes(32), "A@Example.com", 9))
     assert await store.sign_in(bytes(32), bytes([1] * 32), 8, 99) == "A@Example.com"
@@ -74,7 +74,7 @@ async def test_a_file_of_before_members_signed_in_keeps_all_that_it_held(tmp_pat
         db.commit()
     before = rows()
     assert all(before)
-    async with closing_store(SqliteAccessStore.open(path)) as store:
+    async with open_and_close(SqliteAccessStore.open(path)) as store:
         assert rows() == before
         await assert_found(store)
 
@@ -94,7 +94,7 @@ async def test_a_postgres_database_of_before_members_signed_in_keeps_all_that_it
 
         before = await rows()
         assert all(before)
-        async with closing_store(PostgresAccessStore.open(database)) as store:
+        async with open_and_close(PostgresAccessStore.open(database)) as store:
             assert await rows() == before
             await assert_found(store)
     finally:

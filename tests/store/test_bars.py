@@ -5,13 +5,13 @@ import pytest
 
 from store.errors import DamagedError, MarketStore
 from store.market_rows import BarBlock
-from tests.store.homes import REFUSED, Home, content, plainly
-from tests.store.rows import NOW, bar, blocks, rows_of, work
+from tests.store.homes import REFUSED, StoreHome, read_tables, run_sql
+from tests.store.rows import NOW, make_bar, make_batch, make_blocks, to_rows
 
 pytestmark = pytest.mark.clause("store")
 
 EXTREMES = (0.0, -0.0, 5e-324, -2.2e-308, 1.7976931348623157e308, 0.1 + 0.2, 1 / 3)
-HOURS = [bar("BTC", 3600 * hour) for hour in range(6)]
+HOURS = [make_bar("BTC", 3600 * hour) for hour in range(6)]
 VALUES = "bars VALUES (1, 0, 0, {last}, {first}, 1, 9, ?)"
 BYTES = bytes(48)
 
@@ -19,8 +19,8 @@ BYTES = bytes(48)
 async def test_blocks_are_read_back_bit_for_bit(market: MarketStore) -> None:
     opens = np.array([-(2**62), -1, 0, 1, 2**40, 2**62, 2**63 - 1])
     values = np.column_stack([np.roll(EXTREMES, place) for place in range(5)])
-    await market.commit(work(bars=[BarBlock("BTC", "1d", opens, values)]))
-    (held,) = (await market.pass_content(1)).bars
+    await market.commit(make_batch(bars=[BarBlock("BTC", "1d", opens, values)]))
+    (held,) = (await market.commit_content(1)).bars
     (found,) = await market.bars(after=-(2**63))
     for block in (held, found):
         assert (block.ticker, block.timeframe, len(block)) == ("BTC", "1d", 7)
@@ -33,30 +33,32 @@ async def test_blocks_are_read_back_bit_for_bit(market: MarketStore) -> None:
 async def test_a_block_of_foreign_byte_order_and_stride_is_stored_alike(
     market: MarketStore,
 ) -> None:
-    (block,) = blocks(*HOURS)
+    (block,) = make_blocks(*HOURS)
     opens, values = block.open_time.astype(">i8"), np.asfortranarray(block.values.astype(">f8"))
-    await market.commit(work(bars=[BarBlock("BTC", "1h", opens[::2], values[::2])]))
-    assert rows_of(await market.bars()) == HOURS[::2]
+    await market.commit(make_batch(bars=[BarBlock("BTC", "1h", opens[::2], values[::2])]))
+    assert to_rows(await market.bars()) == HOURS[::2]
 
 
 async def test_the_blocks_of_several_passes_are_joined_in_order(market: MarketStore) -> None:
     for step in range(3):
-        eth = [bar("ETH", 7200 * step)] if step != 1 else []
-        await market.commit(work(NOW, bars=blocks(*HOURS[2 * step : 2 * step + 2], *eth)))
+        eth = [make_bar("ETH", 7200 * step)] if step != 1 else []
+        await market.commit(
+            make_batch(NOW, bars=make_blocks(*HOURS[2 * step : 2 * step + 2], *eth))
+        )
     btc, eth_block = await market.bars()
     assert list(btc.rows()) == HOURS
     assert [row.open_time for row in eth_block.rows()] == [0, 14400]
-    assert rows_of((await market.pass_content(2)).bars) == HOURS[2:4]
+    assert to_rows((await market.commit_content(2)).bars) == HOURS[2:4]
 
 
 @pytest.mark.parametrize("after", [-1, 0, 1, 3599, 3600, 7200, 10_800, 17_999, 18_000, 10**9])
 async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
     market: MarketStore, after: int
 ) -> None:
-    await market.commit(work(bars=blocks(*HOURS[:4])))
-    await market.commit(work(bars=blocks(*HOURS[4:])))
+    await market.commit(make_batch(bars=make_blocks(*HOURS[:4])))
+    await market.commit(make_batch(bars=make_blocks(*HOURS[4:])))
     expected = [row for row in HOURS if row.open_time > after]
-    assert rows_of(await market.bars("BTC", after)) == expected
+    assert to_rows(await market.bars("BTC", after)) == expected
     assert len(await market.bars(after=after)) == (1 if expected else 0)
 
 
@@ -64,43 +66,43 @@ async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
 async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
     market: MarketStore,
 ) -> None:
-    await market.commit(work(bars=blocks(*HOURS[:3], bar("ETH"))))
-    assert await market.generations() == {}
+    await market.commit(make_batch(bars=make_blocks(*HOURS[:3], make_bar("ETH"))))
+    assert await market.revisions() == {}
     anew = [row._replace(open=9.0) for row in HOURS[:4]]
-    await market.commit(work(bars=blocks(*anew, generation=1)))
-    await market.commit(work(bars=blocks(HOURS[4], generation=1)))
-    assert await market.generations() == {"BTC": 1}
-    assert rows_of(await market.bars("BTC")) == [*anew, HOURS[4]]
-    assert rows_of(await market.bars()) == [*anew, HOURS[4], bar("ETH")]
-    assert rows_of(await market.bars("BTC", 3600)) == [*anew[2:], HOURS[4]]
-    assert rows_of(await market.bars("BTC", generation=0)) == HOURS[:3]
-    assert await market.bars("BTC", generation=2) == []
-    (held,) = (await market.pass_content(2)).bars
-    assert (held.generation, list(held.rows())) == (1, anew)
+    await market.commit(make_batch(bars=make_blocks(*anew, revision=1)))
+    await market.commit(make_batch(bars=make_blocks(HOURS[4], revision=1)))
+    assert await market.revisions() == {"BTC": 1}
+    assert to_rows(await market.bars("BTC")) == [*anew, HOURS[4]]
+    assert to_rows(await market.bars()) == [*anew, HOURS[4], make_bar("ETH")]
+    assert to_rows(await market.bars("BTC", 3600)) == [*anew[2:], HOURS[4]]
+    assert to_rows(await market.bars("BTC", revision=0)) == HOURS[:3]
+    assert await market.bars("BTC", revision=2) == []
+    (held,) = (await market.commit_content(2)).bars
+    assert (held.revision, list(held.rows())) == (1, anew)
 
 
 @pytest.mark.clause("live")
 @pytest.mark.parametrize("generation", [0, 3, -1])
 async def test_the_database_refuses_bars_of_a_superseded_generation_and_of_none(
-    market: MarketStore, home: Home, generation: int
+    market: MarketStore, home: StoreHome, generation: int
 ) -> None:
-    await market.commit(work(bars=blocks(*HOURS[:3])))
-    await market.commit(work(bars=blocks(*HOURS[:3], generation=1)))
-    before = await content(home)
+    await market.commit(make_batch(bars=make_blocks(*HOURS[:3])))
+    await market.commit(make_batch(bars=make_blocks(*HOURS[:3], revision=1)))
+    before = await read_tables(home)
     late = f"VALUES (1, {generation}, 0, 90000, 90000, 1, 9, ?)"
-    async with home.plain() as run:
+    async with home.open_plain() as run:
         with pytest.raises(REFUSED, match="append-only"):
             await run(f"INSERT INTO bars {late}", BYTES)
         for row in ("generation = 0", "generation = 1"):
             for attack in ("DELETE FROM bars", "UPDATE bars SET generation = 2"):
                 with pytest.raises(REFUSED, match="append-only"):
                     await run(f"{attack} WHERE {row}")
-    assert await content(home) == before
+    assert await read_tables(home) == before
 
 
 async def test_the_rows_of_a_block_are_plain_numbers() -> None:
-    (row,) = blocks(bar())[0].rows()
-    assert row == bar()
+    (row,) = make_blocks(make_bar())[0].rows()
+    assert row == make_bar()
     assert [type(value) for value in row] == [str, str, int, *[float] * 5]
 
 
@@ -120,17 +122,17 @@ OUT_OF_ORDER = [
 
 
 async def test_the_database_refuses_a_block_that_is_not_later_than_the_stored_ones(
-    market: MarketStore, home: Home
+    market: MarketStore, home: StoreHome
 ) -> None:
-    await market.commit(work(bars=blocks(*HOURS[:3])))
-    await market.commit(work(bars=blocks(*HOURS[3:])))
-    before = await content(home)
-    insert = f"{home.inserting} {VALUES}"
-    async with home.plain(*home.loosening) as run:
+    await market.commit(make_batch(bars=make_blocks(*HOURS[:3])))
+    await market.commit(make_batch(bars=make_blocks(*HOURS[3:])))
+    before = await read_tables(home)
+    insert = f"{home.insert_sql} {VALUES}"
+    async with home.open_plain(*home.relaxing_sql) as run:
         for first, last in OUT_OF_ORDER:
             with pytest.raises(REFUSED):
                 await run(insert.format(first=first, last=last), BYTES)
-        assert await content(home) == before
+        assert await read_tables(home) == before
         await run(insert.format(first=18_001, last=18_001), BYTES)
 
 
@@ -140,18 +142,18 @@ async def test_the_database_refuses_a_block_that_is_not_later_than_the_stored_on
     ids=["no bars", "a byte too few", "no such timeframe"],
 )
 async def test_the_database_refuses_a_block_of_the_wrong_form(
-    market: MarketStore, home: Home, values: str, size: int
+    market: MarketStore, home: StoreHome, values: str, size: int
 ) -> None:
-    await market.commit(work(bars=blocks(bar())))
+    await market.commit(make_batch(bars=make_blocks(make_bar())))
     with pytest.raises(REFUSED, match=r"(?i)check"):
-        await plainly(home, f"INSERT INTO bars VALUES (1, 0, {values}, ?)", bytes(size))
+        await run_sql(home, f"INSERT INTO bars VALUES (1, 0, {values}, ?)", bytes(size))
 
 
-async def test_damaged_bytes_are_told_in_one_line(market: MarketStore, home: Home) -> None:
-    await market.commit(work(bars=blocks(*HOURS)))
-    await plainly(home, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, ?)", BYTES)
-    for reading in (market.bars("BTC"), market.pass_content(1)):
+async def test_damaged_bytes_are_told_in_one_line(market: MarketStore, home: StoreHome) -> None:
+    await market.commit(make_batch(bars=make_blocks(*HOURS)))
+    await run_sql(home, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, ?)", BYTES)
+    for reading in (market.bars("BTC"), market.commit_content(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
         assert str(refusal.value) == "pass 1 holds damaged bars of BTC"
-    assert rows_of(await market.bars("ETH")) == []
+    assert to_rows(await market.bars("ETH")) == []

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import MOST_GROUPS, AccessStore
+from store.access_protocol import MAX_CALL_GROUPS, AccessStore
 from store.access_rows import CallGroup, CountedGroup
-from tests.store.homes import Home, plainly
-from tests.store.rows import one_call
+from tests.store.homes import StoreHome, run_sql
+from tests.store.rows import make_call_group
 from tests.store.test_purchases import CLAIM, MEMBER
 
 pytestmark = pytest.mark.clause("access")
@@ -29,13 +29,13 @@ async def buy(access: AccessStore, name: str, mode: Mode) -> None:
     claim = replace(CLAIM, id=name, token_hash=hashed(f"token {name}"), agent_name=name, mode=mode)
     await access.create_claim(claim)
     member = replace(MEMBER, subscription=name, mode=mode)
-    assert await access.redeem(claim, member, hashed(name), NOON)
+    assert await access.redeem_claim(claim, member, hashed(name), NOON)
 
 
 async def count_one(
     access: AccessStore, name: str, mode: Mode | None = None, limit: int = 10, at: int = NOON
 ) -> CountedGroup:
-    (decided,) = await access.count([one_call(hashed(name), at)], mode, limit)
+    (decided,) = await access.count_calls([make_call_group(hashed(name), at)], mode, limit)
     return decided
 
 
@@ -46,7 +46,9 @@ async def test_a_call_is_counted_with_the_label_of_its_key(access: AccessStore) 
 
 
 async def test_a_hash_that_no_key_has_is_unknown(access: AccessStore) -> None:
-    assert await access.count([one_call(NOBODY, NOON)], None, 1) == [CountedGroup(0, "unknown")]
+    assert await access.count_calls([make_call_group(NOBODY, NOON)], None, 1) == [
+        CountedGroup(0, "unknown")
+    ]
 
 
 async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
@@ -90,19 +92,23 @@ async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
     access: AccessStore,
 ) -> None:
     await access.create_key(hashed("one"), "first", NOON)
-    group = one_call(hashed("one"), NOON)._replace(calls=40)
-    assert await access.count([group], None, 30) == [CountedGroup(30, "spent", 30, "first")]
-    assert await access.count([group], None, 100) == [CountedGroup(40, "counted", 70, "first")]
-    assert await access.count([group], None, 100) == [CountedGroup(30, "spent", 100, "first")]
+    group = make_call_group(hashed("one"), NOON)._replace(calls=40)
+    assert await access.count_calls([group], None, 30) == [CountedGroup(30, "spent", 30, "first")]
+    assert await access.count_calls([group], None, 100) == [
+        CountedGroup(40, "counted", 70, "first")
+    ]
+    assert await access.count_calls([group], None, 100) == [CountedGroup(30, "spent", 100, "first")]
 
 
 async def test_as_many_keys_as_are_decided_together_are_each_counted(
     access: AccessStore,
 ) -> None:
-    names = [f"key {number}" for number in range(MOST_GROUPS)]
+    names = [f"key {number}" for number in range(MAX_CALL_GROUPS)]
     for name in names:
         await access.create_key(hashed(name), name, NOON)
-    decided = await access.count([one_call(hashed(name), NOON) for name in names], None, 1)
+    decided = await access.count_calls(
+        [make_call_group(hashed(name), NOON) for name in names], None, 1
+    )
     assert decided == [CountedGroup(1, "counted", 1, name) for name in names]
 
 
@@ -134,7 +140,7 @@ KEYS: dict[str, Mode | None] = {"own": None, "other": None, "test": "test", "liv
 Step = str | list[tuple[str, int]]
 ARRIVALS = st.tuples(st.sampled_from([*KEYS, "nobody"]), st.sampled_from([NOON, NOON + DAY_MS]))
 STEPS = st.one_of(
-    st.lists(ARRIVALS, min_size=1, max_size=MOST_GROUPS), st.sampled_from(["own", "test"])
+    st.lists(ARRIVALS, min_size=1, max_size=MAX_CALL_GROUPS), st.sampled_from(["own", "test"])
 )
 
 
@@ -147,7 +153,7 @@ STEPS = st.one_of(
     steps=st.lists(STEPS, min_size=1, max_size=6),
 )
 async def test_whatever_arrives_is_decided_as_by_the_model(
-    access: AccessStore, home: Home, mode: Mode | None, limit: int, steps: list[Step]
+    access: AccessStore, home: StoreHome, mode: Mode | None, limit: int, steps: list[Step]
 ) -> None:
     """A step is a group of calls, or the name of a key that is revoked."""
     model, known = Model(mode, limit), await make_keys(access)
@@ -167,12 +173,12 @@ async def test_whatever_arrives_is_decided_as_by_the_model(
                 [model.decided(name, at) for _ in range(calls)]
                 for (name, at), calls in arrived.items()
             ]
-            decided = await access.count(groups, mode, limit)
+            decided = await access.count_calls(groups, mode, limit)
             assert [
                 told(one, group.calls) for one, group in zip(decided, groups, strict=True)
             ] == expected
     names = {made.id: name for name, made in known.items()}
-    stored = await plainly(home, "SELECT key_id, day, used FROM usage")
+    stored = await run_sql(home, "SELECT key_id, day, used FROM usage")
     assert {(names[id_], day): used for id_, day, used in stored if id_ in names} == model.used
 
 

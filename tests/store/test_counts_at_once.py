@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import MOST_GROUPS, AccessStore
+from store.access_protocol import MAX_CALL_GROUPS, AccessStore
 from store.access_rows import CallGroup, CountedGroup
 from tests.store.conftest import OpenAccess
-from tests.store.homes import Home, home_at, plainly
-from tests.store.rows import one_call
+from tests.store.homes import StoreHome, open_home, run_sql
+from tests.store.rows import make_call_group
 
 pytestmark = pytest.mark.clause("access")
 
@@ -41,13 +41,13 @@ async def count(store: AccessStore, seed: int, rounds: int) -> list[Answer]:
             CallGroup(*PLACES[place], calls, PLACES[place][1] * DAY_MS)
             for place, calls in asked.items()
         ]
-        decided = await store.count(groups, None, LIMIT)
+        decided = await store.count_calls(groups, None, LIMIT)
         for (place, calls), group in zip(asked.items(), decided, strict=True):
             answers.append((place, calls, group.counted, group.used, group.verdict))
     return answers
 
 
-async def count_elsewhere(home: Home, seed: int, rounds: int) -> list[Answer]:
+async def count_elsewhere(home: StoreHome, seed: int, rounds: int) -> list[Answer]:
     """Count in another process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, home.address, str(seed), str(rounds)),
@@ -65,7 +65,7 @@ async def count_elsewhere(home: Home, seed: int, rounds: int) -> list[Answer]:
     ids=["stores", "processes"],
 )
 async def test_calls_counted_at_once_are_let_in_up_to_the_limit_and_each_has_a_number(
-    access: AccessStore, open_access: OpenAccess, home: Home, processes: int, rounds: int
+    access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int, rounds: int
 ) -> None:
     for key_hash in HASHES:
         await access.create_key(key_hash, "agent", 1)
@@ -85,40 +85,40 @@ async def test_calls_counted_at_once_are_let_in_up_to_the_limit_and_each_has_a_n
     for place, given in numbers.items():
         assert sorted(given) == list(range(1, min(LIMIT, asked[place]) + 1))
     assert min(asked.values()) > LIMIT
-    stored = await plainly(home, "SELECT used FROM usage")
+    stored = await run_sql(home, "SELECT used FROM usage")
     assert stored == [(LIMIT,)] * len(PLACES)
 
 
 async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it(
-    access: AccessStore, open_access: OpenAccess, home: Home
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     key_id = await access.create_key(HASHES[0], "agent", 1)
     stores = [access, *[await open_access() for _ in range(3)]]
-    call = [one_call(HASHES[0], DAY * DAY_MS)]
+    call = [make_call_group(HASHES[0], DAY * DAY_MS)]
     decided: list[CountedGroup] = []
 
     async def count_until_revoked(store: AccessStore) -> None:
         while not decided or decided[-1].verdict == "counted":
-            decided.extend(await store.count(call, None, 10**6))
+            decided.extend(await store.count_calls(call, None, 10**6))
             await asyncio.sleep(0)  # a file is counted in without waiting for anything
 
     counting = [asyncio.create_task(count_until_revoked(store)) for store in stores]
     while len(decided) < 20:  # noqa: ASYNC110 (what is awaited are other tasks' calls)
         await asyncio.sleep(0)
     assert await access.revoke_key(key_id, 2)
-    afterwards = [group for store in stores for group in await store.count(call, None, 10**6)]
+    afterwards = [group for store in stores for group in await store.count_calls(call, None, 10**6)]
     await asyncio.gather(*counting)
     assert {group.verdict for group in afterwards} == {"revoked"}
     numbers = sorted(group.used for group in decided if group.verdict == "counted")
     assert numbers == list(range(1, len(numbers) + 1))
-    assert await plainly(home, "SELECT used FROM usage") == [(len(numbers),)]
+    assert await run_sql(home, "SELECT used FROM usage") == [(len(numbers),)]
     assert {group.used for group in afterwards} == {len(numbers)}
 
 
 async def test_keys_are_counted_together_in_whatever_order_they_come(
-    access: AccessStore, open_access: OpenAccess, home: Home
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
-    hashes = [bytes([number]) * 32 for number in range(1, MOST_GROUPS + 1)]
+    hashes = [bytes([number]) * 32 for number in range(1, MAX_CALL_GROUPS + 1)]
     for key_hash in hashes:
         await access.create_key(key_hash, "agent", 1)
     groups = [CallGroup(key_hash, DAY, 2, DAY * DAY_MS) for key_hash in hashes]
@@ -126,12 +126,12 @@ async def test_keys_are_counted_together_in_whatever_order_they_come(
     orders = [groups, groups[::-1], groups[32:] + groups[:32], groups[::2] + groups[1::2]]
     await asyncio.gather(
         *(
-            store.count(order, None, LIMIT)
+            store.count_calls(order, None, LIMIT)
             for _ in range(3)
             for store, order in zip(stores, orders, strict=True)
         )
     )
-    assert await plainly(home, "SELECT used FROM usage") == [(24,)] * MOST_GROUPS
+    assert await run_sql(home, "SELECT used FROM usage") == [(24,)] * MAX_CALL_GROUPS
 
 
 async def test_attempts_at_once_are_taken_up_to_the_limit(
@@ -139,13 +139,13 @@ async def test_attempts_at_once_are_taken_up_to_the_limit(
 ) -> None:
     stores = [access, *[await open_access() for _ in range(3)]]
     taken = await asyncio.gather(
-        *(store.attempt("checkout", "192.0.2.1", 5, 7, 100) for store in stores * 5)
+        *(store.record_attempt("checkout", "192.0.2.1", 5, 7, 100) for store in stores * 5)
     )
     assert sorted(taken, key=str) == [105] * 13 + [None] * 7
 
 
 async def _main(address: str, seed: int, rounds: int) -> None:
-    store = await home_at(address).open_access()
+    store = await open_home(address).open_access()
     try:
         print(json.dumps(await count(store, seed, rounds)))
     finally:

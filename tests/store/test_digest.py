@@ -11,7 +11,15 @@ from schemas.vocabulary import TIMEFRAMES
 from store import digest
 from store.errors import MarketStore
 from store.market_rows import BarRow, ChangeRow, FundingRow, WatermarkRow
-from tests.store.rows import NOW, alert, bar, blocks, change, full, work
+from tests.store.rows import (
+    NOW,
+    make_alert,
+    make_bar,
+    make_batch,
+    make_blocks,
+    make_change,
+    make_full_batch,
+)
 
 pytestmark = pytest.mark.clause("audit")
 
@@ -20,12 +28,14 @@ FUNDING_BYTES = b"fBTC\x00" + struct.pack(">qd", 3600, -0.0001)
 
 
 def test_bars_come_before_funding_in_the_bars_digest() -> None:
-    found = digest.bars_digest(blocks(bar("BTC", 3600)), [FundingRow("BTC", 3600, -0.0001)])
+    found = digest.digest_bars(
+        make_blocks(make_bar("BTC", 3600)), [FundingRow("BTC", 3600, -0.0001)]
+    )
     assert found == sha256(BAR_BYTES + FUNDING_BYTES).digest()
 
 
 def test_bars_that_were_told_anew_name_their_generation() -> None:
-    found = digest.bars_digest(blocks(bar("BTC", 3600), generation=12), [])
+    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600), revision=12), [])
     assert found == sha256(b"g12\0" + BAR_BYTES.removeprefix(b"b")).digest()
 
 
@@ -33,26 +43,26 @@ def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
     late, lagging = WatermarkRow("ETH", 7, is_late=True), WatermarkRow("BTC", -1, is_late=False)
     expected = BAR_BYTES + b"wBTC\x00" + struct.pack(">q?", -1, False)
     expected += b"wETH\x00" + struct.pack(">q?", 7, True)
-    found = digest.bars_digest(blocks(bar("BTC", 3600)), [], [late, lagging])
+    found = digest.digest_bars(make_blocks(make_bar("BTC", 3600)), [], [late, lagging])
     assert found == sha256(expected).digest()
 
 
 def test_a_first_reading_is_told_from_a_change_from_neutral() -> None:
-    first = change(1000, close_time=5)
+    first = make_change(1000, close_time=5)
     head = b"c" + struct.pack(">q", 1000) + b"BTC\x00enzo\x001h\x00"
     expected = head + struct.pack(">qqbbd?", 5, 0, 127, 1, 0.3, True)
-    assert digest.changes_digest([first]) == sha256(expected).digest()
-    assert digest.changes_digest([first._replace(before=0)]) != sha256(expected).digest()
+    assert digest.digest_changes([first]) == sha256(expected).digest()
+    assert digest.digest_changes([first._replace(before=0)]) != sha256(expected).digest()
 
 
 def test_the_sign_of_zero_does_not_reach_the_digest() -> None:
     negative, positive = (FundingRow("BTC", 1, zero) for zero in (-0.0, 0.0))
-    assert digest.bars_digest([], [negative]) == digest.bars_digest([], [positive])
+    assert digest.digest_bars([], [negative]) == digest.digest_bars([], [positive])
     fields = ("open", "high", "low", "close", "volume")
-    low, high = (bar()._replace(**dict.fromkeys(fields, zero)) for zero in (-0.0, 0.0))
-    assert digest.bars_digest(blocks(low), []) == digest.bars_digest(blocks(high), [])
-    below, above = (change(1)._replace(price=zero) for zero in (-0.0, 0.0))
-    assert digest.changes_digest([below]) == digest.changes_digest([above])
+    low, high = (make_bar()._replace(**dict.fromkeys(fields, zero)) for zero in (-0.0, 0.0))
+    assert digest.digest_bars(make_blocks(low), []) == digest.digest_bars(make_blocks(high), [])
+    below, above = (make_change(1)._replace(price=zero) for zero in (-0.0, 0.0))
+    assert digest.digest_changes([below]) == digest.digest_changes([above])
 
 
 def bar_bytes(row: BarRow) -> bytes:
@@ -75,21 +85,21 @@ def bar_bytes(row: BarRow) -> bytes:
     st.randoms(),
 )
 def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
-    given = blocks(*sorted(rows))
+    given = make_blocks(*sorted(rows))
     shuffled = random.sample(given, len(given))
     expected = b"".join(map(bar_bytes, sorted(rows)))
-    assert digest.bars_digest(shuffled, []) == sha256(expected).digest()
+    assert digest.digest_bars(shuffled, []) == sha256(expected).digest()
 
 
 async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore) -> None:
     funding = [FundingRow("BTC", 3600, -0.0001)]
-    await market.commit(work(NOW, bars=blocks(bar("BTC", 3600)), funding=funding))
-    await market.commit(work(NOW + 1))
+    await market.commit(make_batch(NOW, bars=make_blocks(make_bar("BTC", 3600)), funding=funding))
+    await market.commit(make_batch(NOW + 1))
     nothing = sha256(b"").digest()
     bars = sha256(BAR_BYTES + FUNDING_BYTES).digest()
     first = sha256(bytes(32) + struct.pack(">q", NOW) + bars + nothing).digest()
     second = sha256(first + struct.pack(">q", NOW + 1) + nothing + nothing).digest()
-    one, two = await market.passes()
+    one, two = await market.commits()
     assert (one.number, one.bars_digest, one.changes_digest) == (1, bars, nothing)
     assert (one.digest, two.digest) == (first, second)
 
@@ -98,22 +108,22 @@ async def test_every_pass_can_be_recomputed_from_what_is_stored(
     market: MarketStore,
 ) -> None:
     for step in range(3):
-        await market.commit(full(NOW + step, step=step))
-    await market.commit(work(NOW + 3, funding=[FundingRow("BTC", 9, -0.0)]))
+        await market.commit(make_full_batch(NOW + step, step=step))
+    await market.commit(make_batch(NOW + 3, funding=[FundingRow("BTC", 9, -0.0)]))
     previous = digest.GENESIS
-    for row in await market.passes():
-        held = await market.pass_content(row.number)
-        taken_in = digest.bars_digest(held.bars, held.funding, held.watermarks)
+    for row in await market.commits():
+        held = await market.commit_content(row.number)
+        taken_in = digest.digest_bars(held.bars, held.funding, held.watermarks)
         assert taken_in == row.bars_digest
-        assert digest.changes_digest(held.changes) == row.changes_digest
-        assert digest.alerts_digest(held.alerts) == row.alerts_digest
+        assert digest.digest_changes(held.changes) == row.changes_digest
+        assert digest.digest_alerts(held.alerts) == row.alerts_digest
         parts = row.bars_digest, row.changes_digest, row.alerts_digest
-        previous = digest.chain_digest(previous, row.market_time, *parts)
+        previous = digest.digest_commit(previous, row.market_time, *parts)
         assert previous == row.digest
 
 
 def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
-    row = change(1000)
+    row = make_change(1000)
     others: list[ChangeRow] = [
         row._replace(created_at=1001),
         row._replace(ticker="BT"),
@@ -126,23 +136,23 @@ def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
         row._replace(price=0.30000000000000004),
         row._replace(published=False),
     ]
-    digests = {digest.changes_digest([other]) for other in (row, *others)}
+    digests = {digest.digest_changes([other]) for other in (row, *others)}
     assert len(digests) == len(others) + 1
 
 
 def test_alerts_have_a_digest_of_their_own_and_none_where_there_are_none() -> None:
-    row = alert(1000, close_time=5, epoch=2)
+    row = make_alert(1000, close_time=5, epoch=2)
     head = b"a" + struct.pack(">q", 1000) + b"BTC\x00perpkit\x004h\x00"
     expected = head + b"LONG\x00" + struct.pack(">qqd", 5, 2, 0.3)
-    assert digest.alerts_digest([row]) == sha256(expected).digest()
-    assert digest.alerts_digest([]) is None
+    assert digest.digest_alerts([row]) == sha256(expected).digest()
+    assert digest.digest_alerts([]) is None
     parts = bytes(32), 7, bytes(32), bytes(32)
-    assert digest.chain_digest(*parts) == digest.chain_digest(*parts, None)
-    assert digest.chain_digest(*parts) != digest.chain_digest(*parts, bytes(32))
+    assert digest.digest_commit(*parts) == digest.digest_commit(*parts, None)
+    assert digest.digest_commit(*parts) != digest.digest_commit(*parts, bytes(32))
 
 
 def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:
-    row = alert(1000)
+    row = make_alert(1000)
     others = [
         row._replace(created_at=1001),
         row._replace(ticker="BT"),
@@ -153,5 +163,5 @@ def test_a_change_of_any_field_of_an_alert_changes_the_digest() -> None:
         row._replace(action="BUY"),
         row._replace(price=0.30000000000000004),
     ]
-    digests = {digest.alerts_digest([other]) for other in (row, *others)}
+    digests = {digest.digest_alerts([other]) for other in (row, *others)}
     assert len(digests) == len(others) + 1

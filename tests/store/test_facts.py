@@ -6,7 +6,7 @@ import pytest
 
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from store.errors import MarketStore, StoreError
-from tests.store.rows import NOW, bar, blocks, work
+from tests.store.rows import NOW, make_bar, make_batch, make_blocks
 
 pytestmark = pytest.mark.clause("store")
 
@@ -42,8 +42,8 @@ async def test_what_is_covered_and_never_came_is_late_where_more_may_come(
     market: MarketStore,
 ) -> None:
     await market.publish_coverage(covering(recorded_until=NOW))
-    assert (await market.snapshot()).late == ()
+    assert (await market.snapshot()).late_tickers == ()
     await market.publish_coverage(covering(recorded_until=None))
-    assert (await market.snapshot()).late == ("BTC",)
-    await market.commit(work(bars=blocks(bar("BTC"))))
-    assert (await market.snapshot()).late == ()
+    assert (await market.snapshot()).late_tickers == ("BTC",)
+    await market.commit(make_batch(bars=make_blocks(make_bar("BTC"))))
+    assert (await market.snapshot()).late_tickers == ()

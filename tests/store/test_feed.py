@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.vocabulary import TIMEFRAMES
 from store.errors import MarketStore, StoreError
 from store.market_rows import MAX_OFFSET, AlertRow, ChangeRow, FeedQuery, FeedRow
-from tests.store.rows import NOW, alert, change, query, work
+from tests.store.rows import NOW, make_alert, make_batch, make_change, make_query
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -81,36 +81,38 @@ async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
     rows: list[ChangeRow] = []
     for ticker, indicator, timeframe, after, published, gap in cells:
         created_at = (rows[-1].created_at if rows else start) + gap
-        row = change(created_at, ticker, indicator, timeframe, after=after, published=published)
+        row = make_change(
+            created_at, ticker, indicator, timeframe, after=after, published=published
+        )
         rows.append(row)
-    await market.commit(work(changes=rows))
+    await market.commit(make_batch(changes=rows))
     for one in asked:
         moved = replace(one, after=start + one.after, until=start + one.until)
-        assert await market.feed(moved) == modelled(rows, moved)
+        assert await market.changes_feed(moved) == modelled(rows, moved)
 
 
 async def test_a_page_begins_after_one_bound_and_ends_with_the_other(
     market: MarketStore,
 ) -> None:
-    rows = [change(NOW + at) for at in range(5)]
-    await market.commit(work(changes=rows))
-    found = await market.feed(query(after=NOW + 1, until=NOW + 3))
+    rows = [make_change(NOW + at) for at in range(5)]
+    await market.commit(make_batch(changes=rows))
+    found = await market.changes_feed(make_query(after=NOW + 1, until=NOW + 3))
     assert found == [rows[3], rows[2]]
-    assert await market.feed(query(after=NOW + 2, until=NOW + 2)) == []
+    assert await market.changes_feed(make_query(after=NOW + 2, until=NOW + 2)) == []
 
 
 async def test_the_largest_offset_gives_an_empty_page(market: MarketStore) -> None:
-    await market.commit(work(changes=[change(NOW)]))
-    assert await market.feed(query(offset=MAX_OFFSET)) == []
+    await market.commit(make_batch(changes=[make_change(NOW)]))
+    assert await market.changes_feed(make_query(offset=MAX_OFFSET)) == []
 
 
 async def test_a_filter_is_a_value_and_never_sql(market: MarketStore) -> None:
-    await market.commit(work(changes=[change(NOW)]))
-    assert await market.feed(query(ticker="BTC' OR 1=1 --")) == []
-    assert await market.feed(query(indicator="enzo' OR 1=1 --")) == []
-    assert await market.feed(query(ticker="")) == []
-    assert await market.feed(query(timeframe="1w")) == []
-    assert len(await market.feed(query())) == 1
+    await market.commit(make_batch(changes=[make_change(NOW)]))
+    assert await market.changes_feed(make_query(ticker="BTC' OR 1=1 --")) == []
+    assert await market.changes_feed(make_query(indicator="enzo' OR 1=1 --")) == []
+    assert await market.changes_feed(make_query(ticker="")) == []
+    assert await market.changes_feed(make_query(timeframe="1w")) == []
+    assert len(await market.changes_feed(make_query())) == 1
 
 
 ALERTS = st.tuples(
@@ -157,13 +159,13 @@ async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
         created_at = start + 2 * at
         if len(row) == 4:
             ticker, indicator, timeframe, action = row
-            made.append(alert(created_at, action, ticker, indicator, timeframe))
+            made.append(make_alert(created_at, action, ticker, indicator, timeframe))
         else:
             ticker, indicator, timeframe, after, *_ = row
-            made.append(change(created_at, ticker, indicator, timeframe, after=after))
+            made.append(make_change(created_at, ticker, indicator, timeframe, after=after))
     changes = [row for row in made if isinstance(row, ChangeRow)]
     alerts = [row for row in made if isinstance(row, AlertRow)]
-    await market.commit(work(changes=changes, alerts=alerts))
+    await market.commit(make_batch(changes=changes, alerts=alerts))
     for one, alerts_after in asked:
         moved, after = (
             replace(one, after=start + one.after, until=start + one.until),
@@ -185,11 +187,11 @@ def rows_of_both_tiers() -> list[FeedRow]:
         at, ticker = NOW + number, ("BTC", "ETH", "SOL")[number % 3]
         indicator, timeframe = ("enzo", "llnr")[number % 2], "1d" if number % 16 == 5 else "1h"
         if number % 4 == 3:
-            made.append(alert(at, list(SIDES)[number % 5], ticker, indicator, timeframe))
+            made.append(make_alert(at, list(SIDES)[number % 5], ticker, indicator, timeframe))
         else:
             after = number % 5 % 3 - 1 or (indicator == "llnr")
             shown = ticker != "SOL"
-            made.append(change(at, ticker, indicator, timeframe, after=after, published=shown))
+            made.append(make_change(at, ticker, indicator, timeframe, after=after, published=shown))
     return made
 
 
@@ -203,10 +205,10 @@ async def test_pages_of_every_combination_join_to_what_a_plain_filter_gives(
     rows = rows_of_both_tiers()
     changes = [row for row in rows if isinstance(row, ChangeRow)]
     await market.commit(
-        work(changes=changes, alerts=[row for row in rows if isinstance(row, AlertRow)])
+        make_batch(changes=changes, alerts=[row for row in rows if isinstance(row, AlertRow)])
     )
     for filters in COMBINATIONS:
-        asked = query(**filters, oldest_first=oldest_first)
+        asked = make_query(**filters, oldest_first=oldest_first)
         paged: list[FeedRow] = []
         while page := await read(market, replace(asked, limit=13, offset=len(paged)), kinds):
             paged.extend(page)
@@ -216,7 +218,7 @@ async def test_pages_of_every_combination_join_to_what_a_plain_filter_gives(
 async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
     """Read a page of one tier or of both; alerts begin later than changes."""
     if kinds == (ChangeRow,):
-        return await market.feed(asked)
+        return await market.changes_feed(asked)
     if kinds == (AlertRow,):
         return await market.alerts_feed(replace(asked, after=NOW + 9))
     return await market.merged_feed(asked, NOW + 9)
@@ -224,9 +226,9 @@ async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -
 
 async def test_an_alert_and_a_change_never_share_a_time(market: MarketStore) -> None:
     with pytest.raises(StoreError):
-        await market.commit(work(changes=[change(NOW)], alerts=[alert(NOW)]))
-    await market.commit(work(changes=[change(NOW)], alerts=[alert(NOW + 1)]))
-    for late in ({"changes": [change(NOW + 1)]}, {"alerts": [alert(NOW + 1, "CLOSE")]}):
+        await market.commit(make_batch(changes=[make_change(NOW)], alerts=[make_alert(NOW)]))
+    await market.commit(make_batch(changes=[make_change(NOW)], alerts=[make_alert(NOW + 1)]))
+    for late in ({"changes": [make_change(NOW + 1)]}, {"alerts": [make_alert(NOW + 1, "CLOSE")]}):
         with pytest.raises(StoreError):
-            await market.commit(work(**late))
+            await market.commit(make_batch(**late))
     assert (await market.snapshot()).last_created_at == NOW + 1

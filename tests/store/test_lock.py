@@ -13,8 +13,8 @@ import pytest
 
 from store.errors import LockTakenError, MarketStore
 from tests.store.conftest import OpenMarket
-from tests.store.homes import Home, SqliteHome, free_lock
-from tests.store.rows import NOW, full
+from tests.store.homes import SqliteHome, StoreHome, take_lock_when_free
+from tests.store.rows import NOW, make_full_batch
 
 pytestmark = pytest.mark.clause("store")
 
@@ -34,7 +34,7 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def holding(home: Home) -> AsyncIterator[asyncio.subprocess.Process]:
+async def holding(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
     """Have another process hold the lock until the block ends or it is killed."""
     holder = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HOLD, home.address),
@@ -53,13 +53,13 @@ async def holding(home: Home) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 @pytest.fixture
-def stale_lock(home: Home) -> None:
+def leave_stale_lock(home: StoreHome) -> None:
     """What a process that is gone has left beside a file."""
     if isinstance(home, SqliteHome):
         (home.folder / "market.db.lock").write_text("1234567890123\n")
 
 
-@pytest.mark.usefixtures("stale_lock")
+@pytest.mark.usefixtures("leave_stale_lock")
 async def test_the_lock_refuses_a_second_holder_and_names_the_first(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
@@ -72,7 +72,7 @@ async def test_the_lock_refuses_a_second_holder_and_names_the_first(
     assert f"is computing on {second._engine.name}" in str(refusal.value)
     assert "\n" not in str(refusal.value)
     await market.close()
-    await free_lock(second)
+    await take_lock_when_free(second)
 
 
 async def test_the_lock_that_is_let_go_of_can_be_taken_again(
@@ -80,17 +80,17 @@ async def test_the_lock_that_is_let_go_of_can_be_taken_again(
 ) -> None:
     second = await open_market()
     for one in (market, second, market):
-        await free_lock(one)
-        await one.commit(full(NOW, step=(await one.progress()).passes))
+        await take_lock_when_free(one)
+        await one.commit(make_full_batch(NOW, step=(await one.progress()).commit_count))
         await one.unlock()
         await one.unlock()
 
 
-async def test_the_lock_dies_with_its_process(market: MarketStore, home: Home) -> None:
+async def test_the_lock_dies_with_its_process(market: MarketStore, home: StoreHome) -> None:
     async with holding(home) as holder:
         with pytest.raises(LockTakenError, match=f"pid {holder.pid}"):
             await market.lock()
         holder.send_signal(signal.SIGKILL)
         await holder.wait()
-        await free_lock(market)
-        await market.commit(full())
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch())

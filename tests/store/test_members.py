@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from store.access_protocol import AccessStore
-from store.access_rows import Horizons, MostKeys, SignInRow, mailbox
+from store.access_rows import KeyLimits, RetentionCutoffs, SignInRow, normalize_email
 from store.errors import StoreError
 from tests.store.conftest import OpenAccess
-from tests.store.homes import Home, home_at, plainly
-from tests.store.rows import DAY_MS, one_call
+from tests.store.homes import StoreHome, open_home, run_sql
+from tests.store.rows import DAY_MS, make_call_group
 from tests.store.test_purchases import CLAIM, KEY_HASH, MEMBER, NOW, bought, other
 
 pytestmark = pytest.mark.clause("dashboard")
 
 ROOT = Path(__file__).parents[2]
-MOST = MostKeys(live=3, made=100, since=NOW - DAY_MS)
+MOST = KeyLimits(max_live=3, max_created=100, created_since=NOW - DAY_MS)
 LINK = SignInRow(bytes([7] * 32), "a@example.com", NOW + 1000)
 SESSION_HASH = bytes([8] * 32)
 KELVIN = "\u212aay@example.com"  # str.lower would make it kay@example.com
@@ -33,8 +33,8 @@ async def member_of(access: AccessStore, email: str = "a@example.com", number: i
     """Buy a membership for a mailbox and return its id."""
     claim, member, key_hash = other(number)
     await access.create_claim(claim)
-    assert await access.redeem(claim, replace(member, contact_email=email), key_hash, NOW)
-    return (await access.memberships_of(email))[-1].id
+    assert await access.redeem_claim(claim, replace(member, contact_email=email), key_hash, NOW)
+    return (await access.list_memberships_by_email(email))[-1].id
 
 
 @pytest.mark.parametrize("asked", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
@@ -42,9 +42,9 @@ async def test_a_mailbox_is_one_in_whatever_case_it_is_written(
     access: AccessStore, asked: str
 ) -> None:
     await member_of(access, "a@Example.com")
-    (held,) = await access.memberships_of(asked)
-    assert held.member.contact_email == "a@Example.com"
-    assert (held.ended_at, held.ended_why) == (None, None)
+    (held,) = await access.list_memberships_by_email(asked)
+    assert held.row.contact_email == "a@Example.com"
+    assert (held.ended_at, held.ended_reason) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ async def test_letters_that_unicode_alone_makes_one_are_other_mailboxes(
 ) -> None:
     await member_of(access, theirs)
     await access.create_claim(replace(other(2)[0], contact_email=theirs))
-    assert await access.memberships_of(asked) == []
-    assert await access.claims_of(asked, "stripe", "live", 5) == []
-    assert len(await access.memberships_of(theirs)) == 1
-    assert len(await access.claims_of(theirs, "stripe", "live", 5)) == 1
-    assert mailbox(theirs) != mailbox(asked)
+    assert await access.list_memberships_by_email(asked) == []
+    assert await access.list_unredeemed_claims(asked, "stripe", "live", 5) == []
+    assert len(await access.list_memberships_by_email(theirs)) == 1
+    assert len(await access.list_unredeemed_claims(theirs, "stripe", "live", 5)) == 1
+    assert normalize_email(theirs) != normalize_email(asked)
 
 
 async def test_an_ended_membership_says_when_and_why(access: AccessStore) -> None:
     await member_of(access)
     await access.end_membership(other(1)[1], NOW + 5, "the subscription is canceled")
-    (held,) = await access.memberships_of("a@example.com")
-    assert (held.ended_at, held.ended_why) == (NOW + 5, "the subscription is canceled")
+    (held,) = await access.list_memberships_by_email("a@example.com")
+    assert (held.ended_at, held.ended_reason) == (NOW + 5, "the subscription is canceled")
 
 
 async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
@@ -76,12 +76,15 @@ async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
     membership = await member_of(access)
     assert await access.create_member_key(membership, KEY_HASH, "laptop", NOW + 5, MOST)
     for at in (NOW, NOW + 1, NOW + DAY_MS):
-        await access.count([one_call(KEY_HASH, at)], "live", 10)
-    first, made = await access.keys_of(membership, NOW // DAY_MS)
+        await access.count_calls([make_call_group(KEY_HASH, at)], "live", 10)
+    first, made = await access.list_member_keys(membership, NOW // DAY_MS)
     assert (first.key.label, first.used) == ("Agent", 0)
     assert (made.key.label, made.used, made.key.mode) == ("laptop", 2, "live")
     assert (made.key.created_at, made.key.last_used_at) == (NOW + 5, NOW + DAY_MS)
-    assert [held.used for held in await access.keys_of(membership, NOW // DAY_MS + 1)] == [0, 1]
+    assert [held.used for held in await access.list_member_keys(membership, NOW // DAY_MS + 1)] == [
+        0,
+        1,
+    ]
 
 
 async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revoked(
@@ -93,7 +96,7 @@ async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revok
         for number in range(4)
     ]
     assert made == [True, True, False, False]
-    first, *_ = await access.keys_of(membership, 0)
+    first, *_ = await access.list_member_keys(membership, 0)
     assert await access.revoke_member_key(membership, first.key.id, NOW + 1)
     assert await access.create_member_key(membership, hash_of(9), "own", NOW, MOST)
     assert not await access.create_member_key(membership, hash_of(10), "own", NOW, MOST)
@@ -105,9 +108,9 @@ async def test_a_membership_makes_no_more_keys_of_late_than_it_may_whatever_is_r
     membership = await member_of(access)
 
     async def made(number: int, at: int) -> bool:
-        most = MostKeys(live=3, made=4, since=at - DAY_MS)
+        most = KeyLimits(max_live=3, max_created=4, created_since=at - DAY_MS)
         is_made = await access.create_member_key(membership, hash_of(number), "own", at, most)
-        for held in await access.keys_of(membership, 0):
+        for held in await access.list_member_keys(membership, 0):
             await access.revoke_member_key(membership, held.key.id, at)
         return is_made
 
@@ -121,7 +124,7 @@ async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
 ) -> None:
     operators = await access.create_key(hash_of(1), "operator", NOW)
     mine, theirs = await member_of(access), await member_of(access, "b@example.com", 2)
-    (other_key,) = await access.keys_of(theirs, 0)
+    (other_key,) = await access.list_member_keys(theirs, 0)
     for key_id in (operators, other_key.key.id, 999):
         assert not await access.relabel_key(mine, key_id, "taken")
         assert not await access.revoke_member_key(mine, key_id, NOW)
@@ -134,12 +137,12 @@ async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_fi
     access: AccessStore,
 ) -> None:
     membership = await member_of(access)
-    (held,) = await access.keys_of(membership, 0)
+    (held,) = await access.list_member_keys(membership, 0)
     assert await access.relabel_key(membership, held.key.id, "named")
     for at in (NOW + 1, NOW + 2):
         assert await access.revoke_member_key(membership, held.key.id, at)
     assert not await access.relabel_key(membership, held.key.id, "again")
-    (held,) = await access.keys_of(membership, 0)
+    (held,) = await access.list_member_keys(membership, 0)
     assert (held.key.label, held.key.revoked_at) == ("named", NOW + 1)
 
 
@@ -148,7 +151,7 @@ async def test_no_key_is_made_of_a_membership_that_ended_or_never_was(access: Ac
     await access.end_membership(other(1)[1], NOW, "refunded in full")
     for id_ in (membership, membership + 1):
         assert not await access.create_member_key(id_, hash_of(1), "late", NOW, MOST)
-    assert [held.key.revoked_at for held in await access.keys_of(membership, 0)] == [NOW]
+    assert [held.key.revoked_at for held in await access.list_member_keys(membership, 0)] == [NOW]
 
 
 async def make_keys(store: AccessStore, membership: int, first: int) -> int:
@@ -160,7 +163,7 @@ async def make_keys(store: AccessStore, membership: int, first: int) -> int:
     return sum(await asyncio.gather(*tried))
 
 
-async def make_keys_elsewhere(home: Home, membership: int, first: int) -> int:
+async def make_keys_elsewhere(home: StoreHome, membership: int, first: int) -> int:
     """Try so in another process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, home.address, str(membership), str(first)),
@@ -174,7 +177,7 @@ async def make_keys_elsewhere(home: Home, membership: int, first: int) -> int:
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=pytest.mark.prove)])
 async def test_many_who_make_keys_at_once_make_no_more_than_there_may_be(
-    access: AccessStore, open_access: OpenAccess, home: Home, processes: int
+    access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int
 ) -> None:
     membership = await member_of(access)
     if processes:
@@ -182,13 +185,13 @@ async def test_many_who_make_keys_at_once_make_no_more_than_there_may_be(
     else:
         stores = [access, await open_access()]
         making = [make_keys(store, membership, 100 * n) for n, store in enumerate(stores)]
-    assert sum(await asyncio.gather(*making)) == MOST.live - 1
+    assert sum(await asyncio.gather(*making)) == MOST.max_live - 1
     live = "SELECT count(*) FROM keys WHERE revoked_at IS NULL"
-    assert await plainly(home, live) == [(MOST.live,)]
+    assert await run_sql(home, live) == [(MOST.max_live,)]
 
 
 async def test_a_key_that_is_made_while_its_membership_ends_does_not_outlive_it(
-    access: AccessStore, open_access: OpenAccess, home: Home
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     other_store = await open_access()
     for number in range(1, 9):
@@ -197,7 +200,7 @@ async def test_a_key_that_is_made_while_its_membership_ends_does_not_outlive_it(
             other_store.create_member_key(membership, hash_of(number), "own", NOW, MOST),
             access.end_membership(other(number)[1], NOW, "canceled"),
         )
-    assert await plainly(home, "SELECT count(*) FROM keys WHERE revoked_at IS NULL") == [(0,)]
+    assert await run_sql(home, "SELECT count(*) FROM keys WHERE revoked_at IS NULL") == [(0,)]
 
 
 async def test_claims_of_a_mailbox_are_those_not_redeemed_newest_first(
@@ -209,7 +212,7 @@ async def test_claims_of_a_mailbox_are_those_not_redeemed_newest_first(
     changes = ({"provider": "sandbox"}, {"mode": "test"}, {"contact_email": "b@example.com"})
     for number, changed in enumerate(changes, start=6):
         await access.create_claim(replace(other(number)[0], **changed))  # type: ignore[arg-type]
-    found = await access.claims_of("A@EXAMPLE.com", "stripe", "live", 3)
+    found = await access.list_unredeemed_claims("A@EXAMPLE.com", "stripe", "live", 3)
     assert [claim.id for claim in found] == ["claim5", "claim4", "claim3"]
     assert found[0] == replace(other(5)[0], created_at=NOW + 5)
 
@@ -225,7 +228,7 @@ async def test_a_link_makes_one_session_of_its_mailbox(access: AccessStore) -> N
 
 
 async def test_of_many_who_use_a_link_at_once_one_is_let_in(
-    access: AccessStore, open_access: OpenAccess, home: Home
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     await access.create_sign_in_link(LINK)
     stores = [access, await open_access()] * 5
@@ -236,7 +239,7 @@ async def test_of_many_who_use_a_link_at_once_one_is_let_in(
         )
     )
     assert sorted(let_in, key=str) == [None] * 9 + ["a@example.com"]
-    assert await plainly(home, "SELECT count(*) FROM sessions") == [(1,)]
+    assert await run_sql(home, "SELECT count(*) FROM sessions") == [(1,)]
 
 
 @pytest.mark.parametrize(("late_ms", "let_in"), [(-1, "a@example.com"), (0, None), (1, None)])
@@ -280,29 +283,29 @@ async def test_neither_a_clear_link_nor_a_clear_session_can_be_stored_by_mistake
 
 
 async def test_pruning_takes_links_and_sessions_that_are_over(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     for number in range(3):
         link = SignInRow(hash_of(number), "a@example.com", NOW + number)
         await access.create_sign_in_link(link)
         await access.sign_in(link.token_hash, hash_of(10 + number), NOW - 1, NOW + number)
-    over = Horizons(usage=0, unredeemed=0, events=0, attempts=0, sign_ins=NOW + 1)
+    over = RetentionCutoffs(usage=0, unredeemed_claims=0, events=0, attempts=0, sign_ins=NOW + 1)
     assert await access.prune(over) == 2
     for table in ("sign_in_links", "sessions"):
-        left = await plainly(home, f"SELECT expires_at FROM {table} ORDER BY expires_at")
+        left = await run_sql(home, f"SELECT expires_at FROM {table} ORDER BY expires_at")
         assert left == [(NOW + 1,), (NOW + 2,)]
 
 
 async def test_claim_and_membership_keep_the_address_as_it_was_written(access: AccessStore) -> None:
     await access.create_claim(replace(CLAIM, contact_email="A@Example.com"))
-    (claim,) = await access.claims_of("a@example.com", "stripe", "live", 1)
+    (claim,) = await access.list_unredeemed_claims("a@example.com", "stripe", "live", 1)
     assert claim.contact_email == "A@Example.com"
-    await access.redeem(claim, replace(MEMBER, contact_email="A@Example.com"), KEY_HASH, NOW)
-    assert (await access.memberships("stripe"))[0].contact_email == "A@Example.com"
+    await access.redeem_claim(claim, replace(MEMBER, contact_email="A@Example.com"), KEY_HASH, NOW)
+    assert (await access.list_active_memberships("stripe"))[0].contact_email == "A@Example.com"
 
 
 async def _main(address: str, membership: int, first: int) -> None:
-    store = await home_at(address).open_access()
+    store = await open_home(address).open_access()
     try:
         print(await make_keys(store, membership, first))
     finally:

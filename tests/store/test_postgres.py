@@ -15,8 +15,8 @@ from store.sql import market_writes as writes
 from tests.conftest import MAJORS
 from tests.postgres.databases import cut_sessions
 from tests.store.conftest import OpenMarket
-from tests.store.homes import DEADLINE_S, PostgresHome, moved, plainly
-from tests.store.rows import DAY_MS, NOW, change, full, work
+from tests.store.homes import DEADLINE_S, PostgresHome, run_sql, wait_for_version
+from tests.store.rows import DAY_MS, NOW, make_batch, make_change, make_full_batch
 from tests.store.test_purchases import CLAIM
 
 pytestmark = [
@@ -43,30 +43,30 @@ async def test_a_version_is_told_at_once_to_who_listens(
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 10 * DEADLINE_S)
     other = await open_market()
-    await other.commit(work())
-    listening = await moved(market, market.version())
+    await other.commit(make_batch())
+    listening = await wait_for_version(market, market.version())
     for step in range(3):
-        await other.commit(full(NOW, step=step))
-        listening = await moved(market, listening)
+        await other.commit(make_full_batch(NOW, step=step))
+        listening = await wait_for_version(market, listening)
 
 
 async def test_a_version_that_nobody_told_is_found_by_asking(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 0.01)
-    await market.commit(work())
-    seen = await moved(market, market.version())
-    await plainly(home, "UPDATE version SET number = number + 1")
-    seen = await moved(market, seen)
+    await market.commit(make_batch())
+    seen = await wait_for_version(market, market.version())
+    await run_sql(home, "UPDATE version SET number = number + 1")
+    seen = await wait_for_version(market, seen)
     await cut_sessions(home.url)
-    await plainly(home, "UPDATE version SET number = number + 1")
-    await moved(market, seen)
+    await run_sql(home, "UPDATE version SET number = number + 1")
+    await wait_for_version(market, seen)
 
 
 async def test_a_store_whose_sessions_were_cut_works_again_without_being_reopened(
     market: MarketStore, access: AccessStore, home: PostgresHome
 ) -> None:
-    await market.commit(full())
+    await market.commit(make_full_batch())
     await access.create_claim(CLAIM)
     await cut_sessions(home.url)
     async with asyncio.timeout(DEADLINE_S):
@@ -83,12 +83,12 @@ async def test_prune_deletes_in_short_transactions(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edge = NOW - 365 * DAY_MS
-    rows = [change(edge - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
-    await market.commit(work(NOW, changes=rows))
-    monkeypatch.setattr(writes, "PRUNED_AT_ONCE", 3)
-    ((before,),) = await plainly(home, "SELECT number FROM version")
+    rows = [make_change(edge - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
+    await market.commit(make_batch(NOW, changes=rows))
+    monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
+    ((before,),) = await run_sql(home, "SELECT number FROM version")
     assert await market.prune() == 8
-    ((after,),) = await plainly(home, "SELECT number FROM version")
+    ((after,),) = await run_sql(home, "SELECT number FROM version")
     horizons, deleting, nothing_left = 1, 3, 2
     assert after - before == horizons + deleting + nothing_left
 
@@ -107,7 +107,7 @@ async def test_an_error_tells_nothing_of_the_rows_that_it_is_about(
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_of_a_newer_version_is_refused(home: PostgresHome, store: str) -> None:
-    await plainly(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
+    await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
     told = await refusal(home.url, store)
     assert "newer version of signals" in told
     assert f"{store}_9999" in told

@@ -11,8 +11,8 @@ from store.postgres.access_store import PostgresAccessStore
 from store.postgres.market_store import PostgresMarketStore
 from store.postgres.schema import SCHEMAS
 from tests.postgres.server import PostgresServer
-from tests.store.homes import DEADLINE_S, PostgresHome, closing_store, free_lock
-from tests.store.rows import NOW, full
+from tests.store.homes import DEADLINE_S, PostgresHome, open_and_close, take_lock_when_free
+from tests.store.rows import NOW, make_full_batch
 
 pytestmark = pytest.mark.clause("store")
 
@@ -31,49 +31,53 @@ async def test_a_database_is_migrated_whole_or_not_at_all(
         next_version.setitem(SCHEMAS, "market", (schema, (*migrations, "market_9999")))
         with pytest.raises(StoreError, match="market_9999"):
             await PostgresMarketStore.open(database)
-    async with closing_store(PostgresMarketStore.open(database)) as store:
-        await store.commit(full())
+    async with open_and_close(PostgresMarketStore.open(database)) as store:
+        await store.commit(make_full_batch())
 
 
 async def test_a_server_that_goes_away_is_told_and_is_used_again_once_it_is_back(
-    own_postgres: PostgresServer,
+    private_postgres: PostgresServer,
 ) -> None:
-    home = PostgresHome(own_postgres.url())
-    async with closing_store(home.open_market()) as market:
+    home = PostgresHome(private_postgres.url())
+    async with open_and_close(home.open_market()) as market:
         await market.lock()
-        await market.commit(full())
-        own_postgres.stop()
-        for verb in (market.commit(full(NOW + 1, step=1)), market.snapshot(), market.lock()):
+        await market.commit(make_full_batch())
+        private_postgres.stop()
+        for verb in (
+            market.commit(make_full_batch(NOW + 1, step=1)),
+            market.snapshot(),
+            market.lock(),
+        ):
             with pytest.raises(StoreError) as told:
                 await verb
             assert "\n" not in str(told.value)
-        own_postgres.start()
+        private_postgres.start()
         async with asyncio.timeout(DEADLINE_S):
             while (passes := await passes_of(market)) is None:
                 pass
         assert passes == 1
-        await free_lock(market)
-        await market.commit(full(NOW + 1, step=1))
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch(NOW + 1, step=1))
 
 
 async def passes_of(market: PostgresMarketStore) -> int | None:
     """Return how many passes a store holds, None where it can't be asked."""
     with suppress(StoreError):
-        return (await market.progress()).passes
+        return (await market.progress()).commit_count
     return None
 
 
 async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
-    own_postgres: PostgresServer,
+    private_postgres: PostgresServer,
 ) -> None:
-    session = await asyncpg.connect(own_postgres.url())
+    session = await asyncpg.connect(private_postgres.url())
     await session.execute("CREATE ROLE operator LOGIN PASSWORD 'right'")
-    hosts = own_postgres.data / "pg_hba.conf"
+    hosts = private_postgres.data / "pg_hba.conf"
     hosts.write_text("host all operator 127.0.0.1/32 scram-sha-256\n" + hosts.read_text())
     await session.execute("SELECT pg_reload_conf()")
     await session.close()
     for secret in ("operator:wrong", "nobody-such:right"):
-        url = own_postgres.url().replace("postgres@", f"{secret}@")
+        url = private_postgres.url().replace("postgres@", f"{secret}@")
         with pytest.raises(StoreError) as told:
             await PostgresMarketStore.open(url)
         said = str(told.value)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from store.digest import GENESIS, chain_digest
+from store.digest import GENESIS, digest_commit
 from store.errors import LockTakenError, MarketStore, StoreError
 from store.postgres import market_engine as postgres_market_engine
 from tests.conftest import MAJORS
 from tests.postgres.databases import cut_sessions
 from tests.store.conftest import OpenMarket
-from tests.store.homes import DEADLINE_S, PostgresHome, free_lock
-from tests.store.rows import NOW, full
+from tests.store.homes import DEADLINE_S, PostgresHome, take_lock_when_free
+from tests.store.rows import NOW, make_full_batch
 
 pytestmark = [
     pytest.mark.clause("store"),
@@ -64,16 +64,16 @@ asyncio.run(main())
 async def assert_whole(store: MarketStore, passes: int) -> None:
     """Recompute the chain of a store and the order of its rows."""
     digest = GENESIS
-    chain = await store.passes()
+    chain = await store.commits()
     for row in chain:
         parts = row.bars_digest, row.changes_digest, row.alerts_digest
-        digest = chain_digest(digest, row.market_time, *parts)
+        digest = digest_commit(digest, row.market_time, *parts)
         assert digest == row.digest
     assert [row.number for row in chain] == list(range(1, passes + 1))
     created = [row.created_at async for row in store.changes()]
     created += [row.created_at async for row in store.alerts()]
     assert sorted(created) == [NOW + 10 * step + n for step in range(passes) for n in range(4)]
-    assert await store.orphans() == 0
+    assert await store.count_unreferenced() == 0
 
 
 async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_writing(
@@ -91,8 +91,8 @@ async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_wr
         assert holder.stdout is not None
         assert await holder.stdout.readline() == b"midway\n"
         holder.send_signal(signal.SIGSTOP)
-        await free_lock(market)
-        await market.commit(full(NOW + 1, step=1))
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch(NOW + 1, step=1))
         holder.send_signal(signal.SIGCONT)
         told, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
     finally:
@@ -100,7 +100,7 @@ async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_wr
             holder.kill()
             await holder.communicate()
     assert told.split() == [b"LockTakenError"] * 3
-    await market.commit(full(NOW + 2, step=2))
+    await market.commit(make_full_batch(NOW + 2, step=2))
     await assert_whole(market, passes=3)
 
 
@@ -124,10 +124,10 @@ async def test_a_holder_that_is_awake_keeps_the_lock_for_many_leases(
     beat_s: float,
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "LEASE_S", lease_s)
-    monkeypatch.setattr(postgres_market_engine, "BEAT_S", beat_s)
+    monkeypatch.setattr(postgres_market_engine, "HEARTBEAT_S", beat_s)
     await market.lock()
     await contend(await open_market(), 2.2 * lease_s)
-    await market.commit(full())
+    await market.commit(make_full_batch())
 
 
 async def test_a_holder_that_sends_rows_for_longer_than_a_lease_keeps_the_lock(
@@ -153,13 +153,13 @@ async def test_a_holder_whose_session_was_cut_commits_only_once_it_has_locked_an
     market: MarketStore, home: PostgresHome
 ) -> None:
     await market.lock()
-    await market.commit(full())
+    await market.commit(make_full_batch())
     await cut_sessions(home.url)
     for _ in range(2):
         with pytest.raises(StoreError):
-            await market.commit(full(NOW + 1, step=1))
+            await market.commit(make_full_batch(NOW + 1, step=1))
     await market.lock()
-    await market.commit(full(NOW + 1, step=1))
+    await market.commit(make_full_batch(NOW + 1, step=1))
     await assert_whole(market, passes=2)
 
 
@@ -174,14 +174,14 @@ async def test_a_session_that_is_cut_while_it_writes_leaves_nothing(
     market: MarketStore, open_market: OpenMarket, home: PostgresHome
 ) -> None:
     await market.lock()
-    await market.commit(full())
+    await market.commit(make_full_batch())
     with pytest.raises(StoreError):
         await write_until(market, cut_sessions(home.url))
     second = await open_market()
-    await free_lock(second)
+    await take_lock_when_free(second)
     with pytest.raises(StoreError):
-        await market.commit(full(NOW + 1, step=1))
-    await second.commit(full(NOW + 1, step=1))
+        await market.commit(make_full_batch(NOW + 1, step=1))
+    await second.commit(make_full_batch(NOW + 1, step=1))
     with pytest.raises(LockTakenError):
         await market.lock()
     async with second._engine.reading() as db:
@@ -193,18 +193,18 @@ async def test_who_never_locked_commits_only_while_nobody_computes(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
     second = await open_market()
-    await second.commit(full())
+    await second.commit(make_full_batch())
     await market.lock()
     verbs = (
-        second.commit(full(NOW + 1, step=1)),
+        second.commit(make_full_batch(NOW + 1, step=1)),
         second.adopt_source("simulated", NOW),
     )
     for verb in verbs:
         with pytest.raises(LockTakenError):
             await verb
     assert await second.prune() == 0
-    await market.commit(full(NOW + 1, step=1))
+    await market.commit(make_full_batch(NOW + 1, step=1))
     await market.unlock()
-    await free_lock(second)
-    await second.commit(full(NOW + 2, step=2))
+    await take_lock_when_free(second)
+    await second.commit(make_full_batch(NOW + 2, step=2))
     await assert_whole(second, passes=3)

@@ -20,9 +20,9 @@ from store.postgres import engine as postgres_engine
 from store.sql.database import Database
 from tests.conftest import MAJORS
 from tests.postgres.shared import SharedServer
-from tests.store.access_verbs import WAITED_FOR
-from tests.store.homes import PostgresHome, closing_store, postgres_home
-from tests.store.rows import NOW, query
+from tests.store.access_verbs import REQUEST_CALLS
+from tests.store.homes import PostgresHome, make_postgres_home, open_and_close
+from tests.store.rows import NOW, make_query
 
 pytestmark = pytest.mark.clause("feed")
 
@@ -33,7 +33,7 @@ FILTERS = {
     "direction": [None, -1, 0, 1],
 }
 QUERIES = [
-    query(**dict(zip(FILTERS, chosen, strict=True)), oldest_first=oldest_first)
+    make_query(**dict(zip(FILTERS, chosen, strict=True)), oldest_first=oldest_first)
     for chosen in product(*FILTERS.values())
     for oldest_first in (False, True)
 ]
@@ -80,10 +80,10 @@ WHERE statement !~ 'pg_prepared_statements|pg_catalog'
 
 @pytest.fixture(scope="module", params=MAJORS)
 def filled(
-    request: pytest.FixtureRequest, server_of: Callable[[str], SharedServer]
+    request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
 ) -> Iterator[PostgresHome]:
     """A database of some size, which the tests of this module only read."""
-    made = postgres_home(server_of(request.param).url)
+    made = make_postgres_home(get_postgres_server(request.param).url)
     with asyncio.Runner() as runner:
         home = runner.run(made.__aenter__())
         runner.run(fill(home))
@@ -92,20 +92,20 @@ def filled(
 
 
 async def fill(home: PostgresHome) -> None:
-    async with home.plain() as run:
+    async with home.open_plain() as run:
         for statement in FILLING.split(";"):
             await run(statement)
 
 
 @pytest.fixture
 async def market(filled: PostgresHome) -> AsyncIterator[MarketStore]:
-    async with closing_store(filled.open_market()) as store:
+    async with open_and_close(filled.open_market()) as store:
         yield store
 
 
 @pytest.fixture
 async def access(filled: PostgresHome) -> AsyncIterator[AccessStore]:
-    async with closing_store(filled.open_access()) as store:
+    async with open_and_close(filled.open_access()) as store:
         yield store
 
 
@@ -117,9 +117,9 @@ def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the statements that a session has prepared, and the steps of its plans for them."""
-    for name, statement, places in await db.rows(PREPARED):
+    for name, statement, places in await db.execute(PREPARED):
         values = f"({', '.join(['NULL'] * places)})" if places else ""
-        ((told,),) = await db.rows(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
+        ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
         yield statement, list(steps(json.loads(told)[0]["Plan"]))
 
 
@@ -148,12 +148,12 @@ async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_
     market: MarketStore,
 ) -> None:
     for asked in QUERIES:
-        assert await market.feed(asked)
+        assert await market.changes_feed(asked)
         assert await market.alerts_feed(asked)
         assert await market.merged_feed(asked, NOW)
     async with market._engine.querying() as db:
         assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
-    assert 3 * len(QUERIES) < postgres_engine.STATEMENTS
+    assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
 
 
 async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: MarketStore) -> None:
@@ -171,7 +171,7 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: Mar
 async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
     access: AccessStore,
 ) -> None:
-    for verb in WAITED_FOR.values():
+    for verb in REQUEST_CALLS.values():
         with suppress(StoreError):
             await verb(access)
     async with access._engine.querying() as db:

@@ -9,15 +9,15 @@ import pytest
 from store.access_protocol import AccessStore
 from store.access_rows import (
     ClaimRow,
-    Horizons,
     KeyRow,
     MembershipRow,
+    RetentionCutoffs,
     SandboxSession,
 )
 from store.errors import StoreError
 from tests.store.conftest import OpenAccess
-from tests.store.homes import Home, plainly
-from tests.store.rows import one_call
+from tests.store.homes import StoreHome, run_sql
+from tests.store.rows import make_call_group
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -48,7 +48,7 @@ def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
 async def bought(access: AccessStore, number: int) -> bytes:
     claim, member, key_hash = other(number)
     await access.create_claim(claim)
-    assert await access.redeem(claim, member, key_hash, NOW + number)
+    assert await access.redeem_claim(claim, member, key_hash, NOW + number)
     return key_hash
 
 
@@ -68,12 +68,12 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
     access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
-    assert await access.redeem(CLAIM, MEMBER, KEY_HASH, NOW + 5)
-    assert not await access.redeem(CLAIM, MEMBER, bytes(32), NOW + 6)
+    assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
+    assert not await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
     assert await access.list_keys() == [KeyRow(1, "Agent", NOW + 5, None, "live", 1)]
-    assert await access.memberships("stripe") == [MEMBER]
-    counted = await access.count([one_call(KEY_HASH, NOW)], "live", 10)
+    assert await access.list_active_memberships("stripe") == [MEMBER]
+    counted = await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
     assert [call.verdict for call in counted] == ["counted"]
 
 
@@ -84,7 +84,8 @@ async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
     await access.create_claim(CLAIM)
     second = await open_access()
     made = await asyncio.gather(
-        access.redeem(CLAIM, MEMBER, KEY_HASH, NOW), second.redeem(CLAIM, MEMBER, HASH_2, NOW)
+        access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW),
+        second.redeem_claim(CLAIM, MEMBER, HASH_2, NOW),
     )
     assert sorted(made) == [False, True]
     assert len(await access.list_keys()) == 1
@@ -94,18 +95,18 @@ HASH_2 = bytes([2] * 32)
 
 
 async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     await access.create_claim(CLAIM)
     await access.create_key(KEY_HASH, "taken", NOW)
     with pytest.raises(StoreError):
-        await access.redeem(CLAIM, MEMBER, KEY_HASH, NOW + 5)
+        await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
-    assert await access.memberships("stripe") == []
+    assert await access.list_active_memberships("stripe") == []
     assert [key.label for key in await access.list_keys()] == ["taken"]
-    assert await access.redeem(CLAIM, MEMBER, bytes(32), NOW + 6)
+    assert await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
     _, made = await access.list_keys()
-    assert await plainly(home, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, made.id)]
+    assert await run_sql(home, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, made.id)]
 
 
 async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used_up(
@@ -114,9 +115,11 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
     await bought(access, 1)
     claim, _, key_hash = other(2)
     await access.create_claim(claim)
-    assert not await access.redeem(claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9)
+    assert not await access.redeem_claim(
+        claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
+    )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
-    assert await access.memberships("stripe") == [other(1)[1]]
+    assert await access.list_active_memberships("stripe") == [other(1)[1]]
     assert len(await access.list_keys()) == 1
 
 
@@ -127,27 +130,27 @@ async def test_memberships_are_told_by_provider_and_customer_while_they_last(
     for number, customer in theirs.items():
         claim, member, key_hash = other(number)
         await access.create_claim(claim)
-        await access.redeem(claim, replace(member, customer=customer), key_hash, NOW)
-    found = await access.memberships("stripe", "cus_1")
+        await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
+    found = await access.list_active_memberships("stripe", "cus_1")
     assert [member.subscription for member in found] == ["sub_1", "sub_3"]
-    assert await access.memberships("sandbox") == []
+    assert await access.list_active_memberships("sandbox") == []
     await access.end_membership(found[0], NOW, "deleted")
-    left = [member.subscription for member in await access.memberships("stripe")]
+    left = [member.subscription for member in await access.list_active_memberships("stripe")]
     assert left == ["sub_2", "sub_3"]
 
 
 async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     hashes = [await bought(access, number) for number in (1, 2)]
     _, member, _ = other(1)
     assert await access.end_membership(member, NOW + 50, "deleted") == 1
     assert await access.end_membership(member, NOW + 60, "refunded") == 0
-    calls = [one_call(key_hash, NOW + 50) for key_hash in hashes]
-    verdicts = [call.verdict for call in await access.count(calls, "live", 10)]
+    calls = [make_call_group(key_hash, NOW + 50) for key_hash in hashes]
+    verdicts = [call.verdict for call in await access.count_calls(calls, "live", 10)]
     assert verdicts == ["revoked", "counted"]
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
-    told = await plainly(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
+    told = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
     assert told == [(NOW + 50, "deleted"), (None, None)]
 
 
@@ -163,11 +166,11 @@ async def test_a_membership_that_nobody_has_ends_nothing(access: AccessStore) ->
 
 
 async def test_an_event_is_handled_once(access: AccessStore) -> None:
-    assert not await access.is_handled("evt_1")
+    assert not await access.is_event_handled("evt_1")
     for at in (NOW, NOW + 1):
-        await access.mark_handled("evt_1", at)
-    assert await access.is_handled("evt_1")
-    assert not await access.is_handled("evt_2")
+        await access.mark_event_handled("evt_1", at)
+    assert await access.is_event_handled("evt_1")
+    assert not await access.is_event_handled("evt_2")
 
 
 async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
@@ -181,7 +184,7 @@ async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
 
 @pytest.mark.clause("8.51")
 async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
-    access: AccessStore, home: Home
+    access: AccessStore, home: StoreHome
 ) -> None:
     await bought(access, 1)
     for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
@@ -189,10 +192,12 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
         await access.create_claim(replace(claim, expires_at=expires_at))
     await access.create_sandbox_session(SESSION)
     assert (
-        await access.prune(Horizons(0, unredeemed=NOW + 1001, events=0, attempts=0, sign_ins=0))
+        await access.prune(
+            RetentionCutoffs(0, unredeemed_claims=NOW + 1001, events=0, attempts=0, sign_ins=0)
+        )
         == 2
     )
-    found = await plainly(home, "SELECT id FROM claims ORDER BY id")
+    found = await run_sql(home, "SELECT id FROM claims ORDER BY id")
     assert found == [("claim1",), ("claim3",)]
     assert await access.find_sandbox_session("sb_1") is None
 
@@ -211,7 +216,7 @@ async def test_the_database_refuses_rows_that_point_nowhere(
     access: AccessStore, sql: str, values: tuple[Any, ...]
 ) -> None:
     await bought(access, 1)
-    await access.count([one_call(other(1)[2], NOW)], "live", 10)
+    await access.count_calls([make_call_group(other(1)[2], NOW)], "live", 10)
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         async with access._engine.writing() as db:
             await db.rows(sql, *values)

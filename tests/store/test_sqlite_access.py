@@ -13,16 +13,16 @@ from store.errors import StoreError
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.engine import SqliteEngine
-from tests.store.access_verbs import FOR_GOOD, FOR_NOW, HASH, WAITED_FOR
-from tests.store.homes import Home, SqliteHome
-from tests.store.rows import one_call, plainly
+from tests.store.access_verbs import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
+from tests.store.homes import SqliteHome, StoreHome
+from tests.store.rows import make_call_group, run_sql
 from tests.store.test_purchases import CLAIM, MEMBER, NOW
 
 pytestmark = pytest.mark.clause("access")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> StoreHome:
     """SQLite alone: a body looks into its file."""
     return SqliteHome(tmp_path)
 
@@ -43,27 +43,27 @@ async def tracing(held: SqliteEngine, listener: Callable[[str], None] | None) ->
         await connection.connection.set_trace_callback(listener)
 
 
-@pytest.mark.parametrize("verb", [*FOR_GOOD, *FOR_NOW])
+@pytest.mark.parametrize("verb", [*DURABLE_CALLS, *FAST_CALLS])
 async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_it(
     access: SqliteAccessStore, verb: str
 ) -> None:
     writer = access._engine._writer
     async with traced(access) as said:
-        await (FOR_GOOD | FOR_NOW)[verb](access)
+        await (DURABLE_CALLS | FAST_CALLS)[verb](access)
     begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
-    assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in FOR_GOOD), said
+    assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
     assert list(await writer.rows("PRAGMA synchronous")) == [(1,)]
 
 
 async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAccessStore) -> None:
     connections = access._engine
     for opened, synchronous in (
-        (connections.writing_for_good(), 2),
-        (connections.writing(), 1),
+        (connections.begin_durable_write(), 2),
+        (connections.begin_write(), 1),
     ):
         async with opened as db:
-            assert list(await db.rows("PRAGMA synchronous")) == [(synchronous,)]
-            assert list(await db.rows("PRAGMA foreign_keys")) == [(1,)]
+            assert list(await db.execute("PRAGMA synchronous")) == [(synchronous,)]
+            assert list(await db.execute("PRAGMA foreign_keys")) == [(1,)]
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
         asked = f"PRAGMA {pragma}"
         assert await connections.decided(lambda db, sql=asked: list(db.execute(sql))) == [(value,)]
@@ -73,18 +73,18 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteA
     await access.create_key(HASH, "agent", NOW)
     with pytest.raises(StoreError):
         await access.create_key(HASH, "again", NOW)
-    async with access._engine.writing() as db:
-        assert list(await db.rows("PRAGMA synchronous")) == [(1,)]
+    async with access._engine.begin_write() as db:
+        assert list(await db.execute("PRAGMA synchronous")) == [(1,)]
 
 
 async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
     access: SqliteAccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
-    await access.redeem(CLAIM, MEMBER, HASH, NOW)
-    await access.attempt("checkout", "192.0.2.1", NOW, 20, 600)
+    await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
+    await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
     async with traced(access) as said:
-        for name, verb in WAITED_FOR.items():
+        for name, verb in REQUEST_CALLS.items():
             with suppress(StoreError):
                 await verb(access)
             assert said, name
@@ -117,17 +117,17 @@ async def test_keys_of_the_first_schema_live_on_with_their_ids_and_a_copy_is_mad
     store = await SqliteAccessStore.open(path)
     try:
         assert await store.list_keys() == [KeyRow(3, "old", 5, None), KeyRow(7, "gone", 6, 9)]
-        (counted, refused) = await store.count(
-            [one_call(HASH, NOW), one_call(bytes(32), NOW)], "live", 10
+        (counted, refused) = await store.count_calls(
+            [make_call_group(HASH, NOW), make_call_group(bytes(32), NOW)], "live", 10
         )
         assert (counted.verdict, refused.verdict) == ("counted", "revoked")
         assert await store.create_key(bytes([1] * 32), "new", 9) == 8
     finally:
         await store.close()
     copy = tmp_path / "access.db.before-access_0002"
-    assert plainly(copy, "SELECT id, key_hash, label FROM keys") == [
+    assert run_sql(copy, "SELECT id, key_hash, label FROM keys") == [
         (3, HASH, "old"),
         (7, bytes(32), "gone"),
     ]
-    assert plainly(copy, "SELECT name FROM migrations") == [("access_0001",)]
-    assert plainly(path, "PRAGMA foreign_key_check") == []
+    assert run_sql(copy, "SELECT name FROM migrations") == [("access_0001",)]
+    assert run_sql(path, "PRAGMA foreign_key_check") == []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from store.errors import StoreError
-from store.sqlite.copies import check_whole, copy
-from tests.store.rows import plainly
+from store.sqlite.copies import check_integrity, copy_database
+from tests.store.rows import run_sql
 
 pytestmark = pytest.mark.clause("store")
 
@@ -38,7 +38,7 @@ def write(writer: sqlite3.Connection) -> None:
 
 
 def count(path: Path) -> tuple[int, int]:
-    rows = plainly(path, "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)")
+    rows = run_sql(path, "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)")
     return rows[0][0], rows[0][1]
 
 
@@ -52,7 +52,7 @@ def test_a_copy_is_of_one_moment_however_much_is_written_meanwhile(
         assert len(steps) < 100, "it begins again with every write"
         write(used)
 
-    copy(path, tmp_path / "copy.db", progressed, pages_a_step=50)
+    copy_database(path, tmp_path / "copy.db", progressed, pages_per_step=50)
     assert len(steps) > 5
     assert steps == sorted(steps)
     assert steps[-1][0] == steps[-1][1]
@@ -64,7 +64,7 @@ def test_a_copy_is_of_one_moment_however_much_is_written_meanwhile(
 def test_a_copy_is_one_file_that_its_owner_alone_reads(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    copy(path, folder / "copy.db")
+    copy_database(path, folder / "copy.db")
     assert count(folder / "copy.db") == (ROWS, ROWS)
     assert [file.name for file in folder.iterdir()] == ["copy.db"]
     assert stat.S_IMODE((folder / "copy.db").stat().st_mode) == 0o600
@@ -74,13 +74,13 @@ def test_a_copy_is_one_file_that_its_owner_alone_reads(path: Path, tmp_path: Pat
 def test_no_file_is_overwritten(path: Path, tmp_path: Path) -> None:
     (tmp_path / "copy.db").write_text("mine")
     with pytest.raises(FileExistsError):
-        copy(path, tmp_path / "copy.db")
+        copy_database(path, tmp_path / "copy.db")
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="unable to open"):
-        check_whole(tmp_path / "missing.db")
+        check_integrity(tmp_path / "missing.db")
     assert not list(tmp_path.iterdir())
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_told_in_one_line(
     used: sqlite3.Connection, path: Path, pragma: str, damage: str
 ) -> None:
     used.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    check_whole(path, pragma)
+    check_integrity(path, pragma)
     size = path.stat().st_size
     if damage == "cut":
         os.truncate(path, size // 2 // 4096 * 4096)
@@ -99,5 +99,5 @@ def test_a_damaged_file_is_told_in_one_line(
             file.seek(size // 2 // 4096 * 4096)
             file.write(bytes(8192))
     with pytest.raises(StoreError, match=r"damaged|malformed") as told:
-        check_whole(path, pragma)
+        check_integrity(path, pragma)
     assert "\n" not in str(told.value)

@@ -30,5 +30,7 @@ async def test_what_another_process_interrupts_is_counted_once(access: SqliteAcc
 
     access._engine._direct.set_trace_callback(interrupt)
     with closing(rival):
-        (decided,) = await access.count([CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3)
+        (decided,) = await access.count_calls(
+            [CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3
+        )
     assert decided == CountedGroup(3, "spent", 3, "member")

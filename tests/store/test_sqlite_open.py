@@ -12,15 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from store.bar_blocks import packed
-from store.digest import chain_digest
+from store.bar_blocks import pack_block
+from store.digest import digest_commit
 from store.errors import StoreError
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.store.conftest import OpenMarket
-from tests.store.homes import Home, SqliteHome
-from tests.store.rows import NOW, alert, bar, blocks, change, content, full, plainly, query, work
+from tests.store.homes import SqliteHome, StoreHome
+from tests.store.rows import (
+    NOW,
+    make_alert,
+    make_bar,
+    make_batch,
+    make_blocks,
+    make_change,
+    make_full_batch,
+    make_query,
+    read_tables,
+    run_sql,
+)
 
 pytestmark = pytest.mark.clause("store")
 
@@ -35,13 +46,13 @@ MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> StoreHome:
     """SQLite alone: its files are looked into."""
     return SqliteHome(tmp_path)
 
 
 @pytest.fixture
-def next_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Package data as the next version of the code would have it."""
     package = tmp_path / "package"
     package.mkdir()
@@ -88,15 +99,15 @@ async def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
 
 
 async def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
-    plainly(path, "CREATE TABLE other (id INTEGER)")
+    run_sql(path, "CREATE TABLE other (id INTEGER)")
     await assert_refused(path, "not a database of signals")
-    assert plainly(path, "SELECT name FROM sqlite_schema") == [("other",)]
+    assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
 
 
 async def test_a_database_of_a_newer_version_is_refused(
     market: SqliteMarketStore, path: Path
 ) -> None:
-    plainly(path, "INSERT INTO migrations VALUES ('market_9999')")
+    run_sql(path, "INSERT INTO migrations VALUES ('market_9999')")
     await assert_refused(path, "newer.*market_9999")
 
 
@@ -107,21 +118,21 @@ async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
 
 
 async def test_an_empty_file_counts_as_new(open_market: OpenMarket, empty: Path) -> None:
-    await (await open_market()).commit(work())
-    assert plainly(empty, "SELECT name FROM migrations") == APPLIED
+    await (await open_market()).commit(make_batch())
+    assert run_sql(empty, "SELECT name FROM migrations") == APPLIED
     assert not list(empty.parent.glob("*.before-*"))
 
 
 async def test_a_database_with_content_is_copied_before_it_is_migrated(
-    market: SqliteMarketStore, path: Path, next_migration: tuple[str, ...]
+    market: SqliteMarketStore, path: Path, added_migration: tuple[str, ...]
 ) -> None:
-    await market.commit(full())
-    before = content(path)
-    sqlite_migrations.migrate(path, next_migration)
+    await market.commit(make_full_batch())
+    before = read_tables(path)
+    sqlite_migrations.migrate(path, added_migration)
     copy = path.with_name("market.db.before-market_9999")
-    assert content(path) == content(copy) == before
-    assert plainly(copy, "SELECT name FROM migrations") == APPLIED
-    assert plainly(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
+    assert read_tables(path) == read_tables(copy) == before
+    assert run_sql(copy, "SELECT name FROM migrations") == APPLIED
+    assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
     assert not list(path.parent.glob("*.unfinished*"))
 
 
@@ -131,34 +142,34 @@ async def test_a_database_from_before_the_alerts_tier_keeps_its_rows_and_its_cha
     sqlite_migrations.migrate(path, ["market_0001"])
     nothing, link = sha256(b"").digest(), NOW.to_bytes(8, "big")
     head = sha256(bytes(32) + link + nothing + nothing).digest()
-    plainly(path, "INSERT INTO clock (id, market_time) VALUES (1, ?)", [NOW])
-    plainly(
+    run_sql(path, "INSERT INTO clock (id, market_time) VALUES (1, ?)", [NOW])
+    run_sql(
         path,
         "INSERT INTO passes VALUES (1, ?, NULL, NULL, NULL, ?, ?, ?)",
         [NOW, nothing, nothing, head],
     )
     store = await open_market()
-    (old,) = await store.passes()
+    (old,) = await store.commits()
     assert (old.digest, old.alerts_digest) == (head, None)
-    await store.commit(full(NOW + 1))
-    _, new = await store.passes()
+    await store.commit(make_full_batch(NOW + 1))
+    _, new = await store.commits()
     digests = new.bars_digest, new.changes_digest, new.alerts_digest
-    assert new.digest == chain_digest(head, NOW + 1, *digests)
+    assert new.digest == digest_commit(head, NOW + 1, *digests)
 
 
 async def test_a_database_with_the_former_indexes_of_the_feed_shows_the_same_feed(
     open_market: OpenMarket, path: Path
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS[:3])
-    plainly(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
-    plainly(path, f"INSERT INTO changes VALUES ({NOW}, 1, 4, 0, {NOW}, 0, NULL, 1, 0.3, 1)")
-    plainly(path, f"INSERT INTO alerts VALUES ({NOW + 1}, 1, 6, 1, {NOW + 1}, 0, 0, 0.3)")
+    run_sql(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
+    run_sql(path, f"INSERT INTO changes VALUES ({NOW}, 1, 4, 0, {NOW}, 0, NULL, 1, 0.3, 1)")
+    run_sql(path, f"INSERT INTO alerts VALUES ({NOW + 1}, 1, 6, 1, {NOW + 1}, 0, 0, 0.3)")
     store = await open_market()
-    assert await store.merged_feed(query(ticker="BTC", direction=1), 0) == [
-        alert(NOW + 1),
-        change(NOW),
+    assert await store.merged_feed(make_query(ticker="BTC", direction=1), 0) == [
+        make_alert(NOW + 1),
+        make_change(NOW),
     ]
-    assert set(plainly(path, INDEXES)) == {
+    assert set(run_sql(path, INDEXES)) == {
         (name,) for name in ("feed_all", "feed_kind", "cell", "alerts_kind", "alerts_cell")
     }
 
@@ -168,41 +179,41 @@ async def test_the_bars_of_a_database_from_before_are_of_generation_0(
     open_market: OpenMarket, path: Path
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS[:4])
-    (given,) = blocks(bar(), bar(open_time=3600))
-    plainly(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
-    first, last, count, data = packed(given)
+    (given,) = make_blocks(make_bar(), make_bar(open_time=3600))
+    run_sql(path, "INSERT INTO assets VALUES (1, 'BTC', 0)")
+    first, last, count, data = pack_block(given)
     row = [last, first, count, 7, data]
-    plainly(path, "INSERT INTO bars VALUES (1, 0, ?, ?, ?, ?, ?)", row)
+    run_sql(path, "INSERT INTO bars VALUES (1, 0, ?, ?, ?, ?, ?)", row)
     store = await open_market()
     (held,) = await store.bars()
-    assert (held.generation, list(held.rows())) == (0, list(given.rows()))
-    assert await store.generations() == {}
-    assert plainly(path, "SELECT * FROM bars") == [(1, 0, 0, *row)]
+    assert (held.revision, list(held.rows())) == (0, list(given.rows()))
+    assert await store.revisions() == {}
+    assert run_sql(path, "SELECT * FROM bars") == [(1, 0, 0, *row)]
     with pytest.raises(sqlite3.IntegrityError):
-        plainly(path, "UPDATE bars SET pass = 8")
-    await store.commit(work(bars=blocks(bar(open_time=7200))))
+        run_sql(path, "UPDATE bars SET pass = 8")
+    await store.commit(make_batch(bars=make_blocks(make_bar(open_time=7200))))
     assert len(await store.bars()) == 1
 
 
 def test_a_new_database_takes_all_migrations_without_a_copy(
-    path: Path, next_migration: tuple[str, ...]
+    path: Path, added_migration: tuple[str, ...]
 ) -> None:
-    sqlite_migrations.migrate(path, next_migration)
-    sqlite_migrations.migrate(path, next_migration)
-    assert plainly(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
+    sqlite_migrations.migrate(path, added_migration)
+    sqlite_migrations.migrate(path, added_migration)
+    assert run_sql(path, "SELECT name FROM migrations") == [*APPLIED, ("market_9999",)]
     assert not list(path.parent.glob("*.before-*"))
 
 
 def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
-    path: Path, next_migration: tuple[str, ...], tmp_path: Path
+    path: Path, added_migration: tuple[str, ...], tmp_path: Path
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
     broken = "CREATE TABLE added (id INTEGER);\nINSERT INTO missing VALUES (1);\n"
     (tmp_path / "package" / "market_9999.sql").write_text(broken)
     with pytest.raises(StoreError, match="no such table"):
-        sqlite_migrations.migrate(path, next_migration)
-    assert plainly(path, "SELECT name FROM migrations") == APPLIED
-    assert not plainly(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
+        sqlite_migrations.migrate(path, added_migration)
+    assert run_sql(path, "SELECT name FROM migrations") == APPLIED
+    assert not run_sql(path, "SELECT name FROM sqlite_schema WHERE name = 'added'")
 
 
 async def test_processes_that_start_together_all_find_a_migrated_file(path: Path) -> None:
@@ -211,7 +222,7 @@ async def test_processes_that_start_together_all_find_a_migrated_file(path: Path
         for _ in range(4)
     ]
     assert [await process.wait() for process in starting] == [0] * 4
-    assert plainly(path, "SELECT name FROM migrations") == APPLIED
+    assert run_sql(path, "SELECT name FROM migrations") == APPLIED
 
 
 def test_who_opens_a_file_waits_for_another_who_reads_it_as_it_was_made(path: Path) -> None:
@@ -224,15 +235,15 @@ def test_who_opens_a_file_waits_for_another_who_reads_it_as_it_was_made(path: Pa
         ending.start()
         sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
         ending.join()
-    assert plainly(path, "PRAGMA journal_mode") == [("wal",)]
+    assert run_sql(path, "PRAGMA journal_mode") == [("wal",)]
 
 
 async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, path: Path) -> None:
-    assert plainly(path, "PRAGMA journal_mode") == [("wal",)]
-    async with market._engine.writing() as writer:
+    assert run_sql(path, "PRAGMA journal_mode") == [("wal",)]
+    async with market._engine.begin_write() as writer:
         for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):
-            assert list(await writer.rows(f"PRAGMA {name}")) == [(value,)]
-    async with market._engine.reading() as reader:
-        assert list(await reader.rows("PRAGMA cache_size")) == [(-32000,)]
+            assert list(await writer.execute(f"PRAGMA {name}")) == [(value,)]
+    async with market._engine.begin_read() as reader:
+        assert list(await reader.execute("PRAGMA cache_size")) == [(-32000,)]
         with pytest.raises(sqlite3.OperationalError):
-            await reader.rows("DELETE FROM readings")
+            await reader.execute("DELETE FROM readings")

@@ -17,26 +17,26 @@ import pytest
 from schemas.vocabulary import RETENTION_MS, Tier
 from store.market_rows import FeedQuery
 from store.sql import past_snapshot as past
-from store.sql.feed_pages import counts, oldest
+from store.sql.feed_pages import build_counts_query, build_oldest_query
 from store.sqlite import engine as sqlite_engine
-from store.sqlite.feed_pages import SQLITE_FEED
+from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
 from store.sqlite.market_store import SqliteMarketStore
-from tests.store.homes import Home, SqliteHome
-from tests.store.rows import NOW, full, plainly, query
+from tests.store.homes import SqliteHome, StoreHome
+from tests.store.rows import NOW, make_full_batch, make_query, run_sql
 
 pytestmark = pytest.mark.clause("feed")
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> StoreHome:
     """SQLite alone: its plans are told in words of its own."""
     return SqliteHome(tmp_path)
 
 
 STATEMENTS = {
-    "universe": SQLITE_FEED.changes,
-    "alerts": SQLITE_FEED.alerts,
-    "all": SQLITE_FEED.merged,
+    "universe": SQLITE_FEED_STATEMENTS.changes,
+    "alerts": SQLITE_FEED_STATEMENTS.alerts,
+    "all": SQLITE_FEED_STATEMENTS.merged,
 }
 TIERS = {"universe": ["universe"], "alerts": ["alerts"], "all": ["universe", "alerts"]}
 FILTERS = {
@@ -109,7 +109,7 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
     allowed = MERGED | LOOKED_UP | (OF_BOTH if tier == "all" else set())
     with closing(sqlite3.connect(path)) as connection:
         for filters in COMBINATIONS:
-            asked = query(**filters, oldest_first=oldest_first)
+            asked = make_query(**filters, oldest_first=oldest_first)
             steps = Counter(plan_of(connection, STATEMENTS[tier](asked), asked))
             for one in TIERS[tier]:
                 for search, number in arms(one, filters).items():
@@ -119,38 +119,38 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
 
 def test_every_statement_of_the_feed_stays_prepared() -> None:
     texts = {
-        statement(query(**filters, oldest_first=oldest_first))
+        statement(make_query(**filters, oldest_first=oldest_first))
         for statement in STATEMENTS.values()
         for filters in COMBINATIONS
         for oldest_first in (False, True)
     }
-    assert len(texts) == 192 < sqlite_engine.STATEMENTS
+    assert len(texts) == 192 < sqlite_engine.STATEMENT_CACHE_SIZE
 
 
 @pytest.fixture
-async def read_statements(market: SqliteMarketStore) -> AsyncIterator[list[str]]:
+async def recorded_statements(market: SqliteMarketStore) -> AsyncIterator[list[str]]:
     """Every statement that the store's reader runs from now on."""
     ran: list[str] = []
-    async with market._engine.querying() as db:
+    async with market._engine.acquire_connection() as db:
         await db.connection.set_trace_callback(ran.append)
     yield ran
-    async with market._engine.querying() as db:
+    async with market._engine.acquire_connection() as db:
         await db.connection.set_trace_callback(None)
 
 
 async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
-    market: SqliteMarketStore, path: Path, read_statements: list[str]
+    market: SqliteMarketStore, path: Path, recorded_statements: list[str]
 ) -> None:
-    await market.commit(full())
+    await market.commit(make_full_batch())
     await market.snapshot()
     await market.snapshot_at(NOW)
     await market.progress()
-    await market.pass_content(1)
+    await market.commit_content(1)
     assert [row async for row in market.changes()]
     assert [row async for row in market.alerts()]
     for tier in RETENTION_MS:
         await market.statistics(tier, 0, NOW, 0)
-    of_rows = {sql for sql in read_statements if "changes" in sql or "alerts" in sql}
+    of_rows = {sql for sql in recorded_statements if "changes" in sql or "alerts" in sql}
     assert len(of_rows) >= 10
     with closing(sqlite3.connect(path)) as connection:
         for sql in of_rows:
@@ -172,7 +172,7 @@ async def test_statistics_search_each_kind_between_two_times_and_sort_nothing(
     with closing(sqlite3.connect(path)) as connection:
         counted, found = (
             [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bounds)]
-            for sql in (counts(tier), oldest(tier))
+            for sql in (build_counts_query(tier), build_oldest_query(tier))
         )
     assert found == [ALL[tier]]
     searches = [step for step in counted if step.startswith("SEARCH")]
@@ -181,10 +181,10 @@ async def test_statistics_search_each_kind_between_two_times_and_sort_nothing(
 
 
 PAST = {
-    "the pass of a time": past.WRITTEN,
+    "the pass of a time": past.LATEST_COMMIT_AT,
     "whether the next is nominal": past.IS_NOMINAL,
-    "its last row": past.LAST_CREATED,
-    "the readings": past.READINGS,
+    "its last row": past.LAST_CREATED_AT,
+    "the readings": past.READINGS_AT,
 }
 
 
@@ -205,7 +205,7 @@ async def test_a_cell_is_searched_to_its_newest_row_by_then(
     path: Path,
 ) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {past.READINGS}", [5])
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {past.READINGS_AT}", [5])
         (cell,) = (row[3] for row in plan if "cell" in row[3])
     assert cell.startswith(
         "SEARCH c USING COVERING INDEX cell (asset_id=? AND indicator=? AND timeframe=?"
@@ -222,6 +222,6 @@ async def test_an_asset_is_read_by_its_key_and_a_pass_by_its_index(path: Path) -
         "pass = 1": "INDEX bars_of_pass",
     }
     for condition, index in plans.items():
-        plan = plainly(path, f"EXPLAIN QUERY PLAN SELECT data FROM bars WHERE {condition}")
+        plan = run_sql(path, f"EXPLAIN QUERY PLAN SELECT data FROM bars WHERE {condition}")
         assert len(plan) == 1
         assert plan[0][3].startswith(f"SEARCH bars USING {index}")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.vocabulary import TIMEFRAMES
 from store.errors import MarketStore
 from store.market_rows import ChangeRow, Statistics
-from tests.store.rows import NOW, alert, change, work
+from tests.store.rows import NOW, make_alert, make_batch, make_change
 from tests.store.test_feed import next_start
 
 pytestmark = pytest.mark.clause("feed")
@@ -51,9 +51,11 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(
     rows: list[ChangeRow] = []
     for ticker, indicator, timeframe, after, published, gap in cells:
         created_at = (rows[-1].created_at if rows else start) + gap
-        row = change(created_at, ticker, indicator, timeframe, after=after, published=published)
+        row = make_change(
+            created_at, ticker, indicator, timeframe, after=after, published=published
+        )
         rows.append(row)
-    await market.commit(work(changes=rows))
+    await market.commit(make_batch(changes=rows))
     for bounds in asked:
         moved = [start + bound for bound in bounds]
         assert await market.statistics("universe", *moved) == modelled(rows, *moved)
@@ -62,13 +64,13 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(
 async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
     market: MarketStore,
 ) -> None:
-    await market.commit(work(changes=[change(NOW + at) for at in range(5)]))
-    found = await market.statistics("universe", after=NOW + 1, until=NOW + 3, kept_after=NOW)
+    await market.commit(make_batch(changes=[make_change(NOW + at) for at in range(5)]))
+    found = await market.statistics("universe", after=NOW + 1, until=NOW + 3, visible_after=NOW)
     assert found == Statistics({("enzo", "1h", 1): 2}, NOW + 1)
 
 
 async def test_rows_that_are_not_published_count_nowhere(market: MarketStore) -> None:
-    await market.commit(work(changes=[change(NOW, published=False)]))
+    await market.commit(make_batch(changes=[make_change(NOW, published=False)]))
     assert await market.statistics("universe", 0, NOW, 0) == Statistics({}, None)
 
 
@@ -79,9 +81,14 @@ async def test_an_empty_store_counts_nothing(market: MarketStore) -> None:
 async def test_alerts_are_counted_by_action_in_a_window_of_their_own(
     market: MarketStore,
 ) -> None:
-    rows = [alert(NOW), alert(NOW + 1), alert(NOW + 2, "CLOSE"), alert(NOW + 4, "CLOSE")]
-    await market.commit(work(alerts=rows, changes=[change(NOW + 3)]))
-    found = await market.statistics("alerts", after=NOW, until=NOW + 3, kept_after=NOW - 1)
+    rows = [
+        make_alert(NOW),
+        make_alert(NOW + 1),
+        make_alert(NOW + 2, "CLOSE"),
+        make_alert(NOW + 4, "CLOSE"),
+    ]
+    await market.commit(make_batch(alerts=rows, changes=[make_change(NOW + 3)]))
+    found = await market.statistics("alerts", after=NOW, until=NOW + 3, visible_after=NOW - 1)
     counts = {("perpkit", "4h", "LONG"): 1, ("perpkit", "4h", "CLOSE"): 1}
     assert found == Statistics(counts, NOW)
     assert (await market.statistics("universe", NOW, NOW + 3, 0)).oldest == NOW + 3

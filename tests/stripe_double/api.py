@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tests.stripe_double.books import COLLECTIONS, Books, Object
+from tests.stripe_double.books import COLLECTIONS, Object, StripeRecords
 
 KINDS = {path: kind for kind, path in COLLECTIONS.items()}
 EXPANDABLE = {"customer", "line_items", "subscription", "charge"}
@@ -43,16 +43,16 @@ class RefusalError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ApiRequest:
     """One request as it arrived, its parameters out of their brackets."""
 
     method: str
     path: str
-    given: Object
+    parameters: Object
     idempotency_key: str | None
 
 
-def unbracketed(text: str) -> Object:
+def parse_form(text: str) -> Object:
     """Return what `a[b][0]=c` says: {"a": {"b": ["c"]}}."""
     root: Object = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
@@ -63,38 +63,38 @@ def unbracketed(text: str) -> Object:
         while key.endswith("[]") and last in place:
             last = str(int(last) + 1)
         place[last] = value
-    return {key: _listed(value) for key, value in root.items()}
+    return {key: _lists_from_indices(value) for key, value in root.items()}
 
 
-def _listed(value: Any) -> Any:
+def _lists_from_indices(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value and all(key.isdecimal() for key in value):
-        return [_listed(value[key]) for key in sorted(value, key=int)]
-    return {key: _listed(one) for key, one in value.items()}
+        return [_lists_from_indices(value[key]) for key in sorted(value, key=int)]
+    return {key: _lists_from_indices(one) for key, one in value.items()}
 
 
-async def asked(request: Request) -> Asked:
+async def read_request(request: Request) -> ApiRequest:
     """Read a request; RefusalError where it is not form-encoded."""
     body = (await request.body()).decode()
     if body and request.headers.get("content-type") != "application/x-www-form-urlencoded":
         raise RefusalError(400, "Invalid request (check that your POST content type is right).")
-    return Asked(
+    return ApiRequest(
         request.method,
         request.url.path.removeprefix("/v1/"),
-        unbracketed(body if request.method == "POST" else request.url.query),
+        parse_form(body if request.method == "POST" else request.url.query),
         request.headers.get("idempotency-key"),
     )
 
 
-class Api:
+class StripeApi:
     """Answers requests out of the books; `address` is where it is served."""
 
-    def __init__(self, books: Books, api_key: str) -> None:
+    def __init__(self, books: StripeRecords, api_key: str) -> None:
         self.address = ""
         self._books = books
         self._api_key = api_key
-        self._answered: dict[str, tuple[Asked, int, Object]] = {}
+        self._answered: dict[str, tuple[ApiRequest, int, Object]] = {}
 
     def authenticate(self, authorization: str | None) -> None:
         """Refuse another key than the account's, showing what Stripe shows of it."""
@@ -103,7 +103,7 @@ class Api:
             masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
             raise RefusalError(401, f"Invalid API Key provided: {masked}")
 
-    def answer(self, ask: Asked) -> Response:
+    def answer(self, ask: ApiRequest) -> Response:
         """Answer a request; a POST whose key was used before gets the answer of that time."""
         known = self._answered.get(ask.idempotency_key or "") if ask.method == "POST" else None
         if known is None:
@@ -118,24 +118,24 @@ class Api:
             return JSONResponse(refusal.body, refusal.status)
         return JSONResponse(body, status, {"Idempotent-Replayed": "true"})
 
-    def _executed(self, ask: Asked) -> tuple[int, Object]:
+    def _executed(self, ask: ApiRequest) -> tuple[int, Object]:
         try:
             return 200, self._act(ask)
         except RefusalError as refusal:
             return refusal.status, refusal.body
 
-    def _act(self, ask: Asked) -> Object:
+    def _act(self, ask: ApiRequest) -> Object:
         """Do what a request asks; the answer is a copy, so what was answered stays answered."""
-        expand = ask.given.get("expand", [])
+        expand = ask.parameters.get("expand", [])
         if ask.method == "POST" and ask.path == "checkout/sessions":
-            return self._shown(self._open_session(ask.given), expand)
+            return self._shown(self._open_session(ask.parameters), expand)
         if ask.method == "POST" and ask.path == "refunds":
-            charge = self._found("charge", ask.given.get("charge", ""))
-            amount = int(ask.given["amount"]) if "amount" in ask.given else None
+            charge = self._found("charge", ask.parameters.get("charge", ""))
+            amount = int(ask.parameters["amount"]) if "amount" in ask.parameters else None
             return self._shown(self._books.refund(charge, amount), expand)
         if ask.method == "POST" and ask.path == "billing_portal/sessions":
-            customer = self._found("customer", ask.given.get("customer", ""), "customer")
-            return self._books.open_portal(customer, ask.given.get("return_url"), self.address)
+            customer = self._found("customer", ask.parameters.get("customer", ""), "customer")
+            return self._books.open_portal(customer, ask.parameters.get("return_url"), self.address)
         if ask.method == "GET" and ask.path in KINDS:
             return self._list(KINDS[ask.path], ask)
         collection, _, id_ = ask.path.rpartition("/")
@@ -188,20 +188,20 @@ class Api:
             )
         return found
 
-    def _list(self, kind: str, ask: Asked) -> Object:
-        limit = int(ask.given.get("limit", 10))
+    def _list(self, kind: str, ask: ApiRequest) -> Object:
+        limit = int(ask.parameters.get("limit", 10))
         if not 1 <= limit <= 100:
             raise RefusalError(400, "This value must be between 1 and 100.", param="limit")
-        wanted = {name: value for name, value in ask.given.items() if name in FILTERS}
-        rows = self._books.every(kind, **wanted)
-        if (after := ask.given.get("starting_after")) is not None:
+        wanted = {name: value for name, value in ask.parameters.items() if name in FILTERS}
+        rows = self._books.list_objects(kind, **wanted)
+        if (after := ask.parameters.get("starting_after")) is not None:
             rows = rows[[row["id"] for row in rows].index(after) + 1 :]
         data = [self._shown(row, []) for row in rows[:limit]]
-        return _list_object(f"/v1/{ask.path}", data, has_more=len(rows) > limit)
+        return _build_list(f"/v1/{ask.path}", data, has_more=len(rows) > limit)
 
     def _line_items(self, session: Object) -> Object:
         items = deepcopy(self._books.line_items[session["id"]])
-        return _list_object(f"/v1/checkout/sessions/{session['id']}/line_items", items)
+        return _build_list(f"/v1/checkout/sessions/{session['id']}/line_items", items)
 
     def _shown(self, found: Object, expand: list[str]) -> Object:
         """Return a copy of an object with the ids of some fields replaced by their objects."""
@@ -218,10 +218,10 @@ class Api:
         return shown
 
 
-def _list_object(url: str, data: list[Object], *, has_more: bool = False) -> Object:
+def _build_list(url: str, data: list[Object], *, has_more: bool = False) -> Object:
     return {"object": "list", "data": data, "has_more": has_more, "url": url}
 
 
-def as_stripe_prints(event: Object) -> bytes:
+def format_event(event: Object) -> bytes:
     """Return an event as the body of a webhook: Stripe indents its JSON."""
     return json.dumps(event, indent=2).encode()

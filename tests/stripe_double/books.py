@@ -26,7 +26,7 @@ COLLECTIONS = {
 }
 
 
-class Books:
+class StripeRecords:
     """Objects by id, oldest first; `clock` tells epoch ms. Tests may change an object in place."""
 
     def __init__(self, clock: Clock, *, livemode: bool) -> None:
@@ -36,7 +36,7 @@ class Books:
         self.line_items: dict[str, list[Object]] = {}
         self._made = 0
 
-    def every(self, kind: str, **fields: str) -> list[Object]:
+    def list_objects(self, kind: str, **fields: str) -> list[Object]:
         """Return the objects of a kind whose fields have these values, newest first."""
         return [
             each
@@ -123,25 +123,25 @@ class Books:
         }
         if not is_delayed:
             self._take_money(session)
-        return self.tell("checkout.session.completed", session)
+        return self.add_event("checkout.session.completed", session)
 
     def settle(self, session: Object) -> Object:
         """Let the money of a completed session arrive."""
         self._take_money(session)
-        return self.tell("checkout.session.async_payment_succeeded", session)
+        return self.add_event("checkout.session.async_payment_succeeded", session)
 
     def expire(self, session: Object) -> Object:
         session |= {"status": "expired", "url": None}
-        return self.tell("checkout.session.expired", session)
+        return self.add_event("checkout.session.expired", session)
 
     def set_status(self, subscription: Object, status: Status) -> Object:
         subscription["status"] = status
         verb = {"canceled": "deleted", "paused": "paused"}.get(status, "updated")
         if status == "canceled":
             subscription |= {"canceled_at": self._now(), "ended_at": self._now()}
-        return self.tell(f"customer.subscription.{verb}", subscription)
+        return self.add_event(f"customer.subscription.{verb}", subscription)
 
-    def charge(self, customer: str, amount: int) -> Object:
+    def add_charge(self, customer: str, amount: int) -> Object:
         """Take money, as each period does."""
         charge = self._add(
             "charge",
@@ -158,7 +158,7 @@ class Books:
             refunded=False,
             status="succeeded",
         )
-        self.tell("charge.succeeded", charge)
+        self.add_event("charge.succeeded", charge)
         return charge
 
     def refund(self, charge: Object, amount: int | None) -> Object:
@@ -176,7 +176,7 @@ class Books:
             reason=None,
             status="succeeded",
         )
-        self.tell("charge.refunded", charge)
+        self.add_event("charge.refunded", charge)
         return refund
 
     def dispute(self, charge: Object, status: str, case_type: str) -> Object:
@@ -193,7 +193,7 @@ class Books:
             reason="fraudulent",
             status=status,
         )
-        return self.tell("charge.dispute.created", dispute)
+        return self.add_event("charge.dispute.created", dispute)
 
     def set_up_portal(self) -> Object:
         """Save the settings of the customer portal, as an account does once."""
@@ -211,7 +211,7 @@ class Books:
             url=f"{address}/p/session/{id_}",
         )
 
-    def tell(self, kind: str, about: Object) -> Object:
+    def add_event(self, kind: str, about: Object) -> Object:
         """Return a new event that tells of an object as it is now."""
         return self._add(
             "event",
@@ -225,7 +225,7 @@ class Books:
 
     def _take_money(self, session: Object) -> None:
         session["payment_status"] = "paid"
-        self.charge(session["customer"], session["amount_total"])
+        self.add_charge(session["customer"], session["amount_total"])
 
     def _subscribe(self, session: Object, customer: str) -> Object:
         price, now = self.line_items[session["id"]][0]["price"], self._now()
@@ -250,7 +250,7 @@ class Books:
             metadata=session["subscription_data"].get("metadata", {}),
             status="active",
         )
-        self.tell("customer.subscription.created", subscription)
+        self.add_event("customer.subscription.created", subscription)
         return subscription
 
     def _add(self, kind: str, id_: str, **fields: Any) -> Object:

@@ -22,9 +22,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from schemas.clock import Clock
-from tests.serving import loopback_socket, running
-from tests.stripe_double.api import Api, Asked, RefusalError, as_stripe_prints, asked
-from tests.stripe_double.books import Books, Object, Status
+from tests.serving import open_loopback_socket, run_app
+from tests.stripe_double.api import ApiRequest, RefusalError, StripeApi, format_event, read_request
+from tests.stripe_double.books import Object, Status, StripeRecords
 
 API_KEY = "sk_test_51DoubleKey"
 WEBHOOK_SECRET = "whsec_double"
@@ -32,14 +32,14 @@ MONTHLY, YEARLY = "price_monthly", "price_yearly"
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Failure:
     """A failing answer: None is a dropped connection; `is_executed`: after the work was done."""
 
     status: int | None
     is_executed: bool
 
 
-class Dropped(Response):
+class DroppedResponse(Response):
     """An answer that breaks off: the server closes the connection in the middle of it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,14 +57,14 @@ class StripeDouble:
         self.api_key = API_KEY.replace("test", "live") if livemode else API_KEY
         self.webhook_secret = WEBHOOK_SECRET
         self.prices = {"monthly": MONTHLY, "yearly": YEARLY}
-        self.books = Books(clock, livemode=livemode)
+        self.books = StripeRecords(clock, livemode=livemode)
         self.books.add_price(MONTHLY, 129_00, "month")
         self.books.add_price(YEARLY, 1_199_00, "year")
         self.books.set_up_portal()
-        self.requests: list[Asked] = []
+        self.requests: list[ApiRequest] = []
         self._clock = clock
-        self._api = Api(self.books, self.api_key)
-        self._troubles: deque[Trouble] = deque()
+        self._api = StripeApi(self.books, self.api_key)
+        self._troubles: deque[Failure] = deque()
         self._open = asyncio.Event()
         self._open.set()
 
@@ -73,7 +73,7 @@ class StripeDouble:
         """Where it is served; also what a session's pay page begins with."""
         return self._api.address
 
-    def serve_at(self, address: str) -> Starlette:
+    def build_app(self, address: str) -> Starlette:
         """Return the ASGI app, which names its pay pages below an address."""
         self._api.address = address
         methods = ["GET", "POST", "DELETE"]
@@ -113,11 +113,11 @@ class StripeDouble:
     @property
     def events(self) -> list[Object]:
         """Every event, newest first."""
-        return self.books.every("event")
+        return self.books.list_objects("event")
 
     def sessions(self) -> list[Object]:
         """Every checkout, newest first."""
-        return self.books.every("checkout.session")
+        return self.books.list_objects("checkout.session")
 
     def subscription_of(self, session: str) -> str:
         subscription: str = self.books.objects[session]["subscription"]
@@ -126,16 +126,16 @@ class StripeDouble:
     def charge_of(self, session: str) -> str:
         """Return the id of the newest charge of a paid checkout's customer."""
         customer = self.books.objects[session]["customer"]
-        charge: str = self.books.every("charge", customer=customer)[0]["id"]
+        charge: str = self.books.list_objects("charge", customer=customer)[0]["id"]
         return charge
 
     def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
         """Answer the next requests with a status, before or after doing what they ask."""
-        self._troubles.extend([Trouble(status, is_executed)] * times)
+        self._troubles.extend([Failure(status, is_executed)] * times)
 
     def drop(self, *, times: int = 1, is_executed: bool = False) -> None:
         """Break off the next answers, before or after doing what the requests ask."""
-        self._troubles.extend([Trouble(None, is_executed)] * times)
+        self._troubles.extend([Failure(None, is_executed)] * times)
 
     def hold(self) -> None:
         """Let requests wait until `release`."""
@@ -148,8 +148,8 @@ class StripeDouble:
         self, event: Object, *, at: int | None = None, secret: str | None = None
     ) -> tuple[bytes, str]:
         """Return body and Stripe-Signature of a webhook; `at` in epoch seconds is its stamp."""
-        payload = as_stripe_prints(event)
-        return payload, signature(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
+        payload = format_event(event)
+        return payload, sign_payload(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
 
     async def send(self, url: str, event: Object, *, at: int | None = None) -> httpx.Response:
         """Post an event to a webhook endpoint, as Stripe does."""
@@ -161,7 +161,7 @@ class StripeDouble:
     async def _answer(self, request: Request) -> Response:
         try:
             self._api.authenticate(request.headers.get("authorization"))
-            ask = await asked(request)
+            ask = await read_request(request)
         except RefusalError as refusal:
             return JSONResponse(refusal.body, refusal.status)
         self.requests.append(ask)
@@ -171,7 +171,7 @@ class StripeDouble:
             return self._api.answer(ask)
         if trouble.is_executed:
             self._api.answer(ask)
-        return Dropped() if trouble.status is None else _failure(trouble)
+        return DroppedResponse() if trouble.status is None else _build_failure(trouble)
 
     async def _pay_page(self, request: Request) -> Response:
         session = self.books.objects[request.path_params["session"]]
@@ -183,13 +183,13 @@ class StripeDouble:
         )
 
 
-def signature(payload: bytes, at: int, secret: str) -> str:
+def sign_payload(payload: bytes, at: int, secret: str) -> str:
     """Return the header of a body signed at a time in epoch seconds: HMAC-SHA256 over both."""
     digest = hmac.digest(secret.encode(), f"{at}.".encode() + payload, "sha256").hex()
     return f"t={at},v1={digest},v0={'0' * 64}"
 
 
-def _failure(trouble: Trouble) -> Response:
+def _build_failure(trouble: Failure) -> Response:
     """Return a failure as Stripe words it; what was executed may be asked again at once."""
     status = trouble.status or 500
     if status == 429:
@@ -202,12 +202,12 @@ def _failure(trouble: Trouble) -> Response:
 
 
 @asynccontextmanager
-async def stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
+async def run_stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
     """Serve a Stripe until the block ends; `clock` tells epoch ms."""
     double = StripeDouble(clock, livemode=livemode)
-    with loopback_socket() as bound:
+    with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with running(double.serve_at(address), bound):
+        async with run_app(double.build_app(address), bound):
             try:
                 yield double
             finally:

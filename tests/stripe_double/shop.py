@@ -11,15 +11,15 @@ import pytest
 
 from access.billing.stripe import StripeBilling
 from schemas.vocabulary import Billing
-from tests.serving import ManualClock, Served, serving
+from tests.serving import ManualClock, RunningService, run_service
 from tests.stripe_double.books import Object
-from tests.stripe_double.double import StripeDouble, stripe_double
+from tests.stripe_double.double import StripeDouble, run_stripe_double
 
 BUYER = "agent@example.com"
 
 
 @dataclass(frozen=True)
-class Begun:
+class OpenedCheckout:
     """A checkout that was opened here."""
 
     session: str
@@ -27,7 +27,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Bought:
+class Purchase:
     """A purchase that went through."""
 
     session: str
@@ -37,53 +37,53 @@ class Bought:
 
 
 @dataclass
-class Shop:
+class StripeShop:
     """One service, the Stripe that it sells by, and the clock of both."""
 
-    served: Served
+    served: RunningService
     stripe: StripeDouble
     billing: StripeBilling
     clock: ManualClock
 
-    async def checkout(self, **body: str) -> httpx.Response:
+    async def post_checkout(self, **body: str) -> httpx.Response:
         sent = {"contact_email": BUYER} | body
         return await self.served.client.post("/api/v1/access/checkout", json=sent, timeout=30)
 
-    async def claim(self, claim_token: str) -> httpx.Response:
+    async def post_claim(self, claim_token: str) -> httpx.Response:
         sent = {"claim_token": claim_token}
         return await self.served.client.post("/api/v1/access/claim", json=sent, timeout=30)
 
-    async def begin(self, billing: Billing = "monthly") -> Begun:
-        answer = await self.checkout(billing=billing)
+    async def open_checkout(self, billing: Billing = "monthly") -> OpenedCheckout:
+        answer = await self.post_checkout(billing=billing)
         assert answer.status_code == 201, answer.text
-        return Begun(self.stripe.sessions()[0]["id"], answer.json()["claim_token"])
+        return OpenedCheckout(self.stripe.sessions()[0]["id"], answer.json()["claim_token"])
 
-    async def pay(self, billing: Billing = "monthly") -> Begun:
-        begun = await self.begin(billing)
+    async def open_and_pay(self, billing: Billing = "monthly") -> OpenedCheckout:
+        begun = await self.open_checkout(billing)
         self.stripe.pay(begun.session)
         return begun
 
-    async def buy(self, billing: Billing = "monthly") -> Bought:
-        begun = await self.pay(billing)
-        answer = await self.claim(begun.claim_token)
+    async def buy(self, billing: Billing = "monthly") -> Purchase:
+        begun = await self.open_and_pay(billing)
+        answer = await self.post_claim(begun.claim_token)
         assert answer.json()["status"] == "active", answer.text
-        return Bought(
+        return Purchase(
             begun.session,
             self.stripe.subscription_of(begun.session),
             self.stripe.charge_of(begun.session),
             answer.json()["api_key"],
         )
 
-    async def report(self, event: Object, *, at: int | None = None) -> httpx.Response:
+    async def send_event(self, event: Object, *, at: int | None = None) -> httpx.Response:
         """Let Stripe send an event to the service; `at` in epoch seconds is its stamp."""
         return await self.stripe.send(f"{self.served.base_url}/webhooks/stripe", event, at=at)
 
     async def status(self, api_key: str) -> int:
         """Return the HTTP status of a call with a key."""
-        return (await self.served.rest("/usage", x_api_key=api_key)).status_code
+        return (await self.served.get_api("/usage", x_api_key=api_key)).status_code
 
 
-def billing_by(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
+def create_billing(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
     """Return the provider that asks a double."""
     usual: dict[str, Any] = {
         "api_key": stripe.api_key,
@@ -97,19 +97,19 @@ def billing_by(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> Stri
 
 
 @asynccontextmanager
-async def shop_on(folder: Path) -> AsyncIterator[Shop]:
+async def open_shop(folder: Path) -> AsyncIterator[StripeShop]:
     clock = ManualClock()
-    async with stripe_double(clock) as stripe:
-        billing = billing_by(stripe, clock)
+    async with run_stripe_double(clock) as stripe:
+        billing = create_billing(stripe, clock)
         try:
-            async with serving(folder, provider=billing, clock=clock) as served:
-                yield Shop(served, stripe, billing, clock)
+            async with run_service(folder, provider=billing, clock=clock) as served:
+                yield StripeShop(served, stripe, billing, clock)
         finally:
             await billing.close()
 
 
 @pytest.fixture
-async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
+async def shop(tmp_path: Path) -> AsyncIterator[StripeShop]:
     """The service selling by Stripe, on an empty market."""
-    async with shop_on(tmp_path) as running:
+    async with open_shop(tmp_path) as running:
         yield running

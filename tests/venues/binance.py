@@ -5,7 +5,16 @@ from typing import Any
 
 from compute.bars import HOUR_S, RawBar
 from tests.venues.market import EVER
-from tests.venues.venue import Answer, Asked, Kind, Listing, RefusedError, Symbol, Venue, decimal
+from tests.venues.venue import (
+    Answer,
+    FailureKind,
+    Listing,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+    format_decimal,
+)
 
 SPOT, LINEAR, INVERSE = "api.binance.com", "fapi.binance.com", "dapi.binance.com"
 METALS = ("XAU", "XAG", "XPT", "XPD")
@@ -28,37 +37,39 @@ class Binance:
     """Klines come oldest first, the forming one last; a start counts from the oldest."""
 
     hosts = (SPOT, LINEAR, INVERSE)
-    troubles: Mapping[Kind, Answer] = {
+    failures: Mapping[FailureKind, Answer] = {
         "rate_limited": (429, _TOO_MUCH),
         "banned": (418, _BANNED),
         "restricted": (451, _RESTRICTED),
     }
 
-    def key_of(self, symbol: Symbol) -> str:
+    def to_key(self, symbol: Symbol) -> str:
         host = LINEAR if symbol.settle else SPOT
         return f"{host} {symbol.base}{symbol.quote}"
 
-    def place(self, asked: Asked) -> None:
+    def fill_in_key(self, asked: VenueRequest) -> None:
         symbol = asked.query.get("symbol")
         asked.key = symbol and f"{asked.host} {symbol}"
 
-    def answer(self, venue: Venue, asked: Asked) -> Any:
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
         match asked.path.rpartition("/")[2]:
             case "time":
                 return {"serverTime": venue.now_ms}
             case "exchangeInfo":
                 asked.weight = 20 if asked.host == SPOT else 1
-                return _exchange_info(venue, asked.host)
+                return _answer_exchange_info(venue, asked.host)
             case "klines":
-                return _klines(venue, asked)
+                return _answer_klines(venue, asked)
             case "fundingRate" if asked.host == LINEAR:
-                return _funding(venue, asked)
+                return _answer_funding(venue, asked)
         raise RefusedError(404, {"code": -1100, "msg": "Not found."})
 
 
-def _exchange_info(venue: Venue, host: str) -> Any:
-    here = [one for key, one in venue.listed() if key.startswith(host)]
-    rows = [_contract(one.symbol) if host == LINEAR else _pair(one.symbol) for one in here]
+def _answer_exchange_info(venue: VenueDouble, host: str) -> Any:
+    here = [one for key, one in venue.list_tradable() if key.startswith(host)]
+    rows = [
+        _format_contract(one.symbol) if host == LINEAR else _format_pair(one.symbol) for one in here
+    ]
     limits = {"rateLimitType": "REQUEST_WEIGHT", "interval": "MINUTE", "intervalNum": 1}
     return {
         "timezone": "UTC",
@@ -69,7 +80,7 @@ def _exchange_info(venue: Venue, host: str) -> Any:
     }
 
 
-def _pair(symbol: Symbol) -> dict[str, Any]:
+def _format_pair(symbol: Symbol) -> dict[str, Any]:
     return {
         "symbol": symbol.base + symbol.quote,
         "status": "TRADING",
@@ -90,9 +101,9 @@ def _pair(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _contract(symbol: Symbol) -> dict[str, Any]:
+def _format_contract(symbol: Symbol) -> dict[str, Any]:
     kind = "TRADIFI_PERPETUAL" if symbol.base in METALS else "PERPETUAL"
-    return _pair(symbol) | {
+    return _format_pair(symbol) | {
         "pair": symbol.base + symbol.quote,
         "contractType": kind,
         "deliveryDate": NEVER_DELIVERED,
@@ -103,49 +114,55 @@ def _contract(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _klines(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
+def _answer_klines(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
     if asked.query.get("interval") != "1h":
         raise RefusedError(400, {"code": -1120, "msg": "Invalid interval."})
     most = 1000 if asked.host == SPOT else 1500
-    limit = min(asked.integer("limit", 500), most)
-    asked.weight = 2 if asked.host == SPOT else _futures_weight(limit)
-    first, last = asked.seconds("startTime", 0), asked.integer("endTime", EVER * 1000) // 1000
+    limit = min(asked.get_integer("limit", 500), most)
+    asked.weight = 2 if asked.host == SPOT else _compute_futures_weight(limit)
+    first, last = (
+        asked.get_seconds("startTime", 0),
+        asked.get_integer("endTime", EVER * 1000) // 1000,
+    )
     is_newest = "startTime" not in asked.query
-    bars = listing.market.page(venue.now, first, last, limit, is_newest=is_newest)
-    return [_kline(bar) for bar in bars]
+    bars = listing.market.get_page(venue.now, first, last, limit, is_newest=is_newest)
+    return [_format_kline(bar) for bar in bars]
 
 
-def _futures_weight(limit: int) -> int:
+def _compute_futures_weight(limit: int) -> int:
     steps = ((99, 1), (499, 2), (1000, 5))
     return next((weight for most, weight in steps if limit <= most), 10)
 
 
-def _kline(bar: RawBar) -> list[Any]:
-    values = [decimal(value) for value in bar[1:]]
+def _format_kline(bar: RawBar) -> list[Any]:
+    values = [format_decimal(value) for value in bar[1:]]
     closed_ms = (bar.open_time + HOUR_S) * 1000 - 1
     return [bar.open_time * 1000, *values, closed_ms, "0", 1, "0", "0", "0"]
 
 
-def _funding(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
-    first, last = asked.seconds("startTime", 0), asked.integer("endTime", EVER * 1000) // 1000
-    rows = listing.market.settled(venue.now, first, last)
-    limit = min(asked.integer("limit", 100), 1000)
+def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
+    first, last = (
+        asked.get_seconds("startTime", 0),
+        asked.get_integer("endTime", EVER * 1000) // 1000,
+    )
+    rows = listing.market.list_settlements(venue.now, first, last)
+    limit = min(asked.get_integer("limit", 100), 1000)
     rows = rows[:limit] if "startTime" in asked.query else rows[-limit:]
     return [
         {
             "symbol": asked.query["symbol"],
             "fundingTime": at * 1000,
-            "fundingRate": decimal(rate),
+            "fundingRate": format_decimal(rate),
             "markPrice": "1.0",
         }
         for at, rate in rows
     ]
 
 
-def _found(venue: Venue, asked: Asked) -> Listing:
-    listing = venue.asked_for(asked)
+def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
+    listing = venue.find_listed(asked)
     if listing is None:
         raise RefusedError(400, {"code": -1121, "msg": "Invalid symbol."})
     return listing

@@ -5,7 +5,16 @@ from typing import Any
 
 from compute.bars import RawBar
 from tests.venues.market import EVER
-from tests.venues.venue import Answer, Asked, Kind, Listing, RefusedError, Symbol, Venue, decimal
+from tests.venues.venue import (
+    Answer,
+    FailureKind,
+    Listing,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+    format_decimal,
+)
 
 _CLOUDFRONT = (
     "<html><body>The Amazon CloudFront distribution is configured to block access from your "
@@ -13,7 +22,7 @@ _CLOUDFRONT = (
 )
 
 
-def _wrapped(result: Any, now_ms: int, code: int = 0, message: str = "OK") -> dict[str, Any]:
+def _wrap(result: Any, now_ms: int, code: int = 0, message: str = "OK") -> dict[str, Any]:
     return {
         "retCode": code,
         "retMsg": message,
@@ -27,46 +36,46 @@ class Bybit:
     """Of what is asked for by a start alone, the oldest are returned; else the newest."""
 
     hosts = ("api.bybit.com",)
-    troubles: Mapping[Kind, Answer] = {
-        "rate_limited": (200, _wrapped({}, 0, 10006, "Too many visits!")),
-        "banned": (403, _wrapped({}, 0, 10018, "Exceeded the IP Rate Limit.")),
+    failures: Mapping[FailureKind, Answer] = {
+        "rate_limited": (200, _wrap({}, 0, 10006, "Too many visits!")),
+        "banned": (403, _wrap({}, 0, 10018, "Exceeded the IP Rate Limit.")),
         "restricted": (403, _CLOUDFRONT),
     }
 
-    def key_of(self, symbol: Symbol) -> str:
+    def to_key(self, symbol: Symbol) -> str:
         category = "linear" if symbol.settle else "spot"
         return f"{category} {symbol.base}{symbol.quote}"
 
-    def place(self, asked: Asked) -> None:
+    def fill_in_key(self, asked: VenueRequest) -> None:
         symbol = asked.query.get("symbol")
         asked.key = symbol and f"{asked.query.get('category', 'linear')} {symbol}"
 
-    def answer(self, venue: Venue, asked: Asked) -> Any:
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
         match asked.path:
             case "v5/market/time":
                 second, rest = divmod(venue.now_ms, 1000)
                 nano = f"{second}{rest:03}000000"
                 result: Any = {"timeSecond": str(second), "timeNano": nano}
             case "v5/market/instruments-info":
-                result = _instruments(venue, asked)
+                result = _answer_instruments(venue, asked)
             case "v5/market/kline":
-                result = _klines(venue, asked)
+                result = _answer_klines(venue, asked)
             case "v5/market/funding/history":
-                result = _funding(venue, asked)
+                result = _answer_funding(venue, asked)
             case _:
                 raise RefusedError(404, "404 page not found")
-        return _wrapped(result, venue.now_ms)
+        return _wrap(result, venue.now_ms)
 
 
-def _instruments(venue: Venue, asked: Asked) -> Any:
+def _answer_instruments(venue: VenueDouble, asked: VenueRequest) -> Any:
     category = asked.query.get("category", "")
     is_asked = asked.query.get("status", "Trading") == "Trading"
-    here = [one.symbol for key, one in venue.listed() if key.startswith(f"{category} ")]
-    rows = [_instrument(symbol) for symbol in here if is_asked]
+    here = [one.symbol for key, one in venue.list_tradable() if key.startswith(f"{category} ")]
+    rows = [_format_instrument(symbol) for symbol in here if is_asked]
     return {"category": category, "list": rows, "nextPageCursor": ""}
 
 
-def _instrument(symbol: Symbol) -> dict[str, Any]:
+def _format_instrument(symbol: Symbol) -> dict[str, Any]:
     common = {
         "symbol": symbol.base + symbol.quote,
         "status": "Trading",
@@ -89,45 +98,48 @@ def _instrument(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _klines(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
+def _answer_klines(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
     if asked.query.get("interval") != "60":
-        raise _refusal(venue, "Invalid period!")
-    limit = min(asked.integer("limit", 200), 1000)
-    first, last = asked.seconds("start", 0), asked.integer("end", EVER * 1000) // 1000
+        raise _build_refusal(venue, "Invalid period!")
+    limit = min(asked.get_integer("limit", 200), 1000)
+    first, last = asked.get_seconds("start", 0), asked.get_integer("end", EVER * 1000) // 1000
     is_newest = "start" not in asked.query or "end" in asked.query
-    bars = listing.market.page(venue.now, first, last, limit, is_newest=is_newest)
+    bars = listing.market.get_page(venue.now, first, last, limit, is_newest=is_newest)
     category, _, symbol = (asked.key or "").partition(" ")
-    return {"category": category, "symbol": symbol, "list": [_kline(b) for b in bars[::-1]]}
+    return {"category": category, "symbol": symbol, "list": [_format_kline(b) for b in bars[::-1]]}
 
 
-def _kline(bar: RawBar) -> list[str]:
-    return [str(bar.open_time * 1000), *(decimal(value) for value in bar[1:]), "0"]
+def _format_kline(bar: RawBar) -> list[str]:
+    return [str(bar.open_time * 1000), *(format_decimal(value) for value in bar[1:]), "0"]
 
 
-def _funding(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
+def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
     if "startTime" in asked.query and "endTime" not in asked.query:
-        raise _refusal(venue, "endTime must be passed with startTime")
-    first, last = asked.seconds("startTime", 0), asked.integer("endTime", EVER * 1000) // 1000
-    limit = min(asked.integer("limit", 200), 200)
+        raise _build_refusal(venue, "endTime must be passed with startTime")
+    first, last = (
+        asked.get_seconds("startTime", 0),
+        asked.get_integer("endTime", EVER * 1000) // 1000,
+    )
+    limit = min(asked.get_integer("limit", 200), 200)
     rows = [
         {
             "symbol": asked.query["symbol"],
-            "fundingRate": decimal(rate),
+            "fundingRate": format_decimal(rate),
             "fundingRateTimestamp": str(at * 1000),
         }
-        for at, rate in listing.market.settled(venue.now, first, last)
+        for at, rate in listing.market.list_settlements(venue.now, first, last)
     ]
     return {"category": asked.query["category"], "list": rows[-limit:][::-1]}
 
 
-def _found(venue: Venue, asked: Asked) -> Listing:
-    listing = venue.asked_for(asked)
+def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
+    listing = venue.find_listed(asked)
     if listing is None:
-        raise _refusal(venue, "Not supported symbols")
+        raise _build_refusal(venue, "Not supported symbols")
     return listing
 
 
-def _refusal(venue: Venue, message: str) -> RefusedError:
-    return RefusedError(200, _wrapped({}, venue.now_ms, 10001, message))
+def _build_refusal(venue: VenueDouble, message: str) -> RefusedError:
+    return RefusedError(200, _wrap({}, venue.now_ms, 10001, message))

@@ -4,9 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from compute.bars import HOUR_S, RawBar
-from tests.venues.venue import Answer, Asked, Kind, Listing, RefusedError, Symbol, Venue, decimal
+from tests.venues.venue import (
+    Answer,
+    FailureKind,
+    Listing,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+    format_decimal,
+)
 
-MOST_BARS = 350
+MAX_BARS = 350
 PRODUCTS = "api/v3/brokerage/market/products"
 _ACCOUNTS: dict[str, Any] = {
     "v2/currencies": [],
@@ -20,33 +29,33 @@ class Coinbase:
     """A window of bars takes in both its ends, and is refused where it is too long."""
 
     hosts = ("api.coinbase.com",)
-    troubles: Mapping[Kind, Answer] = {
+    failures: Mapping[FailureKind, Answer] = {
         "rate_limited": (429, _TOO_MANY),
         "banned": (429, _TOO_MANY),
     }
 
-    def key_of(self, symbol: Symbol) -> str:
+    def to_key(self, symbol: Symbol) -> str:
         return f"{symbol.base}-{symbol.quote}"
 
-    def place(self, asked: Asked) -> None:
+    def fill_in_key(self, asked: VenueRequest) -> None:
         if asked.path.startswith(f"{PRODUCTS}/"):
             asked.key = asked.path.removeprefix(f"{PRODUCTS}/").split("/")[0]
 
-    def answer(self, venue: Venue, asked: Asked) -> Any:
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
         if asked.path in _ACCOUNTS:
             return {"data": _ACCOUNTS[asked.path]}
         if asked.path == "v2/time":
             return {"data": {"epoch": venue.now}}
         if asked.path == PRODUCTS:
             is_spot = asked.query.get("product_type", "SPOT") == "SPOT"
-            products = [_product(one.symbol) for _, one in venue.listed() if is_spot]
+            products = [_format_product(one.symbol) for _, one in venue.list_tradable() if is_spot]
             return {"products": products, "num_products": len(products)}
         if asked.path == f"{PRODUCTS}/{asked.key}/candles":
-            return {"candles": _candles(venue, asked)}
-        raise _refusal(404, "NOT_FOUND", "Not found")
+            return {"candles": _answer_candles(venue, asked)}
+        raise _build_refusal(404, "NOT_FOUND", "Not found")
 
 
-def _product(symbol: Symbol) -> dict[str, Any]:
+def _format_product(symbol: Symbol) -> dict[str, Any]:
     return {
         "product_id": f"{symbol.base}-{symbol.quote}",
         "price": "20000.5",
@@ -70,29 +79,29 @@ def _product(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _candles(venue: Venue, asked: Asked) -> list[dict[str, str]]:
-    listing = _found(venue, asked)
-    first, last = asked.integer("start", 0), asked.integer("end", 0)
-    if asked.query.get("granularity") != "ONE_HOUR" or (last - first) // HOUR_S >= MOST_BARS:
-        raise _refusal(
+def _answer_candles(venue: VenueDouble, asked: VenueRequest) -> list[dict[str, str]]:
+    listing = _find_listing(venue, asked)
+    first, last = asked.get_integer("start", 0), asked.get_integer("end", 0)
+    if asked.query.get("granularity") != "ONE_HOUR" or (last - first) // HOUR_S >= MAX_BARS:
+        raise _build_refusal(
             400, "INVALID_ARGUMENT", "number of candles requested should be less than 350"
         )
-    bars = listing.market.page(venue.now, first, last, MOST_BARS, is_newest=True)
-    return [_candle(bar) for bar in bars[::-1]]
+    bars = listing.market.get_page(venue.now, first, last, MAX_BARS, is_newest=True)
+    return [_format_candle(bar) for bar in bars[::-1]]
 
 
-def _candle(bar: RawBar) -> dict[str, str]:
+def _format_candle(bar: RawBar) -> dict[str, str]:
     names = ("open", "high", "low", "close", "volume")
-    values = {name: decimal(value) for name, value in zip(names, bar[1:], strict=True)}
+    values = {name: format_decimal(value) for name, value in zip(names, bar[1:], strict=True)}
     return {"start": str(bar.open_time), **values}
 
 
-def _found(venue: Venue, asked: Asked) -> Listing:
-    listing = venue.asked_for(asked)
+def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
+    listing = venue.find_listed(asked)
     if listing is None:
-        raise _refusal(404, "NOT_FOUND", "valid product_id is required")
+        raise _build_refusal(404, "NOT_FOUND", "valid product_id is required")
     return listing
 
 
-def _refusal(status: int, error: str, details: str) -> RefusedError:
+def _build_refusal(status: int, error: str, details: str) -> RefusedError:
     return RefusedError(status, {"error": error, "error_details": details, "message": details})

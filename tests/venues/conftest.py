@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.serving import ManualClock
-from tests.venues.double import VenuesDouble, venues
+from tests.venues.double import VenuesDouble, run_venues_double
 from tests.venues.round_numbers import NOW
 
 
@@ -15,6 +15,6 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def double(clock: ManualClock, few_authorities: None) -> AsyncIterator[VenuesDouble]:
-    async with venues(clock) as running:
+async def double(clock: ManualClock, use_single_ca: None) -> AsyncIterator[VenuesDouble]:
+    async with run_venues_double(clock) as running:
         yield running

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from schemas.clock import Clock
-from tests.serving import loopback_socket, running
-from tests.stripe_double.double import Dropped
+from tests.serving import open_loopback_socket, run_app
+from tests.stripe_double.double import DroppedResponse
 from tests.venues.alpaca import Alpaca
 from tests.venues.binance import Binance
 from tests.venues.bybit import Bybit
@@ -30,7 +30,15 @@ from tests.venues.hyperliquid import Hyperliquid
 from tests.venues.kraken import Kraken
 from tests.venues.kucoin import Kucoin
 from tests.venues.okx import Okx
-from tests.venues.venue import Answer, Asked, Dialect, Kind, RefusedError, Trouble, Venue
+from tests.venues.venue import (
+    Answer,
+    Dialect,
+    Failure,
+    FailureKind,
+    RefusedError,
+    VenueDouble,
+    VenueRequest,
+)
 
 DIALECTS: dict[str, Callable[[], Dialect]] = {
     "alpaca": Alpaca,
@@ -43,7 +51,7 @@ DIALECTS: dict[str, Callable[[], Dialect]] = {
     "kucoin": Kucoin,
     "okx": Okx,
 }
-_USUAL: dict[Kind, Answer] = {
+_DEFAULT_FAILURES: dict[FailureKind, Answer] = {
     "unavailable": (503, "<html><head><title>503 Service Unavailable</title></head></html>"),
     "restricted": (403, "<html><head><title>403 Forbidden</title></head></html>"),
 }
@@ -55,23 +63,23 @@ class VenuesDouble:
     def __init__(self, clock: Clock) -> None:
         self.base_url = ""
         self.clock = clock
-        self._venues = {name: Venue(make(), clock) for name, make in DIALECTS.items()}
+        self._venues = {name: VenueDouble(make(), clock) for name, make in DIALECTS.items()}
         self._hosts = {host: one for one in self._venues.values() for host in one.dialect.hosts}
 
-    def venue(self, name: str) -> Venue:
+    def get_venue(self, name: str) -> VenueDouble:
         return self._venues[name]
 
-    def fails(self, share: float, seed: int) -> None:
+    def set_failure_share(self, share: float, seed: int) -> None:
         """Fail a share of the calls to every venue."""
         for venue in self._venues.values():
-            venue.fails(share, seed)
+            venue.set_failure_share(share, seed)
 
-    def behaves(self) -> None:
+    def clear_failures(self) -> None:
         """End every trouble of every venue."""
         for venue in self._venues.values():
-            venue.behaves()
+            venue.clear_failures()
 
-    def serve_at(self, address: str) -> Starlette:
+    def build_app(self, address: str) -> Starlette:
         """Return the ASGI app, which is reached at an address."""
         self.base_url = address
         return Starlette(
@@ -82,46 +90,46 @@ class VenuesDouble:
         venue = self._hosts.get(request.path_params["host"])
         if venue is None:
             return Response("no such host", 404)
-        asked = await _asked(request, venue)
+        asked = await _read_request(request, venue)
         venue.requests.append(asked)
-        trouble = venue.next_trouble(asked)
+        trouble = venue.take_failure(asked)
         if trouble is None:
-            return _plain(venue, asked)
-        return await _troubled(venue, asked, trouble)
+            return _answer_correctly(venue, asked)
+        return await _answer_failure(venue, asked, trouble)
 
 
-async def _asked(request: Request, venue: Venue) -> Asked:
+async def _read_request(request: Request, venue: VenueDouble) -> VenueRequest:
     query = dict(request.query_params)
     if request.method == "POST":
         body = await request.json()
         query = {name: str(value) for name, value in (body | body.get("req", {})).items()}
     path, host = request.path_params["path"], request.path_params["host"]
-    asked = Asked(host, path, query, request.headers, venue.now_ms)
-    venue.dialect.place(asked)
+    asked = VenueRequest(host, path, query, request.headers, venue.now_ms)
+    venue.dialect.fill_in_key(asked)
     return asked
 
 
-def _plain(venue: Venue, asked: Asked) -> Response:
+def _answer_correctly(venue: VenueDouble, asked: VenueRequest) -> Response:
     try:
-        return _printed(200, venue.dialect.answer(venue, asked))
+        return _build_response(200, venue.dialect.answer(venue, asked))
     except RefusedError as refused:
-        return _printed(refused.status, refused.body)
+        return _build_response(refused.status, refused.body)
 
 
-async def _troubled(venue: Venue, asked: Asked, trouble: Trouble) -> Response:
+async def _answer_failure(venue: VenueDouble, asked: VenueRequest, trouble: Failure) -> Response:
     if trouble.kind == "hanging":
         await trouble.released.wait()
-        return _plain(venue, asked)
+        return _answer_correctly(venue, asked)
     if trouble.kind == "dropped":
-        return Dropped()
+        return DroppedResponse()
     if trouble.kind == "truncated":
-        whole = _plain(venue, asked)
+        whole = _answer_correctly(venue, asked)
         return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
-    status, body = (_USUAL | dict(venue.dialect.troubles))[trouble.kind]
-    return _printed(trouble.status or status, body, trouble.headers)
+    status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
+    return _build_response(trouble.status or status, body, trouble.headers)
 
 
-def _printed(status: int, body: Any, headers: Any = None) -> Response:
+def _build_response(status: int, body: Any, headers: Any = None) -> Response:
     """Return an answer as JSON; text is a page of whatever stands before the venue."""
     if isinstance(body, str):
         return Response(body, status, headers, media_type="text/html")
@@ -129,26 +137,26 @@ def _printed(status: int, body: Any, headers: Any = None) -> Response:
     return Response(printed, status, headers, media_type="application/json")
 
 
-def redirected(exchange: Any, base_url: str) -> Any:
+def redirect_exchange(exchange: Any, base_url: str) -> Any:
     """Put an exchange's API behind an address: scheme://host/path becomes BASE/host/path."""
 
-    def behind(urls: Any) -> Any:
+    def rewrite_urls(urls: Any) -> Any:
         if isinstance(urls, dict):
-            return {name: behind(url) for name, url in urls.items()}
+            return {name: rewrite_urls(url) for name, url in urls.items()}
         return re.sub(r"^https?:/", base_url, urls)
 
-    exchange.urls["api"] = behind(exchange.urls["api"])
+    exchange.urls["api"] = rewrite_urls(exchange.urls["api"])
     return exchange
 
 
 @asynccontextmanager
-async def venues(clock: Clock) -> AsyncIterator[VenuesDouble]:
+async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
     """Serve every venue until the block ends; `clock` tells epoch ms."""
     double = VenuesDouble(clock)
-    with loopback_socket() as bound:
+    with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        async with running(double.serve_at(address), bound):
+        async with run_app(double.build_app(address), bound):
             try:
                 yield double
             finally:
-                double.behaves()
+                double.clear_failures()

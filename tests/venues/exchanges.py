@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import ccxt.async_support as ccxt
 
-from tests.venues.double import VenuesDouble, redirected
+from tests.venues.double import VenuesDouble, redirect_exchange
 
 # A market of bars, and one with funding too where the venue has perpetuals.
 SYMBOLS = {
@@ -28,14 +28,14 @@ PERPETUALS = {name: perpetual for name, (_, perpetual) in SYMBOLS.items() if per
 
 
 @asynccontextmanager
-async def exchange_on(double: VenuesDouble, name: str, **config: Any) -> AsyncIterator[Any]:
+async def open_exchange(double: VenuesDouble, name: str, **config: Any) -> AsyncIterator[Any]:
     """Open an exchange on a double, its rate limiter off unless `config` says otherwise.
 
     It is handed a session, as the one it makes warns on newer Pythons.
     """
     async with aiohttp.ClientSession() as session:
         usual = {"enableRateLimit": False, "verify": False, "session": session}
-        exchange = redirected(getattr(ccxt, name)(usual | config), double.base_url)
+        exchange = redirect_exchange(getattr(ccxt, name)(usual | config), double.base_url)
         exchange.milliseconds = double.clock
         exchange.timeout_on_exit = 0
         try:

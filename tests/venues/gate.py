@@ -4,10 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from compute.bars import HOUR_S, RawBar
-from tests.venues.venue import Answer, Asked, Kind, Listing, RefusedError, Symbol, Venue, decimal
+from tests.venues.venue import (
+    Answer,
+    FailureKind,
+    Listing,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+    format_decimal,
+)
 
-MOST_BARS, MOST_RATES = 1000, 1000
-KEPT = 10_000
+MAX_BARS, MAX_RATES = 1000, 1000
+MAX_HISTORY = 10_000
 _TOO_MANY = {"label": "TOO_MANY_REQUESTS", "message": "Request Rate limit Exceeded"}
 
 
@@ -15,21 +24,21 @@ class Gate:
     """Bars come oldest first, the forming one last; each tells whether it is closed."""
 
     hosts = ("api.gateio.ws",)
-    troubles: Mapping[Kind, Answer] = {
+    failures: Mapping[FailureKind, Answer] = {
         "rate_limited": (429, _TOO_MANY),
         "banned": (429, _TOO_MANY),
     }
 
-    def key_of(self, symbol: Symbol) -> str:
+    def to_key(self, symbol: Symbol) -> str:
         kind = f"futures/{symbol.settle.lower()}" if symbol.settle else "spot"
         return f"{kind} {symbol.base}_{symbol.quote}"
 
-    def place(self, asked: Asked) -> None:
+    def fill_in_key(self, asked: VenueRequest) -> None:
         kind = asked.path.removeprefix("api/v4/").rpartition("/")[0]
         symbol = asked.query.get("currency_pair") or asked.query.get("contract")
         asked.key = symbol and f"{kind} {symbol}"
 
-    def answer(self, venue: Venue, asked: Asked) -> Any:
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
         match asked.path.removeprefix("api/v4/").split("/"):
             case ["spot", "time"]:
                 return {"server_time": venue.now_ms}
@@ -38,18 +47,24 @@ class Gate:
             case ["delivery", _, "contracts"] | ["options", "underlyings"]:
                 return []
             case ["spot", "currency_pairs"]:
-                return [_pair(one.symbol) for _, one in venue.listed() if not one.symbol.settle]
+                return [
+                    _format_pair(one.symbol)
+                    for _, one in venue.list_tradable()
+                    if not one.symbol.settle
+                ]
             case ["futures", settle, "contracts"]:
-                there = [one.symbol for _, one in venue.listed()]
-                return [_contract(symbol) for symbol in there if symbol.settle.lower() == settle]
+                there = [one.symbol for _, one in venue.list_tradable()]
+                return [
+                    _format_contract(symbol) for symbol in there if symbol.settle.lower() == settle
+                ]
             case ["spot", "candlesticks"]:
-                return _candlesticks(venue, asked)
+                return _answer_candlesticks(venue, asked)
             case ["futures", _, "funding_rate"]:
-                return _funding(venue, asked)
-        raise _refusal("NOT_FOUND", "Not found", 404)
+                return _answer_funding(venue, asked)
+        raise _build_refusal("NOT_FOUND", "Not found", 404)
 
 
-def _pair(symbol: Symbol) -> dict[str, Any]:
+def _format_pair(symbol: Symbol) -> dict[str, Any]:
     return {
         "id": f"{symbol.base}_{symbol.quote}",
         "base": symbol.base,
@@ -68,7 +83,7 @@ def _pair(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _contract(symbol: Symbol) -> dict[str, Any]:
+def _format_contract(symbol: Symbol) -> dict[str, Any]:
     return {
         "name": f"{symbol.base}_{symbol.quote}",
         "type": "direct",
@@ -85,40 +100,40 @@ def _contract(symbol: Symbol) -> dict[str, Any]:
     }
 
 
-def _candlesticks(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked, "INVALID_CURRENCY_PAIR", "Invalid currency pair")
+def _answer_candlesticks(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked, "INVALID_CURRENCY_PAIR", "Invalid currency pair")
     if asked.query.get("interval") != "1h" or {"from", "limit"} <= asked.query.keys():
-        raise _refusal("INVALID_PARAM_VALUE", "Invalid request parameters")
-    first, last = asked.integer("from", 0), asked.integer("to", venue.now)
-    if first < venue.now - KEPT * HOUR_S:
+        raise _build_refusal("INVALID_PARAM_VALUE", "Invalid request parameters")
+    first, last = asked.get_integer("from", 0), asked.get_integer("to", venue.now)
+    if first < venue.now - MAX_HISTORY * HOUR_S:
         message = "Candlestick too long ago. Maximum 10000 points ago are allowed"
-        raise _refusal("INVALID_PARAM_VALUE", message)
-    if last - first >= MOST_BARS * HOUR_S:
-        raise _refusal("INVALID_PARAM_VALUE", "Candlestick range too broad")
-    bars = listing.market.page(venue.now, first, last, MOST_BARS)
-    return [_candlestick(bar, venue.now) for bar in bars]
+        raise _build_refusal("INVALID_PARAM_VALUE", message)
+    if last - first >= MAX_BARS * HOUR_S:
+        raise _build_refusal("INVALID_PARAM_VALUE", "Candlestick range too broad")
+    bars = listing.market.get_page(venue.now, first, last, MAX_BARS)
+    return [_format_candlestick(bar, venue.now) for bar in bars]
 
 
-def _candlestick(bar: RawBar, now: int) -> list[str]:
-    opened, high, low, closed, volume = (decimal(value) for value in bar[1:])
+def _format_candlestick(bar: RawBar, now: int) -> list[str]:
+    opened, high, low, closed, volume = (format_decimal(value) for value in bar[1:])
     is_closed = str(bar.open_time + HOUR_S <= now).lower()
     return [str(bar.open_time), "0", closed, high, low, opened, volume, is_closed]
 
 
-def _funding(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked, "CONTRACT_NOT_FOUND", "Contract not found")
-    first, last = asked.integer("from", 0), asked.integer("to", venue.now)
-    limit = min(asked.integer("limit", 100), MOST_RATES)
-    rows = listing.market.settled(venue.now, first, last)[-limit:]
-    return [{"t": at, "r": decimal(rate)} for at, rate in reversed(rows)]
+def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked, "CONTRACT_NOT_FOUND", "Contract not found")
+    first, last = asked.get_integer("from", 0), asked.get_integer("to", venue.now)
+    limit = min(asked.get_integer("limit", 100), MAX_RATES)
+    rows = listing.market.list_settlements(venue.now, first, last)[-limit:]
+    return [{"t": at, "r": format_decimal(rate)} for at, rate in reversed(rows)]
 
 
-def _found(venue: Venue, asked: Asked, label: str, message: str) -> Listing:
-    listing = venue.asked_for(asked)
+def _find_listing(venue: VenueDouble, asked: VenueRequest, label: str, message: str) -> Listing:
+    listing = venue.find_listed(asked)
     if listing is None:
-        raise _refusal(label, message)
+        raise _build_refusal(label, message)
     return listing
 
 
-def _refusal(label: str, message: str, status: int = 400) -> RefusedError:
+def _build_refusal(label: str, message: str, status: int = 400) -> RefusedError:
     return RefusedError(status, {"label": label, "message": message})

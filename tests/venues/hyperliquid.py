@@ -9,9 +9,18 @@ from typing import Any
 
 from compute.bars import HOUR_S, RawBar
 from tests.venues.market import EVER
-from tests.venues.venue import Answer, Asked, Kind, Listing, RefusedError, Symbol, Venue, decimal
+from tests.venues.venue import (
+    Answer,
+    FailureKind,
+    Listing,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+    format_decimal,
+)
 
-KEPT, FUNDING_PAGE = 5000, 500
+MAX_HISTORY, FUNDING_PAGE = 5000, 500
 BUILDERS = ("xyz",)
 _LIGHT = ("exchangeStatus", "allMids", "l2Book", "clearinghouseState", "orderStatus")
 _USDC = {"name": "USDC", "szDecimals": 8, "weiDecimals": 8, "index": 0, "isCanonical": True}
@@ -37,17 +46,17 @@ class Hyperliquid:
     """One path for all; what is asked for stands in the body as `type`."""
 
     hosts = ("api.hyperliquid.xyz",)
-    troubles: Mapping[Kind, Answer] = {"rate_limited": (429, None), "banned": (429, None)}
+    failures: Mapping[FailureKind, Answer] = {"rate_limited": (429, None), "banned": (429, None)}
 
-    def key_of(self, symbol: Symbol) -> str:
+    def to_key(self, symbol: Symbol) -> str:
         builder, _, coin = symbol.base.partition("-")
         return f"{builder.lower()}:{coin}" if coin else builder
 
-    def place(self, asked: Asked) -> None:
+    def fill_in_key(self, asked: VenueRequest) -> None:
         asked.path = asked.query.get("type", asked.path)
         asked.key = asked.query.get("coin")
 
-    def answer(self, venue: Venue, asked: Asked) -> Any:
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
         asked.weight = 2 if asked.path in _LIGHT else 20
         match asked.path:
             case "exchangeStatus":
@@ -59,66 +68,74 @@ class Hyperliquid:
             case "perpDexs":
                 return [None, *({"name": name, "fullName": name.upper()} for name in BUILDERS)]
             case "meta":
-                return _meta(venue, asked)
+                return _answer_meta(venue, asked)
             case "metaAndAssetCtxs":
-                meta = _meta(venue, asked)
+                meta = _answer_meta(venue, asked)
                 return [meta, [_CONTEXT] * len(meta["universe"])]
             case "candleSnapshot":
-                return _candles(venue, asked)
+                return _answer_candles(venue, asked)
             case "fundingHistory":
-                return _funding(venue, asked)
+                return _answer_funding(venue, asked)
         raise RefusedError(422, "Failed to deserialize the JSON body into the target type")
 
 
-def _meta(venue: Venue, asked: Asked) -> dict[str, Any]:
+def _answer_meta(venue: VenueDouble, asked: VenueRequest) -> dict[str, Any]:
     builder = asked.query.get("dex", "")
-    names = [(key, one) for key, one in venue.ever_listed() if _builder(key) == builder]
-    universe = [_perpetual(key, one.is_listed(venue.now_ms)) for key, one in names]
+    names = [(key, one) for key, one in venue.list_ever_listed() if _find_builder(key) == builder]
+    universe = [_format_perpetual(key, one.is_listed(venue.now_ms)) for key, one in names]
     return {"universe": universe, "marginTables": [], "collateralToken": 0}
 
 
-def _builder(key: str) -> str:
+def _find_builder(key: str) -> str:
     return key.rpartition(":")[0]
 
 
-def _perpetual(name: str, is_listed: bool) -> dict[str, Any]:
+def _format_perpetual(name: str, is_listed: bool) -> dict[str, Any]:
     row = {"name": name, "szDecimals": 3, "maxLeverage": 20, "marginTableId": 20}
     return row if is_listed else row | {"isDelisted": True}
 
 
-def _candles(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
+def _answer_candles(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
     if asked.query.get("interval") != "1h":
         raise RefusedError(422, "Failed to deserialize the JSON body into the target type")
-    first = max(asked.seconds("startTime", 0), venue.now - KEPT * HOUR_S)
-    last = asked.integer("endTime", EVER * 1000) // 1000
+    first = max(asked.get_seconds("startTime", 0), venue.now - MAX_HISTORY * HOUR_S)
+    last = asked.get_integer("endTime", EVER * 1000) // 1000
     traded_until = min(venue.now, listing.until_ms // 1000)
-    bars = listing.market.page(traded_until, first, last, KEPT)
+    bars = listing.market.get_page(traded_until, first, last, MAX_HISTORY)
     asked.weight += len(bars) // 60
-    return [_candle(str(asked.key), bar) for bar in bars]
+    return [_format_candle(str(asked.key), bar) for bar in bars]
 
 
-def _candle(coin: str, bar: RawBar) -> dict[str, Any]:
-    opened, high, low, closed, volume = (decimal(value) for value in bar[1:])
+def _format_candle(coin: str, bar: RawBar) -> dict[str, Any]:
+    opened, high, low, closed, volume = (format_decimal(value) for value in bar[1:])
     opened_ms = bar.open_time * 1000
     times = {"t": opened_ms, "T": opened_ms + HOUR_S * 1000 - 1, "s": coin, "i": "1h"}
     return times | {"o": opened, "c": closed, "h": high, "l": low, "v": volume, "n": 1}
 
 
-def _funding(venue: Venue, asked: Asked) -> Any:
-    listing = _found(venue, asked)
-    first, last = asked.seconds("startTime", 0), asked.integer("endTime", EVER * 1000) // 1000
+def _answer_funding(venue: VenueDouble, asked: VenueRequest) -> Any:
+    listing = _find_listing(venue, asked)
+    first, last = (
+        asked.get_seconds("startTime", 0),
+        asked.get_integer("endTime", EVER * 1000) // 1000,
+    )
     traded_until = min(venue.now, listing.until_ms // 1000)
-    rows = listing.market.settled(traded_until, first, last)[:FUNDING_PAGE]
+    rows = listing.market.list_settlements(traded_until, first, last)[:FUNDING_PAGE]
     asked.weight += len(rows) // 20
     return [
-        {"coin": asked.key, "fundingRate": decimal(rate), "premium": "0.0", "time": at * 1000}
+        {
+            "coin": asked.key,
+            "fundingRate": format_decimal(rate),
+            "premium": "0.0",
+            "time": at * 1000,
+        }
         for at, rate in rows
     ]
 
 
-def _found(venue: Venue, asked: Asked) -> Listing:
-    listing = venue.ever_asked_for(asked)
+def _find_listing(venue: VenueDouble, asked: VenueRequest) -> Listing:
+    listing = venue.find_ever_listed(asked)
     if listing is None:
         raise RefusedError(500, None)
     return listing

@@ -8,32 +8,32 @@ from datetime import date
 from pathlib import Path
 
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.alpaca import AlpacaVenue
-from compute.sources.ccxt_venue import CcxtVenue, moved
+from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.live import LiveSource
-from compute.sources.retrying_venue import PATIENT, Patience, SteadyVenue
+from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
 from compute.sources.venue import Venue
 from compute.universe import Asset, Listing, Universe
-from service.config.sources import stored_bars, stored_listings
-from service.config.venues import patience_with, symbols
+from service.config.sources import create_bar_loader, load_listings
+from service.config.venues import choose_retry_policy, collect_symbols
 from store.market_rows import ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.serving import ManualClock
 from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.venues.double import VenuesDouble
-from tests.venues.made import halved, made_up_markets
+from tests.venues.made import halve_bars, make_simulated_markets
 from tests.venues.market import Market
 
 # 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
 START = 1_790_769_600
 HISTORY_S = 20 * DAY_S
-PATIENCE = PATIENT._replace(first_wait_s=0.0)
+RETRY_POLICY = DEFAULT_RETRY_POLICY._replace(first_wait_s=0.0)
 
 
-def _asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
+def _make_asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
     plain = {
         "ticker": ticker,
         "name": ticker,
@@ -49,85 +49,87 @@ def _asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
 OKX_BTC = Listing(venue="okx", symbol="BTC/USDT", perpetual="BTC/USDT:USDT")
 UNIVERSE = Universe(
     assets=(
-        _asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
-        _asset("ETH", "binance", "ETH/USDT"),
-        _asset("OKB", "okx", "OKB/USDT"),
-        _asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
-        _asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
+        _make_asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
+        _make_asset("ETH", "binance", "ETH/USDT"),
+        _make_asset("OKB", "okx", "OKB/USDT"),
+        _make_asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
+        _make_asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
     ),
     renamed_on=date(2026, 8, 17),
 )
 
 
 @dataclass
-class Live:
+class LiveService:
     """A store that a live source feeds; `waits` are the pauses that calls made, in seconds.
 
     `clients` are what talks to the venues, by name.
     """
 
     source: LiveSource
-    runs: Runs
+    runs: HourlyPipeline
     store: SqliteMarketStore
     clock: ManualClock
     waits: list[float]
     clients: dict[str, Venue]
 
-    async def run(self, hour: int, after_s: int = 5) -> None:
+    async def run_hour(self, hour: int, after_s: int = 5) -> None:
         """Run an hour, some seconds after its time."""
-        self.clock.now = market_ms(hour) + after_s * 1000
-        await self.runs.catch_up(hour)
+        self.clock.now = to_market_ms(hour) + after_s * 1000
+        await self.runs.run_until(hour)
 
-    async def again(self, after_s: int) -> None:
+    async def run_late(self, after_s: int) -> None:
         """Make a pass for late assets, some seconds after the time of the last run."""
-        self.clock.now = market_ms(self.runs.done) + after_s * 1000
-        await self.runs.catch_up_late()
+        self.clock.now = to_market_ms(self.runs.done_hour) + after_s * 1000
+        await self.runs.run_late()
 
-    async def closes(self, ticker: str) -> list[int]:
+    async def load_closes(self, ticker: str) -> list[int]:
         """Return when the stored bars of an asset from START on close."""
         blocks = await self.store.bars(ticker, START - HOUR_S)
         opens = [at for block in blocks for at in block.open_time.tolist()]
         return [-(-(at + HOUR_S) // HOUR_S) * HOUR_S for at in opens]
 
-    async def changes(self) -> list[ChangeRow]:
+    async def load_changes(self) -> list[ChangeRow]:
         return [row async for row in self.store.changes()]
 
 
-async def markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
+async def list_all_markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
     """List the markets of every asset on its venues, with bars until some days after START."""
-    return await listed(double, UNIVERSE, START - 2 * HISTORY_S, START + days_after * DAY_S)
+    return await list_universe(double, UNIVERSE, START - 2 * HISTORY_S, START + days_after * DAY_S)
 
 
-async def listed(
+async def list_universe(
     double: VenuesDouble, universe: Universe, first: int, until: int
 ) -> dict[str, Market]:
     """List the markets of every asset on its venues; return those of the first choices."""
-    made = await made_up_markets(universe, list(universe.by_ticker), first, until)
-    put(double, universe, made)
-    return {t: double.venue(a.venue).market(a.symbol) for t, a in universe.by_ticker.items()}
+    made = await make_simulated_markets(universe, list(universe.by_ticker), first, until)
+    list_markets(double, universe, made)
+    return {
+        t: double.get_venue(a.venue).get_market(a.symbol) for t, a in universe.by_ticker.items()
+    }
 
 
-def put(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
+def list_markets(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
     """List hourly markets wherever the universe says, at Alpaca in halves."""
     for ticker, market in made.items():
         for listing in universe.by_ticker[ticker].listings:
             is_stock = listing.venue == "alpaca"
-            venue = double.venue(listing.venue)
-            venue.lists(listing.symbol, halved(market) if is_stock else market)
+            venue = double.get_venue(listing.venue)
+            venue.add_listing(listing.symbol, halve_bars(market) if is_stock else market)
             if listing.perpetual is not None:
-                venue.lists(listing.perpetual, market)
+                venue.add_listing(listing.perpetual, market)
 
 
 @asynccontextmanager
-async def live(
+async def open_live_service(
     double: VenuesDouble,
     clock: ManualClock,
     folder: Path,
     universe: Universe = UNIVERSE,
-    patience: Patience = PATIENCE,
+    patience: RetryPolicy = RETRY_POLICY,
     history_s: int = HISTORY_S,
     timeout_s: float = 5.0,
-) -> AsyncIterator[Live]:
+) -> AsyncIterator[LiveService]:
     """Open it as the service does, but for its pauses; nothing is computed yet."""
     waits: list[float] = []
 
@@ -139,22 +141,22 @@ async def live(
     async with AsyncExitStack() as opened:
         clients: dict[str, Venue] = {}
         venues: dict[str, Venue] = {}
-        for name, wanted in symbols(universe).items():
-            clients[name] = _client(double, clock, folder, name, wanted, timeout_s)
+        for name, wanted in collect_symbols(universe).items():
+            clients[name] = _create_client(double, clock, folder, name, wanted, timeout_s)
             opened.push_async_callback(clients[name].close)
-            venues[name] = SteadyVenue(
-                clients[name], clock, sleep, lambda: 1.0, patience_with(name, patience)
+            venues[name] = RetryingVenue(
+                clients[name], clock, sleep, lambda: 1.0, choose_retry_policy(name, patience)
             )
         store = await SqliteMarketStore.open(folder / "market.db")
         opened.push_async_callback(store.close)
-        source = LiveSource(universe, venues, clock, stored_bars(store), history_s)
-        await source.open(await stored_listings(store))
-        runs = Runs(store, source, universe, INDICATORS, clock)
+        source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
+        await source.open(await load_listings(store))
+        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
         await runs.prepare()
-        yield Live(source, runs, store, clock, waits, clients)
+        yield LiveService(source, runs, store, clock, waits, clients)
 
 
-def _client(
+def _create_client(
     double: VenuesDouble,
     clock: ManualClock,
     folder: Path,
@@ -168,7 +170,8 @@ def _client(
             name, wanted, kept, clock, double.base_url, timeout_s=timeout_s, is_paced=False
         )
     data, trading = (
-        moved(f"https://{host}.alpaca.markets", double.base_url) for host in ("data", "paper-api")
+        rebase_url(f"https://{host}.alpaca.markets", double.base_url)
+        for host in ("data", "paper-api")
     )
     return AlpacaVenue(
         API_KEY_ID,

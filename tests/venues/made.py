@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from compute.bars import HOUR_S, RawBar, Series
-from compute.sources.simulated import SimulatedSource, first_origin
+from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Universe
-from tests.compute.recorded import recorded_folder, require_recorded
+from tests.compute.recorded import get_recorded_folder, require_recorded
 from tests.venues.market import Market
 
 WEEK_S = 7 * 86_400
@@ -17,27 +17,29 @@ HALF_S = HOUR_S // 2
 _NEW_YORK = ZoneInfo("America/New_York")
 
 
-def recorded_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
+def load_recorded_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
     """Return the newest recorded hourly bars and their settlements, moved by whole weeks.
 
     Skips the test where nothing is recorded.
     """
     require_recorded()
     shift = weeks * WEEK_S
-    bars = _csv(f"{ticker}_1h.csv")[-(newest or 0) :]
+    bars = _read_csv(f"{ticker}_1h.csv")[-(newest or 0) :]
     bars[:, 0] += shift
-    settlements = [(int(at) + shift, rate) for at, rate in _csv(f"{ticker}_funding.csv").tolist()]
+    settlements = [
+        (int(at) + shift, rate) for at, rate in _read_csv(f"{ticker}_funding.csv").tolist()
+    ]
     return Market(bars, [row for row in settlements if row[0] > bars[0, 0]])
 
 
-def _csv(name: str) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    path = recorded_folder() / name
+def _read_csv(name: str) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+    path = get_recorded_folder() / name
     if not path.exists():
         return np.empty((0, 2))
     return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
 
 
-async def made_up_markets(
+async def make_simulated_markets(
     universe: Universe, tickers: Iterable[str], first: int, until: int
 ) -> dict[str, Market]:
     """Return markets of the simulated source: bars that close, and rates, in (first, until].
@@ -45,31 +47,31 @@ async def made_up_markets(
     Every bar that comes at all is there; the few that never come are gaps.
     """
     later = until + WEEK_S
-    source = SimulatedSource(universe, first_origin(first), lambda: later * 1000)
+    source = SimulatedSource(universe, compute_origin(first), lambda: later * 1000)
     made = {}
     for ticker in tickers:
         fetched = await source.fetch(ticker, first, until)
         funding = fetched.funding
         rates = zip(funding.settled_at.tolist(), funding.rate.tolist(), strict=True)
-        made[ticker] = Market(_rows(fetched.bars), list(rates))
+        made[ticker] = Market(_to_rows(fetched.bars), list(rates))
     return made
 
 
-def _rows(bars: Series) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
+def _to_rows(bars: Series) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     columns = (bars.open_time, bars.open, bars.high, bars.low, bars.close, bars.volume)
     return np.stack([column.astype(np.float64) for column in columns], axis=1)
 
 
-def halved(market: Market) -> Market:
+def halve_bars(market: Market) -> Market:
     """Return a stock's market in half-hour bars, as Alpaca has them.
 
     Two halves make the hourly bar exactly; a day's last bar, of 15:30, is one half.
     """
-    halves = [half for bar in market.bars() for half in _halves(bar)]
+    halves = [half for bar in market.all_bars() for half in _halve_bar(bar)]
     return Market(halves, period_s=HALF_S)
 
 
-def _halves(bar: RawBar) -> Iterator[RawBar]:
+def _halve_bar(bar: RawBar) -> Iterator[RawBar]:
     local = datetime.fromtimestamp(bar.open_time, _NEW_YORK)
     if (local.hour, local.minute) == (15, 30):
         yield bar

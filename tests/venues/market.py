@@ -23,13 +23,13 @@ class Split:
     at: int
     ratio: float
 
-    def scaled(self, bar: RawBar) -> RawBar:
+    def scale(self, bar: RawBar) -> RawBar:
         prices = (price / self.ratio for price in bar[1:5])
         return RawBar(bar.open_time, *prices, bar.volume * self.ratio)
 
 
 @dataclass
-class Wrong:
+class Faults:
     """Bars by their opening: seconds they are late, other values from a time on, and sets."""
 
     late: dict[int, int] = field(default_factory=dict)
@@ -56,37 +56,37 @@ class Market:
         self.period_s = period_s
         self._opens = self.table[:, 0].astype(np.int64)
         self._settled_at = [at for at, _ in self.settlements]
-        self._wrong = Wrong()
+        self._faults = Faults()
 
-    def bars(self) -> list[RawBar]:
+    def all_bars(self) -> list[RawBar]:
         """Return every bar as it closes, whatever is wrong with it."""
         return [self._bar(place) for place in range(len(self.table))]
 
     def delay(self, open_time: int, by_s: int) -> None:
         """Let a bar disappear when it closes, until some seconds later."""
-        self._wrong.late[open_time] = by_s
+        self._faults.late[open_time] = by_s
 
     def withhold(self, first: int, last: int | None = None) -> None:
         """Never show the bars that open in [first, last], one bar by default."""
-        self._wrong.gaps.append((first, first if last is None else last))
+        self._faults.gaps.append((first, first if last is None else last))
 
     def revise(self, bar: RawBar, at: int) -> None:
         """Show a bar in place of the one that opens then, from a time on."""
-        self._wrong.revised[bar.open_time] = at, bar
+        self._faults.revised[bar.open_time] = at, bar
 
     def repeat(self, open_time: int) -> None:
         """Show a bar twice."""
-        self._wrong.repeated.add(open_time)
+        self._faults.repeated.add(open_time)
 
     def shuffle(self) -> None:
         """Show bars in the wrong order from now on."""
-        self._wrong.is_shuffled = True
+        self._faults.is_shuffled = True
 
     def split(self, ratio: float, at: int) -> None:
         """Divide every price by `ratio` from a time on; the bars are given on the old scale."""
-        self._wrong.split = Split(at, ratio)
+        self._faults.split = Split(at, ratio)
 
-    def page(
+    def get_page(
         self,
         now: int,
         first: int,
@@ -111,15 +111,15 @@ class Market:
         )
         bars = list(islice(shown, limit))
         bars = bars[::-1] if is_newest else bars
-        return bars[1::2] + bars[::2] if self._wrong.is_shuffled else bars
+        return bars[1::2] + bars[::2] if self._faults.is_shuffled else bars
 
-    def settled(self, now: int, first: int, last: int) -> list[tuple[int, float]]:
+    def list_settlements(self, now: int, first: int, last: int) -> list[tuple[int, float]]:
         """Return the settlements in [first, last], oldest first."""
         begin = bisect_right(self._settled_at, first - 1)
         return self.settlements[begin : bisect_right(self._settled_at, min(last, now))]
 
     def _shown(self, place: int, now: int, is_adjusted: bool) -> Iterator[RawBar]:
-        bar, wrong = self._bar(place), self._wrong
+        bar, wrong = self._bar(place), self._faults
         opened = bar.open_time
         closed = opened + self.period_s
         if any(first <= opened <= last for first, last in wrong.gaps):
@@ -130,8 +130,8 @@ class Market:
         bar = revised if now >= since else bar
         split = wrong.split
         if split and now >= split.at and (is_adjusted or opened >= split.at):
-            bar = split.scaled(bar)
-        bar = bar if closed <= now else _begun(bar, (now - opened) / self.period_s)
+            bar = split.scale(bar)
+        bar = bar if closed <= now else _make_forming_bar(bar, (now - opened) / self.period_s)
         yield from (bar,) * (2 if opened in wrong.repeated else 1)
 
     def _bar(self, place: int) -> RawBar:
@@ -139,7 +139,7 @@ class Market:
         return RawBar(int(opened), *rest)
 
 
-def _begun(bar: RawBar, share: float) -> RawBar:
+def _make_forming_bar(bar: RawBar, share: float) -> RawBar:
     """Return a forming bar, on its way to its low, of which a share has passed."""
     close = bar.open + (bar.low - bar.open) * share
     return RawBar(bar.open_time, bar.open, bar.open, close, close, bar.volume * share)

@@ -6,30 +6,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_pipeline import Runs
+from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe
-from store.market_rows import AlertRow, ChangeRow, Snapshot
+from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
 from store.sqlite.market_store import SqliteMarketStore
 from tests.venues.market import Market
 
 
-class Told(NamedTuple):
+class StoredResult(NamedTuple):
     """What a store says in the end."""
 
-    snapshot: Snapshot
+    snapshot: StoredSnapshot
     changes: list[ChangeRow]
     alerts: list[AlertRow]
 
     @classmethod
-    async def by(cls, store: SqliteMarketStore) -> "Told":
+    async def load(cls, store: SqliteMarketStore) -> "StoredResult":
         changes = [row async for row in store.changes()]
         return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
 
 
-def written(
+def write_recording(
     folder: Path, made: Mapping[str, Market], funded: Iterable[str], begin: int, end: int
 ) -> Path:
     """Write the bars that close, and the settlements of the funded, in (begin, end].
@@ -38,7 +38,7 @@ def written(
     """
     folder.mkdir()
     for ticker, market in made.items():
-        bars = [bar for bar in market.bars() if begin < _close(bar.open_time) <= end]
+        bars = [bar for bar in market.all_bars() if begin < _close_time(bar.open_time) <= end]
         header = ["ts", "open", "high", "low", "close", "volume"]
         _write(folder / f"{ticker}_1h.csv", header, bars)
     for ticker in funded:
@@ -47,20 +47,20 @@ def written(
     return folder
 
 
-async def replay(folder: Path, path: Path, universe: Universe, end: int) -> Told:
+async def replay_recording(folder: Path, path: Path, universe: Universe, end: int) -> StoredResult:
     """Step a folder's bars into a new store."""
     store = await SqliteMarketStore.open(path)
     try:
         source = FilesSource(folder, universe)
-        runs = Runs(store, source, universe, INDICATORS, lambda: market_ms(end))
+        runs = HourlyPipeline(store, source, universe, INDICATORS, lambda: to_market_ms(end))
         await runs.prepare()
-        await runs.catch_up(end)
-        return await Told.by(store)
+        await runs.run_until(end)
+        return await StoredResult.load(store)
     finally:
         await store.close()
 
 
-def _close(open_time: int) -> int:
+def _close_time(open_time: int) -> int:
     return -(-(open_time + HOUR_S) // HOUR_S) * HOUR_S
 
 

@@ -7,19 +7,19 @@ from typing import TypeVar
 
 from compute.bars import RawBar
 from compute.sources.venue import VenueError
-from tests.venues.round_numbers import bar
+from tests.venues.round_numbers import make_bar
 
-BARS = [bar(0)]
+BARS = [make_bar(0)]
 Answered = TypeVar("Answered")
 
 
-async def turns(count: int = 20) -> None:
+async def yield_to_loop(count: int = 20) -> None:
     """Let all that can go on do so; a sleep takes twenty turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-class Waiting:
+class SleepClock:
     """A clock in epoch ms that goes on by what is slept, in which what else goes on has its turn.
 
     Sleeps at the same time are one.
@@ -35,7 +35,7 @@ class Waiting:
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         until = self.now + int(1000 * seconds)
-        await turns()
+        await yield_to_loop()
         self.now = max(self.now, until)
 
 
@@ -45,45 +45,47 @@ class ScriptedVenue:
     name = "scripted"
     delay_s = 900
 
-    def __init__(self, clock: Waiting) -> None:
+    def __init__(self, clock: SleepClock) -> None:
         self.failures = deque[VenueError | None]()
-        self.asked: list[tuple[str, int]] = []
-        self.held: dict[str, asyncio.Event] = {}
-        self.under_way = self.most_under_way = 0
+        self.requests: list[tuple[str, int]] = []
+        self.holds: dict[str, asyncio.Event] = {}
+        self.in_flight = self.max_in_flight = 0
         self.is_closed = False
         self._clock = clock
 
-    async def listed(self) -> frozenset[str]:
+    async def fetch_symbols(self) -> frozenset[str]:
         return await self._answer("listed", frozenset({"X"}))
 
-    async def bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
+    async def fetch_bars(self, symbol: str, after: int, until: int) -> Sequence[RawBar]:
         return await self._answer(symbol, BARS)
 
-    async def funding(self, symbol: str, after: int, until: int) -> Sequence[tuple[int, float]]:
+    async def fetch_funding(
+        self, symbol: str, after: int, until: int
+    ) -> Sequence[tuple[int, float]]:
         return await self._answer(symbol, [(until, 0.0001)])
 
-    async def clock(self) -> int:
+    async def fetch_time_ms(self) -> int:
         return await self._answer("clock", self._clock())
 
     async def close(self) -> None:
         self.is_closed = True
 
     def hold(self, *symbols: str) -> None:
-        self.held = {symbol: asyncio.Event() for symbol in symbols}
+        self.holds = {symbol: asyncio.Event() for symbol in symbols}
 
-    def let_go(self) -> None:
-        for held in self.held.values():
+    def release(self) -> None:
+        for held in self.holds.values():
             held.set()
 
     async def _answer(self, what: str, answer: Answered) -> Answered:
-        self.asked.append((what, self._clock()))
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
+        self.requests.append((what, self._clock()))
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            if held := self.held.get(what):
+            if held := self.holds.get(what):
                 await held.wait()
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
         if self.failures and (failure := self.failures.popleft()):
             raise failure
         return answer

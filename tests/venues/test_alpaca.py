@@ -10,7 +10,7 @@ from compute.bars import HOUR_S, RawBar
 from tests.serving import ManualClock
 from tests.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.venues.double import VenuesDouble
-from tests.venues.made import halved
+from tests.venues.made import halve_bars
 from tests.venues.market import Market
 
 pytestmark = pytest.mark.clause("live")
@@ -24,15 +24,15 @@ DAY = {"timeframe": "30Min", "start": "2026-09-30", "end": "2026-09-30T20:00:00Z
 
 
 def stock() -> Market:
-    return halved(Market(HOURS))
+    return halve_bars(Market(HOURS))
 
 
 @pytest.fixture
-def evening(double: VenuesDouble, clock: ManualClock) -> VenuesDouble:
+def evening_double(double: VenuesDouble, clock: ManualClock) -> VenuesDouble:
     """The double on that day at 21:03 UTC, with two stocks."""
     clock.now = (OPENED + 7 * HOUR_S + 1980) * 1000
     for symbol in ("NVDA", "AAPL"):
-        double.venue("alpaca").lists(symbol, stock())
+        double.get_venue("alpaca").add_listing(symbol, stock())
     return double
 
 
@@ -50,7 +50,7 @@ async def bars(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
 
 
 async def test_a_page_is_filled_symbol_by_symbol_and_the_token_goes_on(
-    evening: VenuesDouble, client: httpx.AsyncClient
+    evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     both = {"symbols": "NVDA,AAPL,GONE"}
     whole = (await bars(client, **both))["bars"]
@@ -60,11 +60,11 @@ async def test_a_page_is_filled_symbol_by_symbol_and_the_token_goes_on(
     assert {symbol: len(rows) for symbol, rows in first["bars"].items()} == {"AAPL": 13, "NVDA": 7}
     assert second == {"bars": {"NVDA": whole["NVDA"][7:]}, "next_page_token": None}
     assert whole["NVDA"][0]["t"] == "2026-09-30T13:30:00Z"
-    assert evening.venue("alpaca").count(symbol="NVDA") == 3
+    assert evening_double.get_venue("alpaca").count_requests(symbol="NVDA") == 3
 
 
 async def test_hours_lie_on_the_clock_so_a_day_begins_with_half_of_one(
-    evening: VenuesDouble, client: httpx.AsyncClient
+    evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     rows = (await bars(client, symbols="NVDA", timeframe="1Hour"))["bars"]["NVDA"]
     assert [row["t"][11:16] for row in rows] == [f"{hour}:00" for hour in range(13, 20)]
@@ -73,7 +73,7 @@ async def test_hours_lie_on_the_clock_so_a_day_begins_with_half_of_one(
 
 
 async def test_the_newest_quarter_of_an_hour_is_refused_and_left_out_by_default(
-    evening: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
+    evening_double: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     clock.now = (OPENED + 2 * HOUR_S) * 1000
     recent = {**DAY, "symbols": "NVDA", "end": "2026-09-30T15:16:00Z"}
@@ -98,10 +98,10 @@ async def test_keys_are_asked_for(
 
 
 async def test_a_split_rescales_what_is_asked_for_adjusted(
-    evening: VenuesDouble, client: httpx.AsyncClient
+    evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     at = OPENED + 3 * HOUR_S
-    evening.venue("alpaca").market("NVDA").split(10, at)
+    evening_double.get_venue("alpaca").get_market("NVDA").split(10, at)
     adjusted = (await bars(client, symbols="NVDA", adjustment="split"))["bars"]["NVDA"]
     raw = (await bars(client, symbols="NVDA"))["bars"]["NVDA"]
     assert (adjusted[0]["o"], adjusted[6]["o"]) == (10.0, 10.3)
@@ -109,18 +109,18 @@ async def test_a_split_rescales_what_is_asked_for_adjusted(
 
 
 async def test_a_renamed_stock_has_bars_under_its_new_symbol_alone(
-    evening: VenuesDouble, client: httpx.AsyncClient
+    evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
-    venue = evening.venue("alpaca")
-    venue.delists("AAPL")
-    venue.lists("PEAR", venue.market("AAPL"))
+    venue = evening_double.get_venue("alpaca")
+    venue.remove_listing("AAPL")
+    venue.add_listing("PEAR", venue.get_market("AAPL"))
     assert set((await bars(client, symbols="AAPL,PEAR"))["bars"]) == {"PEAR"}
     assets = (await client.get("/paper-api.alpaca.markets/v2/assets")).json()
     assert [asset["symbol"] for asset in assets] == ["NVDA", "PEAR"]
 
 
 async def test_the_clock_tells_the_time_and_whether_the_exchange_is_open(
-    evening: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
+    evening_double: VenuesDouble, client: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     closed = (await client.get("/api.alpaca.markets/v2/clock")).json()
     assert closed["timestamp"] == "2026-09-30T21:03:00.000+00:00"
@@ -131,9 +131,9 @@ async def test_the_clock_tells_the_time_and_whether_the_exchange_is_open(
 
 
 async def test_troubles_come_in_alpacas_words(
-    evening: VenuesDouble, client: httpx.AsyncClient
+    evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
-    evening.venue("alpaca").misbehaves("rate_limited", retry_after_s=3)
+    evening_double.get_venue("alpaca").add_failure("rate_limited", retry_after_s=3)
     busy = await client.get("/paper-api.alpaca.markets/v2/clock")
     assert (busy.status_code, busy.headers["retry-after"]) == (429, "3")
     assert busy.json() == {"message": "too many requests."}

@@ -5,9 +5,9 @@ import pytest
 from compute.bars import HOUR_S
 from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
-from tests.venues.exchanges import EXCHANGES, PERPETUALS, SYMBOLS, exchange_on
-from tests.venues.made import recorded_market
-from tests.venues.round_numbers import FUNDED_EVERY_S, HOUR, NOW, bar, market
+from tests.venues.exchanges import EXCHANGES, PERPETUALS, SYMBOLS, open_exchange
+from tests.venues.made import load_recorded_market
+from tests.venues.round_numbers import FUNDED_EVERY_S, HOUR, NOW, make_bar, make_market
 
 pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
@@ -49,12 +49,12 @@ def listed(double: VenuesDouble, name: str, before: int = 50) -> str:
     """List both markets of a venue and return the first's symbol."""
     first, second = SYMBOLS[name]
     for symbol in filter(None, (first, second)):
-        double.venue(name).lists(symbol, market(before))
+        double.get_venue(name).add_listing(symbol, make_market(before))
     return first
 
 
 def rows(hours: range) -> list[list[float]]:
-    return [[of.open_time * 1000, *of[1:]] for of in map(bar, hours)]
+    return [[of.open_time * 1000, *of[1:]] for of in map(make_bar, hours)]
 
 
 def ms(hours: int) -> int:
@@ -66,10 +66,10 @@ async def test_markets_are_loaded_under_their_unified_symbols(
     double: VenuesDouble, name: str
 ) -> None:
     listed(double, name)
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         markets = await exchange.load_markets()
     assert set(filter(None, SYMBOLS[name])) <= set(markets)
-    assert double.venue(name).count() == LOADING[name]
+    assert double.get_venue(name).count_requests() == LOADING[name]
 
 
 @every
@@ -77,7 +77,7 @@ async def test_bars_since_a_time_are_read_and_the_forming_one_comes_last(
     double: VenuesDouble, name: str
 ) -> None:
     symbol = listed(double, name)
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         read = await exchange.fetch_ohlcv(symbol, "1h", since=ms(-9), limit=20)
         few = await exchange.fetch_ohlcv(symbol, "1h", since=ms(-9), limit=3)
     assert read[:-1] == rows(range(-9, 0))
@@ -90,17 +90,17 @@ async def test_bars_since_a_time_are_read_and_the_forming_one_comes_last(
 async def test_a_page_holds_what_the_venue_allows(double: VenuesDouble, name: str) -> None:
     symbol = listed(double, name, before=5400)
     most, first = PAGES[name]
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         read = await exchange.fetch_ohlcv(symbol, "1h", since=ms(-5300), limit=6000)
     assert (len(read), read[0]) == (most, rows(range(first, first + 1))[0])
 
 
 async def test_okx_has_longer_pages_of_its_last_1440_bars(double: VenuesDouble) -> None:
     symbol = listed(double, "okx", before=1500)
-    async with exchange_on(double, "okx") as exchange:
+    async with open_exchange(double, "okx") as exchange:
         read = await exchange.fetch_ohlcv(symbol, "1h", since=ms(-1400), limit=6000)
     assert read == rows(range(-1400, -1100))
-    assert double.venue("okx").count("market/candles") == 1
+    assert double.get_venue("okx").count_requests("market/candles") == 1
 
 
 @pytest.mark.parametrize(("name", "symbol"), PERPETUALS.items())
@@ -109,7 +109,7 @@ async def test_settlements_of_a_perpetual_are_read(
 ) -> None:
     listed(double, name)
     since = (HOUR - 4 * FUNDED_EVERY_S - 1) * 1000
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         read = await exchange.fetch_funding_rate_history(symbol, since=since)
     assert [row["timestamp"] for row in read] == [
         (HOUR - n * FUNDED_EVERY_S) * 1000 for n in (4, 3, 2, 1, 0)
@@ -124,7 +124,7 @@ async def test_a_page_of_settlements_holds_what_the_venue_allows(
     listed(double, name, before=700)
     most, first = RATES[name]
     since = (HOUR - 600 * FUNDED_EVERY_S) * 1000
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         read = await exchange.fetch_funding_rate_history(symbol, since=since)
     assert len(read) == most
     assert read[0]["timestamp"] == (HOUR - first * FUNDED_EVERY_S) * 1000
@@ -134,8 +134,8 @@ async def test_a_page_of_settlements_holds_what_the_venue_allows(
 async def test_server_time_is_the_clock_and_its_skew(
     double: VenuesDouble, clock: ManualClock, name: str
 ) -> None:
-    venue = double.venue(name)
-    async with exchange_on(double, name) as exchange:
+    venue = double.get_venue(name)
+    async with open_exchange(double, name) as exchange:
         assert await exchange.fetch_time() == NOW * 1000
         venue.skew_ms = -45_000
         assert await exchange.fetch_time() == NOW * 1000 - 45_000
@@ -144,9 +144,9 @@ async def test_server_time_is_the_clock_and_its_skew(
 @every
 async def test_a_delisted_symbol_is_listed_no_more(double: VenuesDouble, name: str) -> None:
     symbol = listed(double, name)
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         assert (await exchange.load_markets())[symbol]["active"] is not False
-        double.venue(name).delists(symbol)
+        double.get_venue(name).remove_listing(symbol)
         gone = (await exchange.load_markets(True)).get(symbol)
     assert gone is None or gone["active"] is False
     assert (gone is None) == (name != "hyperliquid")
@@ -155,8 +155,8 @@ async def test_a_delisted_symbol_is_listed_no_more(double: VenuesDouble, name: s
 async def test_an_asset_of_another_world_is_a_perpetual_of_its_own_kind(
     double: VenuesDouble,
 ) -> None:
-    double.venue("binance").lists("XAU/USDT:USDT", market())
-    async with exchange_on(double, "binance") as exchange:
+    double.get_venue("binance").add_listing("XAU/USDT:USDT", make_market())
+    async with open_exchange(double, "binance") as exchange:
         gold = (await exchange.load_markets())["XAU/USDT:USDT"]
         read = await exchange.fetch_ohlcv("XAU/USDT:USDT", "1h", since=ms(-2))
     assert gold["info"]["contractType"] == "TRADIFI_PERPETUAL"
@@ -167,14 +167,14 @@ async def test_an_asset_of_another_world_is_a_perpetual_of_its_own_kind(
 async def test_requests_are_counted_and_weighed_as_the_venue_does(double: VenuesDouble) -> None:
     for name in ("binance", "hyperliquid"):
         symbol = listed(double, name)
-        async with exchange_on(double, name) as exchange:
+        async with open_exchange(double, name) as exchange:
             await exchange.load_markets()
             await exchange.fetch_ohlcv(symbol, "1h", since=ms(-9))
-    binance, hyperliquid = double.venue("binance"), double.venue("hyperliquid")
-    assert (binance.weight("exchangeInfo"), binance.weight("klines")) == (22, 2)
-    assert (hyperliquid.weight("candleSnapshot"), hyperliquid.weight("eta")) == (20, 80)
-    assert binance.count("klines", symbol="BTC/USDT") == 1
-    assert binance.count(symbol="BTC/USDT:USDT") == 0
+    binance, hyperliquid = double.get_venue("binance"), double.get_venue("hyperliquid")
+    assert (binance.sum_weights("exchangeInfo"), binance.sum_weights("klines")) == (22, 2)
+    assert (hyperliquid.sum_weights("candleSnapshot"), hyperliquid.sum_weights("eta")) == (20, 80)
+    assert binance.count_requests("klines", symbol="BTC/USDT") == 1
+    assert binance.count_requests(symbol="BTC/USDT:USDT") == 0
 
 
 @every
@@ -182,9 +182,9 @@ async def test_recorded_bars_are_read_to_the_last_digit(
     double: VenuesDouble, clock: ManualClock, name: str
 ) -> None:
     symbol = SYMBOLS[name][0]
-    recorded = double.venue(name).lists(symbol, recorded_market("DOGE", newest=60))
-    bars = recorded.bars()
+    recorded = double.get_venue(name).add_listing(symbol, load_recorded_market("DOGE", newest=60))
+    bars = recorded.all_bars()
     clock.now = (bars[-1].open_time + HOUR_S) * 1000
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         read = await exchange.fetch_ohlcv(symbol, "1h", since=bars[0].open_time * 1000, limit=60)
     assert read == [[of.open_time * 1000, *of[1:]] for of in bars]

@@ -9,7 +9,7 @@ import pytest
 from compute.bars import HOUR_S
 from tests.venues.double import VenuesDouble
 from tests.venues.exchanges import SYMBOLS
-from tests.venues.round_numbers import HOUR, NOW, market
+from tests.venues.round_numbers import HOUR, NOW, make_market
 
 pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
@@ -20,7 +20,7 @@ HOUR_MS = HOUR * 1000
 async def client(double: VenuesDouble) -> AsyncIterator[httpx.AsyncClient]:
     for name, symbols in SYMBOLS.items():
         for symbol in filter(None, symbols):
-            double.venue(name).lists(symbol, market())
+            double.get_venue(name).add_listing(symbol, make_market())
     async with httpx.AsyncClient(base_url=double.base_url, verify=False) as opened:
         yield opened
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from compute.bars import HOUR_S
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.sources.alpaca import SPACING_S
 from tests.serving import ManualClock
 from tests.venues.double import VenuesDouble
-from tests.venues.live import START, live
-from tests.venues.whole import FEW, listed, played
+from tests.venues.live import START, open_live_service
+from tests.venues.whole import SAMPLE_TICKERS, list_packaged_universe, load_covered_universe
 
 pytestmark = pytest.mark.clause("live")
 
@@ -55,7 +55,7 @@ class Toll:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock(market_ms(HOUR) + 1000 * 1000)
+    return ManualClock(to_market_ms(HOUR) + 1000 * 1000)
 
 
 def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
@@ -63,25 +63,27 @@ def test_the_limits_are_those_that_the_page_of_sources_says() -> None:
     assert [limit for limit in LIMITS if limit.said not in page] == []
 
 
-@pytest.mark.parametrize("tickers", [FEW, None], ids=["few", "whole universe"])
+@pytest.mark.parametrize("tickers", [SAMPLE_TICKERS, None], ids=["few", "whole universe"])
 @pytest.mark.prove
 async def test_an_hour_is_within_every_limit_and_two_minutes(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, tickers: tuple[str, ...] | None
 ) -> None:
-    universe = played(tickers)
-    await listed(double, universe, days=1)
+    universe = load_covered_universe(tickers)
+    await list_packaged_universe(double, universe, days=1)
     tolls: dict[str, Toll] = {}
-    async with live(double, clock, tmp_path, universe, history_s=0, timeout_s=60) as one:
+    async with open_live_service(
+        double, clock, tmp_path, universe, history_s=0, timeout_s=60
+    ) as one:
         exchanges = {n: each._exchange for n, each in one.clients.items() if n != "alpaca"}
         for name, exchange in exchanges.items():
             exchange.throttler = tolls[name] = Toll()
             exchange.enableRateLimit = True
-        await one.runs.catch_up(HOUR)
-        assert one.runs.late == ()
+        await one.runs.run_until(HOUR)
+        assert one.runs.late_tickers == ()
         taken_s = {n: tolls[n].paid * each.rateLimit / 1000 for n, each in exchanges.items()}
-    taken_s["alpaca"] = double.venue("alpaca").count() * SPACING_S
+    taken_s["alpaca"] = double.get_venue("alpaca").count_requests() * SPACING_S
     assert 0 < min(taken_s.values()) <= max(taken_s.values()) < MOST_S
     for limit in LIMITS:
-        venue = double.venue(limit.venue)
-        asked = (venue.weight if limit.is_weight else venue.count)(limit.path)
+        venue = double.get_venue(limit.venue)
+        asked = (venue.sum_weights if limit.is_weight else venue.count_requests)(limit.path)
         assert 0 < asked <= limit.most, limit

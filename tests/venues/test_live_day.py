@@ -9,21 +9,21 @@ import pytest
 
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
-from compute.hourly_loop import Loop
+from compute.hourly_loop import HourlyLoop
 from compute.indicators.registry import INDICATORS
-from compute.schedule import market_ms
+from compute.schedule import to_market_ms
 from compute.universe import Universe
 from store.market_rows import ChangeRow
-from tests.compute.scripted import AcceleratedClock, Enough
+from tests.compute.scripted import AcceleratedClock, ClockEnded
 from tests.venues.double import DIALECTS, VenuesDouble
-from tests.venues.live import PATIENCE, START, live
-from tests.venues.recording import Told, replay, written
-from tests.venues.whole import FEW, listed, played
+from tests.venues.live import RETRY_POLICY, START, open_live_service
+from tests.venues.recording import StoredResult, replay_recording, write_recording
+from tests.venues.whole import SAMPLE_TICKERS, list_packaged_universe, load_covered_universe
 
 pytestmark = pytest.mark.clause("live")
 
 SEED = 7
-RUN_S = market_ms(0) // 1000
+RUN_S = to_market_ms(0) // 1000
 ALPACA_DELAY_S = 900
 LAST_PASS_S = ALPACA_DELAY_S + 120
 
@@ -48,24 +48,26 @@ Late = set[tuple[int, str]]
 
 async def day(
     double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
-) -> tuple[Told, Late]:
+) -> tuple[StoredResult, Late]:
     """Start undisturbed, then run for some hours in which calls fail; return what was late when."""
     late: Late = set()
-    patience = PATIENCE._replace(tries=size.tries)
+    patience = RETRY_POLICY._replace(tries=size.tries)
     history_s = size.history_days * DAY_S
-    async with live(double, clock, folder, universe, patience, history_s, timeout_s=60) as one:
-        await one.runs.catch_up(START)
+    async with open_live_service(
+        double, clock, folder, universe, patience, history_s, timeout_s=60
+    ) as one:
+        await one.runs.run_until(START)
 
         async def watch() -> None:
-            late.update((one.runs.done, ticker) for ticker in one.runs.late)
+            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late_tickers)
 
         clock.watch = watch
         clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60
-        double.fails(size.share, SEED)
-        with suppress(Enough):
-            await Loop(one.runs, one.store, clock, clock.sleep, is_prepared=True).run()
+        double.set_failure_share(size.share, SEED)
+        with suppress(ClockEnded):
+            await HourlyLoop(one.runs, one.store, clock, clock.sleep, is_prepared=True).run()
         assert (await Audit(one.store, universe, INDICATORS).run()).findings == []
-        return await Told.by(one.store), late
+        return await StoredResult.load(one.store), late
 
 
 def in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
@@ -80,7 +82,7 @@ def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     "size",
     [
-        Size(FEW, hours=4, history_days=25, tries=1, share=0.25),
+        Size(SAMPLE_TICKERS, hours=4, history_days=25, tries=1, share=0.25),
         pytest.param(Size(None, hours=24, history_days=42, tries=1), marks=pytest.mark.prove),
         pytest.param(Size(None, hours=24, history_days=42, tries=3), marks=pytest.mark.prove),
     ],
@@ -89,20 +91,20 @@ def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
 async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
     double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
 ) -> None:
-    universe = played(size.tickers)
-    made = await listed(double, universe, size.history_days)
+    universe = load_covered_universe(size.tickers)
+    made = await list_packaged_universe(double, universe, size.history_days)
     begin, end = (START - size.history_days * DAY_S) // DAY_S * DAY_S, START + size.hours * HOUR_S
     told, late = await day(double, clock, tmp_path, universe, size)
-    assert sum(double.venue(name).failed for name in DIALECTS) > 2 * size.hours
+    assert sum(double.get_venue(name).failed for name in DIALECTS) > 2 * size.hours
     funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
-    folder = written(tmp_path / "bars", made, funded, begin, end)
-    replayed = await replay(folder, tmp_path / "replayed.db", universe, end)
+    folder = write_recording(tmp_path / "bars", made, funded, begin, end)
+    replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
     delayed = compared(told, replayed, universe)
     assert delayed <= late
     assert delayed or size.tries > 1
 
 
-def compared(told: Told, replayed: Told, universe: Universe) -> Late:
+def compared(told: StoredResult, replayed: StoredResult, universe: Universe) -> Late:
     """Hold a live store to a replay; return what was written later than in its run."""
     assert told.snapshot.readings == replayed.snapshot.readings
     live_rows, rows = in_order(told.changes), in_order(replayed.changes)

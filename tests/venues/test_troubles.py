@@ -8,9 +8,9 @@ import pytest
 
 from compute.bars import HOUR_S
 from tests.venues.double import VenuesDouble
-from tests.venues.exchanges import EXCHANGES, SYMBOLS, exchange_on
-from tests.venues.round_numbers import HOUR, NOW, bar, market
-from tests.venues.venue import Asked, Kind
+from tests.venues.exchanges import EXCHANGES, SYMBOLS, open_exchange
+from tests.venues.round_numbers import HOUR, NOW, make_bar, make_market
+from tests.venues.venue import FailureKind, VenueRequest
 
 pytestmark = [pytest.mark.clause("live"), pytest.mark.prove]
 
@@ -49,28 +49,28 @@ async def failure(exchange: Any, name: str) -> Exception:
 async def test_each_failing_answer_is_an_exception_of_its_class_and_the_next_is_good(
     double: VenuesDouble, name: str
 ) -> None:
-    venue = double.venue(name)
-    venue.lists(SYMBOLS[name][0], market())
-    expected: dict[Kind, type[Exception]] = {
+    venue = double.get_venue(name)
+    venue.add_listing(SYMBOLS[name][0], make_market())
+    expected: dict[FailureKind, type[Exception]] = {
         "rate_limited": BUSY[name],
         "banned": BUSY[name],
         "restricted": ccxt.RateLimitExceeded if name == "bybit" else ccxt.ExchangeNotAvailable,
         "unavailable": ccxt.ExchangeNotAvailable,
         "dropped": ccxt.ExchangeError,
     }
-    async with exchange_on(double, name) as exchange:
+    async with open_exchange(double, name) as exchange:
         await exchange.load_markets()
         for kind, error in expected.items():
-            venue.misbehaves(kind)
+            venue.add_failure(kind)
             assert type(await failure(exchange, name)) is error, kind
             assert len(await bars(exchange, name)) == 4
 
 
 async def test_a_restricted_country_is_told_by_status_and_words(double: VenuesDouble) -> None:
-    venue = double.venue("binance")
-    venue.lists("BTC/USDT", market())
-    async with exchange_on(double, "binance") as exchange:
-        venue.misbehaves("restricted", times=None)
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    async with open_exchange(double, "binance") as exchange:
+        venue.add_failure("restricted", times=None)
         told = str(await failure(exchange, "binance"))
         assert " 451 " in told
         assert "restricted location" in told
@@ -78,11 +78,11 @@ async def test_a_restricted_country_is_told_by_status_and_words(double: VenuesDo
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 async def test_any_status_can_be_given(double: VenuesDouble, status: int) -> None:
-    venue = double.venue("binance")
-    venue.lists("BTC/USDT", market())
-    async with exchange_on(double, "binance") as exchange:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    async with open_exchange(double, "binance") as exchange:
         await exchange.load_markets()
-        venue.misbehaves("unavailable", status=status)
+        venue.add_failure("unavailable", status=status)
         error = await failure(exchange, "binance")
     assert isinstance(error, ccxt.RequestTimeout if status == 504 else ccxt.NetworkError)
 
@@ -91,14 +91,14 @@ async def test_any_status_can_be_given(double: VenuesDouble, status: int) -> Non
 async def test_retry_after_is_in_the_headers_and_not_in_the_exception(
     double: VenuesDouble, name: str
 ) -> None:
-    venue = double.venue(name)
-    venue.lists(SYMBOLS[name][0], market())
-    async with exchange_on(double, name) as exchange:
+    venue = double.get_venue(name)
+    venue.add_listing(SYMBOLS[name][0], make_market())
+    async with open_exchange(double, name) as exchange:
         await exchange.load_markets()
-        venue.misbehaves("rate_limited", retry_after_s=7)
+        venue.add_failure("rate_limited", retry_after_s=7)
         assert not hasattr(await failure(exchange, name), "headers")
         assert exchange.last_response_headers["Retry-After"] == "7"
-        venue.misbehaves("rate_limited")
+        venue.add_failure("rate_limited")
         await failure(exchange, name)
         assert "Retry-After" not in exchange.last_response_headers
 
@@ -107,23 +107,23 @@ async def test_retry_after_is_in_the_headers_and_not_in_the_exception(
 async def test_a_truncated_answer_is_taken_for_no_bars_at_all(
     double: VenuesDouble, name: str
 ) -> None:
-    venue = double.venue(name)
-    venue.lists(SYMBOLS[name][0], market())
-    async with exchange_on(double, name) as exchange:
+    venue = double.get_venue(name)
+    venue.add_listing(SYMBOLS[name][0], make_market())
+    async with open_exchange(double, name) as exchange:
         await exchange.load_markets()
-        venue.misbehaves("truncated")
+        venue.add_failure("truncated")
         assert await bars(exchange, name) == []
         assert exchange.last_json_response is None
 
 
 @every
 async def test_a_hanging_socket_is_a_timeout(double: VenuesDouble, name: str) -> None:
-    venue = double.venue(name)
-    venue.lists(SYMBOLS[name][0], market())
-    async with exchange_on(double, name) as exchange:
+    venue = double.get_venue(name)
+    venue.add_listing(SYMBOLS[name][0], make_market())
+    async with open_exchange(double, name) as exchange:
         await exchange.load_markets()
         exchange.timeout = 20
-        held = venue.misbehaves("hanging")
+        held = venue.add_failure("hanging")
         assert type(await failure(exchange, name)) is ccxt.RequestTimeout
         held.released.set()
         exchange.timeout = 10_000
@@ -134,14 +134,14 @@ async def test_a_hanging_socket_is_a_timeout(double: VenuesDouble, name: str) ->
 async def test_a_symbol_that_went_away_between_lists_is_refused(
     double: VenuesDouble, name: str
 ) -> None:
-    venue, symbol = double.venue(name), SYMBOLS[name][0]
-    venue.lists(symbol, market())
-    async with exchange_on(double, name) as exchange:
+    venue, symbol = double.get_venue(name), SYMBOLS[name][0]
+    venue.add_listing(symbol, make_market())
+    async with open_exchange(double, name) as exchange:
         await exchange.load_markets()
-        venue.delists(symbol, at_ms=(HOUR - 1) * 1000)
+        venue.remove_listing(symbol, at_ms=(HOUR - 1) * 1000)
         if name == "hyperliquid":
             assert [row[0] for row in (await bars(exchange, name))[:-1]] == [
-                bar(hours).open_time * 1000 for hours in (-3, -2)
+                make_bar(hours).open_time * 1000 for hours in (-3, -2)
             ]
         else:
             assert type(await failure(exchange, name)) is UNKNOWN.get(name, ccxt.BadSymbol)
@@ -151,39 +151,41 @@ async def test_a_symbol_that_went_away_between_lists_is_refused(
 async def test_what_is_wrong_with_bars_reaches_the_reader_sorted(
     double: VenuesDouble, name: str
 ) -> None:
-    wrong = double.venue(name).lists(SYMBOLS[name][0], market())
+    wrong = double.get_venue(name).add_listing(SYMBOLS[name][0], make_market())
     wrong.shuffle()
     wrong.repeat(HOUR - 3 * HOUR_S)
     wrong.withhold(HOUR - 2 * HOUR_S)
-    wrong.revise(bar(-1)._replace(volume=99.0), NOW)
-    async with exchange_on(double, name) as exchange:
+    wrong.revise(make_bar(-1)._replace(volume=99.0), NOW)
+    async with open_exchange(double, name) as exchange:
         read = await bars(exchange, name)
-    assert [row[0] for row in read] == [bar(hours).open_time * 1000 for hours in (-3, -3, -1, 0)]
+    assert [row[0] for row in read] == [
+        make_bar(hours).open_time * 1000 for hours in (-3, -3, -1, 0)
+    ]
     assert read[2][5] == 99.0
 
 
 async def test_trouble_can_be_of_one_path_or_symbol_and_ends_when_told(
     double: VenuesDouble,
 ) -> None:
-    venue = double.venue("binance")
+    venue = double.get_venue("binance")
     for symbol in ("BTC/USDT", "ETH/USDT"):
-        venue.lists(symbol, market())
-    async with exchange_on(double, "binance") as exchange:
-        venue.misbehaves("unavailable", path="klines", symbol="BTC/USDT", times=None)
+        venue.add_listing(symbol, make_market())
+    async with open_exchange(double, "binance") as exchange:
+        venue.add_failure("unavailable", path="klines", symbol="BTC/USDT", times=None)
         assert len(await exchange.fetch_ohlcv("ETH/USDT", "1h")) == 51
         for _ in range(3):
             await failure(exchange, "binance")
-        venue.behaves()
+        venue.clear_failures()
         assert len(await bars(exchange, "binance")) == 4
 
 
 async def test_a_share_of_calls_fails_the_same_way_in_any_order_of_arrival(
     double: VenuesDouble,
 ) -> None:
-    double.fails(0.05, seed=7)
+    double.set_failure_share(0.05, seed=7)
     once = [_chosen(double, symbol) for symbol in _SYMBOLS]
-    double.behaves()
-    double.fails(0.05, seed=7)
+    double.clear_failures()
+    double.set_failure_share(0.05, seed=7)
     again = [_chosen(double, symbol) for symbol in reversed(_SYMBOLS)]
     assert once == again[::-1]
     assert 30 <= sum(map(bool, once)) <= 70
@@ -193,20 +195,20 @@ async def test_a_share_of_calls_fails_the_same_way_in_any_order_of_arrival(
 _SYMBOLS = tuple(f"S{number}USDT" for number in range(1000))
 
 
-def _chosen(double: VenuesDouble, symbol: str) -> Kind | None:
-    asked = Asked("api.binance.com", "api/v3/klines", {"symbol": symbol}, {}, 0)
-    venue = double.venue("binance")
-    venue.dialect.place(asked)
-    trouble = venue.next_trouble(asked)
+def _chosen(double: VenuesDouble, symbol: str) -> FailureKind | None:
+    asked = VenueRequest("api.binance.com", "api/v3/klines", {"symbol": symbol}, {}, 0)
+    venue = double.get_venue("binance")
+    venue.dialect.fill_in_key(asked)
+    trouble = venue.take_failure(asked)
     return trouble.kind if trouble else None
 
 
 async def test_a_dropped_connection_is_known_by_its_cause_alone(double: VenuesDouble) -> None:
-    venue = double.venue("binance")
-    venue.lists("BTC/USDT", market())
-    async with exchange_on(double, "binance") as exchange:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    async with open_exchange(double, "binance") as exchange:
         await exchange.load_markets()
-        venue.misbehaves("dropped")
+        venue.add_failure("dropped")
         error = await failure(exchange, "binance")
     assert not isinstance(error, ccxt.NetworkError)
     assert isinstance(error.__cause__, aiohttp.ClientPayloadError)

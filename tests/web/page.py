@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import httpx
 
 # A first page with all that it rests on, before it is packed.
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 
 
 class Page(HTMLParser):
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         if self._is_in_cell:
             self.rows[-1][-1] += data
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def find_all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for found, attributes in self.elements if found == tag]
 
     @property
@@ -45,14 +45,14 @@ class Page(HTMLParser):
     @property
     def fields(self) -> dict[str | None, str]:
         """The values that forms are sent with as they stand, by name."""
-        return {field.get("name"): field.get("value") or "" for field in self.all("input")}
+        return {field.get("name"): field.get("value") or "" for field in self.find_all("input")}
 
     @property
     def actions(self) -> list[str | None]:
-        return [button["value"] for button in self.all("button")]
+        return [button["value"] for button in self.find_all("button")]
 
 
-def is_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
+def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
     """Hold an answer against what every page is; return what it holds."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
@@ -73,10 +73,12 @@ def is_page(answer: httpx.Response, status: int, title: str, cache: str = "no-st
         "base-uri": "'none'",
     }
     page = Page(answer)
-    assert page.all("html") == [{"lang": "en"}]
-    assert len(page.all("h1")) == len(page.all("main")) == len(page.all("title")) == 1
+    assert page.find_all("html") == [{"lang": "en"}]
+    assert (
+        len(page.find_all("h1")) == len(page.find_all("main")) == len(page.find_all("title")) == 1
+    )
     assert page.text.count(title) >= 2  # heading and title
-    assert not [script for script in page.all("script") if not script.get("src")]
+    assert not [script for script in page.find_all("script") if not script.get("src")]
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}
     return page

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import HeldBilling
-from tests.serving import Face, Served
+from tests.access.selling import HeldProvider
+from tests.serving import RunningService, Transport
 from tests.web.member import (
     API_KEY,
     EMAIL,
     HOME,
-    Member,
-    also_served,
-    bought,
-    signed_in,
-    usage_status,
+    MemberBrowser,
+    buy_plan,
+    get_usage_status,
+    open_member_browser,
+    run_second_service,
 )
-from tests.web.page import is_page
+from tests.web.page import check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 
@@ -29,208 +29,218 @@ AT_FIRST = "2026-09-30 12:06 UTC"
 
 
 @pytest.fixture
-async def member(served: Served) -> AsyncIterator[Member]:
+async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
     """A member with the one key that was bought."""
-    await bought(served)
-    async with signed_in(served) as member:
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
         yield member
 
 
-async def end(served: Served) -> None:
+async def end(served: RunningService) -> None:
     """End what was bought, as the payment processor's word does."""
-    (held,) = await served.access.memberships_of(EMAIL)
-    await served.access.end_membership(held.member, served.clock(), "the payment was disputed")
+    (held,) = await served.access.list_memberships_by_email(EMAIL)
+    await served.access.end_membership(held.row, served.clock(), "the payment was disputed")
 
 
 @pytest.mark.clause("5.13")
 async def test_a_member_makes_a_key_without_a_second_purchase_and_it_works_at_once(
-    served: Served, member: Member, face: Face
+    served: RunningService, member: MemberBrowser, transport: Transport
 ) -> None:
-    holder = replace(served, api_key=await member.created("laptop"))
-    answer = await holder.answer(face, "signals_get_usage")
+    holder = replace(served, api_key=await member.create_and_read_key("laptop"))
+    answer = await holder.fetch_answer(transport, "signals_get_usage")
     assert (answer["key"], answer["mode"]) == ({"label": "laptop"}, "test")
-    assert (await holder.answer(face, "signals_get_state", ticker="BTC"))["counts"]["assets"] == 1
-    assert "2 of at most 3" in (await member.home()).text
+    assert (await holder.fetch_answer(transport, "signals_get_state", ticker="BTC"))["counts"][
+        "assets"
+    ] == 1
+    assert "2 of at most 3" in (await member.get_home()).text
 
 
 async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
-    page = is_page(await member.create("laptop"), 201, "Your new key")
+    page = check_page(await member.create_key("laptop"), 201, "Your new key")
     shown = API_KEY.findall(page.text)
     assert len(shown) == 2  # by itself, and in the line for the shell
     assert f"export SIGNALS_API_KEY={shown[0]}" in page.text
     for line in ("claude mcp add", ".cursor/mcp.json", "[mcp_servers.signals]", served.base_url):
         assert line in page.text
-    copied = [text["data-copy"] for text in page.all("pre")]
+    copied = [text["data-copy"] for text in page.find_all("pre")]
     assert copied[:3] == ["the key", "the line for the shell", "the lines for Claude Code"]
-    assert not API_KEY.search((await member.home()).text)
+    assert not API_KEY.search((await member.get_home()).text)
 
 
 async def test_the_page_tells_of_each_key_what_it_is_and_did_today(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
-    api_key = await member.created("laptop")
-    page = await member.home()
+    api_key = await member.create_and_read_key("laptop")
+    page = await member.get_home()
     for told in ("Premium, billed monthly", "Test mode", "In force", EMAIL, AT_FIRST):
         assert told in page.text
     assert "0 of 10,000" in page.text
     assert "never" in page.text
     served.clock.now += 3_600_000
     for _ in range(2):
-        assert await usage_status(served, api_key) == 200
-    text = (await member.home()).text
+        assert await get_usage_status(served, api_key) == 200
+    text = (await member.get_home()).text
     assert "2 of 10,000" in text
     assert "2026-09-30 13:06 UTC" in text
     served.clock.now += DAY_MS
-    assert "2 of 10,000" not in (await member.home()).text
+    assert "2 of 10,000" not in (await member.get_home()).text
 
 
 async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
-    api_key = await member.created("laptop")
-    path = f"{await member.key_path('laptop')}/revoke"
-    assert await usage_status(served, api_key) == 200
-    asked = is_page(await member.client.get(path), 200, "Revoke this key?")
+    api_key = await member.create_and_read_key("laptop")
+    path = f"{await member.find_key_path('laptop')}/revoke"
+    assert await get_usage_status(served, api_key) == 200
+    asked = check_page(await member.client.get(path), 200, "Revoke this key?")
     assert "laptop" in asked.text
     assert "cannot be undone" in asked.text
-    assert await usage_status(served, api_key) == 200
-    answer = await member.send(path)
+    assert await get_usage_status(served, api_key) == 200
+    answer = await member.send_form(path)
     assert (answer.status_code, answer.headers["location"]) == (303, f"../../../../..{HOME}")
-    assert await usage_status(served, api_key) == 403
-    text = (await member.home()).text
+    assert await get_usage_status(served, api_key) == 403
+    text = (await member.get_home()).text
     assert "1 of at most 3" in text
     assert f"revoked on {AT_FIRST}" in text
-    is_page(await member.client.get(path), 404, "Not found")
-    relabelled = await member.send(path.replace("/revoke", "/label"), label="x")
-    is_page(relabelled, 404, "Not found")
+    check_page(await member.client.get(path), 404, "Not found")
+    relabelled = await member.send_form(path.replace("/revoke", "/label"), label="x")
+    check_page(relabelled, 404, "Not found")
 
 
-async def test_a_key_is_named_anew_and_goes_on_working(served: Served, member: Member) -> None:
-    api_key = await member.created("laptop")
-    answer = await member.send(f"{await member.key_path('laptop')}/label", label="  server ")
+async def test_a_key_is_named_anew_and_goes_on_working(
+    served: RunningService, member: MemberBrowser
+) -> None:
+    api_key = await member.create_and_read_key("laptop")
+    answer = await member.send_form(
+        f"{await member.find_key_path('laptop')}/label", label="  server "
+    )
     assert answer.status_code == 303
-    assert await member.key_path("server")
-    usage = await replace(served, api_key=api_key).answer("rest", "signals_get_usage")
+    assert await member.find_key_path("server")
+    usage = await replace(served, api_key=api_key).fetch_answer("rest", "signals_get_usage")
     assert usage["key"] == {"label": "server"}
 
 
 async def test_the_fourth_live_key_is_refused_and_said_before_one_tries(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
-    path = await member.keys_path()
-    await member.created("second")
-    await member.created("third")
-    page = await member.home()
+    path = await member.find_keys_path()
+    await member.create_and_read_key("second")
+    await member.create_and_read_key("third")
+    page = await member.get_home()
     assert "This plan has its 3 live keys" in page.text
-    assert path not in [form["action"] for form in page.all("form")]
-    refused = is_page(await member.send(path, label="fourth"), 409, "That did not work")
+    assert path not in [form["action"] for form in page.find_all("form")]
+    refused = check_page(await member.send_form(path, label="fourth"), 409, "That did not work")
     assert "at most 3 live keys" in refused.text
-    await member.send(f"{await member.key_path('second')}/revoke")
-    assert await usage_status(served, await member.created("fourth")) == 200
+    await member.send_form(f"{await member.find_key_path('second')}/revoke")
+    assert await get_usage_status(served, await member.create_and_read_key("fourth")) == 200
 
 
-async def test_of_those_who_take_the_last_place_at_once_one_gets_it(member: Member) -> None:
-    await member.created("second")
-    token, path = (await member.home()).fields["form_token"], await member.keys_path()
+async def test_of_those_who_take_the_last_place_at_once_one_gets_it(member: MemberBrowser) -> None:
+    await member.create_and_read_key("second")
+    token, path = (await member.get_home()).fields["form_token"], await member.find_keys_path()
     sent = {"form_token": token, "label": "last"}
     answers = await asyncio.gather(*(member.client.post(path, data=sent) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
-    assert "3 of at most 3" in (await member.home()).text
+    assert "3 of at most 3" in (await member.get_home()).text
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
-async def test_what_is_no_label_makes_and_names_no_key(member: Member, label: str) -> None:
-    await member.created("laptop")
-    for path in (await member.keys_path(), f"{await member.key_path('laptop')}/label"):
-        refused = is_page(await member.send(path, label=label), 400, "That did not work")
+async def test_what_is_no_label_makes_and_names_no_key(member: MemberBrowser, label: str) -> None:
+    await member.create_and_read_key("laptop")
+    for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):
+        refused = check_page(await member.send_form(path, label=label), 400, "That did not work")
         assert "label: is empty, too long or has control characters" in refused.text
-    assert "2 of at most 3" in (await member.home()).text
+    assert "2 of at most 3" in (await member.get_home()).text
 
 
-async def test_what_members_wrote_is_shown_as_text(served: Served) -> None:
+async def test_what_members_wrote_is_shown_as_text(served: RunningService) -> None:
     email = "a&b'$x@example.com"
-    await bought(served, email)
-    async with signed_in(served, email) as member:
-        await member.created(NASTY)
-        page = await member.home()
+    await buy_plan(served, email)
+    async with open_member_browser(served, email) as member:
+        await member.create_and_read_key(NASTY)
+        page = await member.get_home()
         assert NASTY in page.text
         assert email in page.text
-        assert page.all("b") == []
-        asked = await member.client.get(f"{await member.key_path(NASTY)}/revoke")
-        assert NASTY in is_page(asked, 200, "Revoke this key?").text
+        assert page.find_all("b") == []
+        asked = await member.client.get(f"{await member.find_key_path(NASTY)}/revoke")
+        assert NASTY in check_page(asked, 200, "Revoke this key?").text
 
 
-async def test_a_member_sees_and_touches_nothing_of_another(served: Served, member: Member) -> None:
-    api_key = await member.created("laptop")
-    keys, key = await member.keys_path(), await member.key_path("laptop")
-    await bought(served, OTHER)
-    async with signed_in(served, OTHER) as other:
-        page = await other.home()
+async def test_a_member_sees_and_touches_nothing_of_another(
+    served: RunningService, member: MemberBrowser
+) -> None:
+    api_key = await member.create_and_read_key("laptop")
+    keys, key = await member.find_keys_path(), await member.find_key_path("laptop")
+    await buy_plan(served, OTHER)
+    async with open_member_browser(served, OTHER) as other:
+        page = await other.get_home()
         assert "laptop" not in page.text
         assert EMAIL not in page.text
-        own_keys = await other.keys_path()
+        own_keys = await other.find_keys_path()
         own_key = key.replace(keys, own_keys)  # the other's key, as if it were of this membership
         for path, known in ((keys, "membership"), (f"{own_key}/revoke", "key")):
-            answer = await other.send(path, label="x")
-            nobodys = await other.send(path.replace(path.split("/")[3], "987654"), label="x")
+            answer = await other.send_form(path, label="x")
+            nobodys = await other.send_form(path.replace(path.split("/")[3], "987654"), label="x")
             assert answer.status_code == nobodys.status_code == 404
             assert known in answer.text
         for path in (key, own_key):
             for answer in (
                 await other.client.get(f"{path}/revoke"),
-                await other.send(f"{path}/revoke"),
-                await other.send(f"{path}/label", label="x"),
+                await other.send_form(f"{path}/revoke"),
+                await other.send_form(f"{path}/label", label="x"),
             ):
-                is_page(answer, 404, "Not found")
-    assert await usage_status(served, api_key) == 200
-    assert await member.key_path("laptop") == key
+                check_page(answer, 404, "Not found")
+    assert await get_usage_status(served, api_key) == 200
+    assert await member.find_key_path("laptop") == key
 
 
 @pytest.mark.parametrize("id_", ["0", "-1", "x", "9" * 18, "9" * 5000, "%EF%BC%91", "1%2F2"])
-async def test_an_address_that_names_nothing_is_not_found(member: Member, id_: str) -> None:
-    keys = await member.keys_path()
+async def test_an_address_that_names_nothing_is_not_found(member: MemberBrowser, id_: str) -> None:
+    keys = await member.find_keys_path()
     for path in (f"{HOME}/{id_}/keys", f"{keys}/{id_}/label", f"{keys}/{id_}/revoke"):
-        answer = await member.send(path, label="x")
+        answer = await member.send_form(path, label="x")
         assert answer.status_code == 404
     assert (await member.client.get(f"{keys}/{id_}/revoke")).status_code == 404
 
 
-async def test_what_has_ended_says_why_and_gives_no_key(served: Served, member: Member) -> None:
-    keys, api_key = await member.keys_path(), await member.created("laptop")
+async def test_what_has_ended_says_why_and_gives_no_key(
+    served: RunningService, member: MemberBrowser
+) -> None:
+    keys, api_key = await member.find_keys_path(), await member.create_and_read_key("laptop")
     await end(served)
-    assert await usage_status(served, api_key) == 403
-    page = await member.home()
+    assert await get_usage_status(served, api_key) == 403
+    page = await member.get_home()
     assert f"Ended on {AT_FIRST}: the payment was disputed" in page.text
     assert "To go on, your agent buys the plan anew" in page.text
-    assert keys not in " ".join(str(form["action"]) for form in page.all("form"))
-    is_page(await member.send(keys, label="x"), 409, "That did not work")
-    async with signed_in(served) as later:
-        assert "the payment was disputed" in (await later.home()).text
+    assert keys not in " ".join(str(form["action"]) for form in page.find_all("form"))
+    check_page(await member.send_form(keys, label="x"), 409, "That did not work")
+    async with open_member_browser(served) as later:
+        assert "the payment was disputed" in (await later.get_home()).text
 
 
 async def test_each_purchase_of_a_mailbox_has_keys_of_its_own(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
     await end(served)
-    await bought(served, EMAIL.lower(), billing="yearly")
-    page = await member.home()
+    await buy_plan(served, EMAIL.lower(), billing="yearly")
+    page = await member.get_home()
     assert page.text.index("Premium, billed monthly") < page.text.index("Premium, billed yearly")
-    assert await usage_status(served, await member.created("laptop")) == 200
+    assert await get_usage_status(served, await member.create_and_read_key("laptop")) == 200
 
 
 async def test_keys_of_test_mode_are_said_not_to_work_on_a_server_that_bills_live(
-    served: Served, member: Member
+    served: RunningService, member: MemberBrowser
 ) -> None:
-    api_key = await member.created("laptop")
-    billing = HeldBilling(served.clock, name="sandbox", mode="live")
-    async with also_served(served, provider=billing) as live:
-        assert await usage_status(live, api_key) == 403
+    api_key = await member.create_and_read_key("laptop")
+    billing = HeldProvider(served.clock, name="sandbox", mode="live")
+    async with run_second_service(served, provider=billing) as live:
+        assert await get_usage_status(live, api_key) == 403
         live.client.cookies = member.client.cookies
-        there = Member(live.client)
-        page = await there.home()
+        there = MemberBrowser(live.client)
+        page = await there.get_home()
         for told in ("Test mode", "these keys were bought in test mode", "not_provisioned"):
             assert told in page.text
-        keys = await there.keys_path()
-        is_page(await there.send(keys, label="x"), 409, "That did not work")
+        keys = await there.find_keys_path()
+        check_page(await there.send_form(keys, label="x"), 409, "That did not work")

@@ -4,10 +4,10 @@ from urllib.parse import quote
 
 import pytest
 
-from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, instant
-from tests.serving import HOUR_MS, NAMES, NOON, Served, change, work
+from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
+from tests.serving import HOUR_MS, NAMES, NOON, RunningService, make_batch, make_change
 from tests.sharing import served as served
-from tests.web.page import Page, is_page
+from tests.web.page import Page, check_page
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -21,11 +21,11 @@ TITLES = {
 
 
 async def asset_page(
-    served: Served, ticker: str, timeframe: str = "4h", *, is_member: bool = True
+    served: RunningService, ticker: str, timeframe: str = "4h", *, is_member: bool = True
 ) -> Page:
     address = f"/assets/{ticker}?timeframe={timeframe}"
-    answer = await served.page(address, is_member=is_member)
-    return is_page(answer, 200, TITLES[ticker.upper()])
+    answer = await served.get_page(address, is_member=is_member)
+    return check_page(answer, 200, TITLES[ticker.upper()])
 
 
 def readings(page: Page) -> dict[str, list[str]]:
@@ -50,14 +50,14 @@ async def test_a_ticker_is_found_in_any_case(served):
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
     for ticker, told in (("BTCC", "did you mean BTC?"), ("<b>x", "unknown '<b>x'")):
         answer = await served.page(f"/assets/{quote(ticker)}", is_member=is_member)
-        page = is_page(answer, 404, "Not found")
+        page = check_page(answer, 404, "Not found")
         assert told in page.text
-        assert not page.all("b")
+        assert not page.find_all("b")
 
 
 async def test_a_timeframe_that_is_none_gets_what_is_accepted(served):
     answer = await served.page("/assets/BTC?timeframe=2h", is_member=True)
-    assert "accepted: 1h, 4h, 1d." in is_page(answer, 400, "That did not work").text
+    assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "That did not work").text
 
 
 async def test_changes_are_the_rows_of_the_feed_and_the_timeline_draws_them(served):
@@ -70,7 +70,7 @@ async def test_changes_are_the_rows_of_the_feed_and_the_timeline_draws_them(serv
         f"{row['transition']['from']} → to {row['transition']['to']} {row['transition']['to']}"
         for row in feed["signals"]
     ]
-    said = [picture["aria-label"] for picture in page.all("svg")]
+    said = [picture["aria-label"] for picture in page.find_all("svg")]
     assert len(said) == 6
     assert said[0] == f"Trend Oracle: {feed['signals'][0]['direction']} at the end, 3 changes"
     assert "Changes of PerpKit are not logged." in " ".join(page.text.split())
@@ -78,30 +78,34 @@ async def test_changes_are_the_rows_of_the_feed_and_the_timeline_draws_them(serv
 
 async def test_a_timeline_begins_where_the_feed_does(served):
     page = await asset_page(served, "BTC", "4h")
-    first, last = page.all("time")[-3:-1]
+    first, last = page.find_all("time")[-3:-1]
     stats = (await served.client.get("/api/v1/stats")).json()
     assert first == {"datetime": stats["universe_tier"]["history_starts_at"]}
-    assert last == {"datetime": instant(NOON)}
+    assert last == {"datetime": format_instant(NOON)}
     # The oldest row of this feed is that of ceres, which was neutral until then.
-    spans = {(span["class"], span["x"], span["width"]) for span in page.all("rect")}
+    spans = {(span["class"], span["x"], span["width"]) for span in page.find_all("rect")}
     assert spans == {("bullish", "0.0", "1000.0"), ("neutral", "0.0", "0.0")}
 
 
-async def test_more_rows_than_a_page_of_the_feed_holds_shorten_the_timeline(served_alone: Served):
+async def test_more_rows_than_a_page_of_the_feed_holds_shorten_the_timeline(
+    served_alone: RunningService,
+):
     run = NOON + 300 * HOUR_MS
     rows = [
-        change(run + place, "NVDA", "enzo", "1h", place % 3 - 1, (place - 1) % 3 - 1)._replace(
+        make_change(run + place, "NVDA", "enzo", "1h", place % 3 - 1, (place - 1) % 3 - 1)._replace(
             close_time=NOON // 1000 + 3600 * place
         )
         for place in range(250)
     ]
-    await served_alone.market.commit(work(run, rows))
-    await served_alone.market.commit(work(run + HOUR_MS, []))
+    await served_alone.market.commit(make_batch(run, rows))
+    await served_alone.market.commit(make_batch(run + HOUR_MS, []))
     page = await asset_page(served_alone, "NVDA", "1h")
-    times = page.all("time")
-    assert {"datetime": instant(run + 50)} in times
-    assert {"datetime": instant(run + 49)} not in times
-    assert sum(time == {"datetime": instant(run + 50)} for time in times) == 2  # axis and row
+    times = page.find_all("time")
+    assert {"datetime": format_instant(run + 50)} in times
+    assert {"datetime": format_instant(run + 49)} not in times
+    assert (
+        sum(time == {"datetime": format_instant(run + 50)} for time in times) == 2
+    )  # axis and row
 
 
 async def test_a_removed_asset_tells_so_and_its_timeline_ends_there(served):
@@ -110,7 +114,7 @@ async def test_a_removed_asset_tells_so_and_its_timeline_ends_there(served):
         assert "MATIC was removed on 2026-09-27, its coin continues as POL" in text
     # The feed of this store begins after that day.
     assert "The feed has no timeline of MATIC on 4h." in text or is_member is False
-    assert (await asset_page(served, "MATIC")).all("svg") == []
+    assert (await asset_page(served, "MATIC")).find_all("svg") == []
 
 
 async def test_an_asset_without_data_tells_so(served):
@@ -123,12 +127,12 @@ async def test_an_asset_without_data_tells_so(served):
 async def test_a_timeframe_that_is_not_covered_has_no_timeline(served):
     page = await asset_page(served, "XAU", "4h")
     assert "The feed has no timeline of XAU on 4h." in page.text
-    assert (await asset_page(served, "XAU", "1d")).all("svg")
+    assert (await asset_page(served, "XAU", "1d")).find_all("svg")
 
 
 async def test_an_asset_is_called_late_on_its_own_page_alone(served):
     assert "Late" not in (await asset_page(served, "BTC")).text
-    late = is_page(await served.page("/assets/ETH", is_member=True), 200, "Ethereum (ETH)")
+    late = check_page(await served.page("/assets/ETH", is_member=True), 200, "Ethereum (ETH)")
     assert "Late" in late.text
 
 
@@ -142,13 +146,15 @@ async def test_visitors_see_what_is_covered_and_that_readings_need_a_membership(
     page = await asset_page(served, "BTC", is_member=False)
     assert "Readings of BTC need a membership" in " ".join(page.text.split())
     assert "1h, 4h, 1d" in page.text
-    assert {"../sign-in", "../docs/buy"} <= {link["href"] for link in page.all("a")}
-    assert page.rows == page.all("svg") == page.all("time") == []
+    assert {"../sign-in", "../docs/buy"} <= {link["href"] for link in page.find_all("a")}
+    assert page.rows == page.find_all("svg") == page.find_all("time") == []
 
 
-async def test_before_anything_is_covered_the_page_says_what_it_waits_for(served_empty: Served):
+async def test_before_anything_is_covered_the_page_says_what_it_waits_for(
+    served_empty: RunningService,
+):
     for is_member in (True, False):
-        answer = await served_empty.page("/assets/BTC", is_member=is_member)
-        page = is_page(answer, 503, "Not available right now")
+        answer = await served_empty.get_page("/assets/BTC", is_member=is_member)
+        page = check_page(answer, 503, "Not available right now")
         assert "Nothing has been computed yet" in page.text
         assert answer.headers["retry-after"] == "900"

@@ -10,9 +10,9 @@ import pytest
 
 from access.billing.sandbox import SandboxBilling
 from service.http.app import create_app
-from tests.serving import Served, loopback_socket, running
-from tests.web.member import EMAIL, LINK, bought
-from tests.web.page import Page, is_page
+from tests.serving import RunningService, open_loopback_socket, run_app
+from tests.web.member import EMAIL, LINK, buy_plan
+from tests.web.page import Page, check_page
 
 pytestmark = pytest.mark.clause("pages", "dashboard")
 
@@ -32,9 +32,9 @@ class Prefixed:
 
 
 @asynccontextmanager
-async def below(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
     """A browser at a service of the same stores, which is reached below a path alone."""
-    with loopback_socket() as bound:
+    with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         base_url = address + BELOW
         app = create_app(
@@ -46,25 +46,25 @@ async def below(served: Served) -> AsyncIterator[httpx.AsyncClient]:
             clock=served.clock,
         )
         async with (
-            running(Prefixed(app), bound),
+            run_app(Prefixed(app), bound),
             httpx.AsyncClient(base_url=address, follow_redirects=True) as client,
         ):
             yield client
 
 
-async def signed_in(served: Served, client: httpx.AsyncClient) -> httpx.Response:
+async def signed_in(served: RunningService, client: httpx.AsyncClient) -> httpx.Response:
     """Sign in by a mailed link; return the answer to it."""
     answer = await client.post(f"{BELOW}/sign-in", data={"contact_email": EMAIL})
-    is_page(answer, 200, "Look into your mailbox")
-    (link,) = LINK.findall((await served.mailbox.arrived()).get_content())
+    check_page(answer, 200, "Look into your mailbox")
+    (link,) = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
     return await client.post(link)
 
 
 def links_of(answer: httpx.Response) -> set[str]:
     """Return the addresses that a page leads to or rests on."""
     page = Page(answer)
-    links = [one.get("href") for tag in ("a", "link") for one in page.all(tag)]
-    links += [script["src"] for script in page.all("script")]
+    links = [one.get("href") for tag in ("a", "link") for one in page.find_all(tag)]
+    links += [script["src"] for script in page.find_all("script")]
     return {urljoin(str(answer.url), link).partition("#")[0] for link in links if link}
 
 
@@ -81,26 +81,26 @@ async def walked(client: httpx.AsyncClient, start: str, pages: int = 20) -> set[
     return seen
 
 
-async def test_a_member_buys_signs_in_makes_a_key_and_signs_out(served: Served) -> None:
+async def test_a_member_buys_signs_in_makes_a_key_and_signs_out(served: RunningService) -> None:
     async with below(served) as client:
-        await bought(served)
-        is_page(await client.get(f"{BELOW}/settings"), 200, "Sign in")
+        await buy_plan(served)
+        check_page(await client.get(f"{BELOW}/settings"), 200, "Sign in")
         answer = await signed_in(served, client)
         assert answer.url.path == f"{BELOW}/settings/api-access"
-        home = is_page(answer, 200, "API access")
+        home = check_page(answer, 200, "API access")
         sent = {"form_token": home.fields["form_token"], "label": "laptop"}
         out, *_, create = [
-            urljoin(str(answer.url), str(form["action"])) for form in home.all("form")
+            urljoin(str(answer.url), str(form["action"])) for form in home.find_all("form")
         ]
-        is_page(await client.post(create, data=sent), 201, "Your new key")
+        check_page(await client.post(create, data=sent), 201, "Your new key")
         left = await client.post(out, data=sent)
         assert left.url.path == f"{BELOW}/sign-in"
-        is_page(left, 200, "Sign in")
+        check_page(left, 200, "Sign in")
 
 
-async def test_every_link_of_every_page_leads_somewhere_below_it(served: Served) -> None:
+async def test_every_link_of_every_page_leads_somewhere_below_it(served: RunningService) -> None:
     async with below(served) as client:
-        await bought(served)
+        await buy_plan(served)
         await signed_in(served, client)
         seen = await walked(client, f"{BELOW}/settings/api-access")
         assert {f"{BELOW}/", f"{BELOW}/docs", f"{BELOW}/settings/api-access"} <= seen

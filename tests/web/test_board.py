@@ -11,29 +11,40 @@ from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.full_board import cover, full_coverage
-from tests.serving import ASSETS, HOUR_MS, NOON, Served, change, coverage, serving, work
+from tests.full_board import make_full_coverage, publish_assets
+from tests.serving import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    run_service,
+)
 from tests.sharing import served as served
-from tests.web.boards import TITLE, answered, board, heat
-from tests.web.page import MOST_BYTES, is_page
+from tests.web.boards import TITLE, fetch_readings, get_board, parse_heat_map
+from tests.web.page import MAX_BYTES, check_page
 
 pytestmark = pytest.mark.clause("pages")
 
 
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
 async def test_each_cell_of_a_member_is_what_state_answers(served, timeframe):
-    assert heat(await board(served, timeframe=timeframe)) == await answered(served, timeframe)
+    assert parse_heat_map(await get_board(served, timeframe=timeframe)) == await fetch_readings(
+        served, timeframe
+    )
 
 
 async def test_4h_is_shown_where_no_timeframe_is_asked_for(served):
-    page = await board(served)
-    assert heat(page) == heat(await board(served, timeframe="4h"))
-    (chosen,) = [link for link in page.all("a") if link.get("aria-current") == "true"]
+    page = await get_board(served)
+    assert parse_heat_map(page) == parse_heat_map(await get_board(served, timeframe="4h"))
+    (chosen,) = [link for link in page.find_all("a") if link.get("aria-current") == "true"]
     assert chosen["href"] == "?timeframe=4h"
 
 
 async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(served):
-    page = await board(served, timeframe="1h")
+    page = await get_board(served, timeframe="1h")
     text = " ".join(page.text.split())
     feed = await served.answer("rest", "signals_get_signals", timeframe="1h", tier="all")
     for row in feed["signals"]:
@@ -51,7 +62,7 @@ async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(serv
             votes = f"{result['agree']} of {result['total_reporting']}"
             assert f"{result['ticker']} {result['name']}: {votes}" in text
     assert {"assets/BTC?timeframe=1h", "assets/ETH?timeframe=1h"} <= {
-        str(link["href"]).removeprefix("./") for link in page.all("a")
+        str(link["href"]).removeprefix("./") for link in page.find_all("a")
     }
 
 
@@ -67,7 +78,7 @@ async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(serv
 )
 async def test_a_filter_leaves_the_assets_that_state_answers(served, filters):
     answer = await served.answer("rest", "signals_get_state", timeframe="4h", **filters)
-    shown = heat(await board(served, timeframe="4h", **filters))
+    shown = parse_heat_map(await get_board(served, timeframe="4h", **filters))
     read = {ticker for ticker, cells in shown.items() if set(cells.values()) != {"no reading"}}
     assert read == {asset["ticker"] for asset in answer["assets"]} != set()
     if "indicator" in filters:
@@ -79,17 +90,17 @@ async def test_a_filter_leaves_the_assets_that_state_answers(served, filters):
     [("bit", {"BTC"}), ("GOLD", {"XAU"}), (" a", {"MATIC", "XAU", "DARK", "NVDA"}), ("?", set())],
 )
 async def test_a_text_finds_tickers_and_names_in_any_case(served, text, tickers):
-    page = await board(served, text=text)
-    assert heat(page).keys() == tickers
+    page = await get_board(served, text=text)
+    assert parse_heat_map(page).keys() == tickers
     assert f"{len(tickers)} of 6 assets shown" in " ".join(page.text.split())
 
 
 async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served):
-    page = await board(served, timeframe="1d", text="b", direction="bullish", indicator="")
+    page = await get_board(served, timeframe="1d", text="b", direction="bullish", indicator="")
     assert {"timeframe": "1d", "text": "b"}.items() <= page.fields.items()
-    chosen = {option["value"] for option in page.all("option") if "selected" in option}
+    chosen = {option["value"] for option in page.find_all("option") if "selected" in option}
     assert chosen == {"bullish"}
-    assert "?timeframe=1h&direction=bullish&text=b" in {link["href"] for link in page.all("a")}
+    assert "?timeframe=1h&direction=bullish&text=b" in {link["href"] for link in page.find_all("a")}
 
 
 @pytest.mark.parametrize("is_member", [True, False])
@@ -106,40 +117,42 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(served, query, told, is_member):
     answer = await served.page(f"/?{query}", is_member=is_member)
-    assert told in is_page(answer, 400, "That did not work").text
+    assert told in check_page(answer, 400, "That did not work").text
 
 
 async def test_what_others_add_to_a_link_does_no_harm(served):
-    assert heat(await board(served, utm_source="letter")) == heat(await board(served))
+    assert parse_heat_map(await get_board(served, utm_source="letter")) == parse_heat_map(
+        await get_board(served)
+    )
 
 
 async def test_simulated_data_are_marked_by_badge_and_sentence(served):
-    page = await board(served)
+    page = await get_board(served)
     assert "Simulated market" in page.text
     assert SIMULATED_NOTE in page.text
     assert "2026-09-30 12:03 UTC" in page.text
     assert "2026-09-30 16:03 UTC" in page.text  # next update
-    assert {"datetime": "2026-09-30T12:03:00.000Z"} in page.all("time")
+    assert {"datetime": "2026-09-30T12:03:00.000Z"} in page.find_all("time")
 
 
 async def test_late_and_removed_assets_are_marked_in_their_rows(served):
-    rows = {row[0] for row in (await board(served)).rows}
+    rows = {row[0] for row in (await get_board(served)).rows}
     assert {"ETH Ethereum late", "MATIC Polygon removed", "BTC Bitcoin"} <= rows
 
 
 async def test_recorded_data_are_marked_as_such(tmp_path: Path):
-    async with serving(tmp_path, coverage("recorded", recorded_until=NOON)) as recorded:
-        page = await board(recorded)
+    async with run_service(tmp_path, make_coverage("recorded", recorded_until=NOON)) as recorded:
+        page = await get_board(recorded)
     assert "Recorded data" in page.text
     assert "recorded until 2026-09-30T12:03:00.000Z." in page.text
     assert SIMULATED_NOTE not in page.text
 
 
 @pytest.mark.clause("fresh")
-async def test_a_page_that_is_kept_turns_stale_when_the_answers_do(served_alone: Served):
-    assert STALE_NOTE not in (await board(served_alone)).text
+async def test_a_page_that_is_kept_turns_stale_when_the_answers_do(served_alone: RunningService):
+    assert STALE_NOTE not in (await get_board(served_alone)).text
     served_alone.clock.now = NOON + HOUR_MS + GRACE_MS + 1
-    assert STALE_NOTE in (await board(served_alone)).text
+    assert STALE_NOTE in (await get_board(served_alone)).text
 
 
 class CountingStore(SqliteMarketStore):
@@ -147,22 +160,22 @@ class CountingStore(SqliteMarketStore):
 
     feeds = 0
 
-    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         self.feeds += 1
-        return await super().feed(query)
+        return await super().changes_feed(query)
 
 
 async def test_the_whole_board_is_drawn_once_a_version(tmp_path: Path):
-    async with serving(tmp_path, coverage(), kind=CountingStore) as counted:
+    async with run_service(tmp_path, make_coverage(), store_class=CountingStore) as counted:
         assert isinstance(counted.market, CountingStore)
-        before = heat(await board(counted))
+        before = parse_heat_map(await get_board(counted))
         drawn = counted.market.feeds
-        assert heat(await board(counted)) == before
+        assert parse_heat_map(await get_board(counted)) == before
         assert counted.market.feeds == drawn
         later = NOON + HOUR_MS
-        turned = change(later, "NVDA", "ceres", "4h", -1, 0)
-        await counted.market.commit(work(later, [turned]))
-        assert heat(await board(counted))["NVDA"]["Ceres"] == "bearish"
+        turned = make_change(later, "NVDA", "ceres", "4h", -1, 0)
+        await counted.market.commit(make_batch(later, [turned]))
+        assert parse_heat_map(await get_board(counted))["NVDA"]["Ceres"] == "bearish"
         assert counted.market.feeds > drawn
 
 
@@ -171,20 +184,20 @@ class MovingStore(SqliteMarketStore):
 
     has_moved = False
 
-    async def feed(self, query: FeedQuery) -> list[ChangeRow]:
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
         if not self.has_moved:
             self.has_moved = True
             later = NOON + HOUR_MS
-            await self.commit(work(later, [change(later, "NVDA", "ceres", "4h", -1, 0)]))
-        return await super().feed(query)
+            await self.commit(make_batch(later, [make_change(later, "NVDA", "ceres", "4h", -1, 0)]))
+        return await super().changes_feed(query)
 
 
 @pytest.mark.clause("feed")
 async def test_all_of_a_page_is_of_one_version(tmp_path: Path):
-    async with serving(tmp_path, coverage(), kind=MovingStore) as moving:
-        page = await board(moving)
+    async with run_service(tmp_path, make_coverage(), store_class=MovingStore) as moving:
+        page = await get_board(moving)
     assert "NVDA Ceres: " in page.text
-    assert heat(page)["NVDA"]["Ceres"] == "bearish"
+    assert parse_heat_map(page)["NVDA"]["Ceres"] == "bearish"
 
 
 async def test_a_page_is_the_same_compressed_or_not(served):
@@ -198,43 +211,43 @@ async def test_a_page_is_the_same_compressed_or_not(served):
     assert plain.text == packed.text
 
 
-async def test_names_and_what_was_asked_for_are_shown_as_text(served_alone: Served):
+async def test_names_and_what_was_asked_for_are_shown_as_text(served_alone: RunningService):
     name = "<script>alert('x')</script>\"&"
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
-    await cover(served_alone, *ASSETS, asset)
-    page = await board(served_alone, text='"><script>')
-    assert len(page.all("script")) == 1
+    await publish_assets(served_alone, *ASSETS, asset)
+    page = await get_board(served_alone, text='"><script>')
+    assert len(page.find_all("script")) == 1
     assert page.fields["text"] == '"><script>'
-    whole = await board(served_alone)
+    whole = await get_board(served_alone)
     assert f"B&C {name} late" in {row[0] for row in whole.rows}
-    assert len(whole.all("script")) == 1
-    assert "./assets/B%26C?timeframe=4h" in {link["href"] for link in whole.all("a")}
+    assert len(whole.find_all("script")) == 1
+    assert "./assets/B%26C?timeframe=4h" in {link["href"] for link in whole.find_all("a")}
 
 
-async def fill(served: Served) -> None:
+async def fill(served: RunningService) -> None:
     """Give each asset of the universe readings, all of which turn at the last run."""
-    published = full_coverage()
+    published = make_full_coverage()
     await served.market.publish_coverage(published)
     tickers = [asset.ticker for asset in published.assets]
     for run, after, before in ((NOON - HOUR_MS, -1, None), (NOON, 1, -1)):
         cells = itertools.product(tickers, INDICATOR_IDS)
         rows = [
-            change(run, *cell, "4h", after, before)._replace(created_at=run + place)
+            make_change(run, *cell, "4h", after, before)._replace(created_at=run + place)
             for place, cell in enumerate(cells)
         ]
-        await served.market.commit(work(run, rows))
+        await served.market.commit(make_batch(run, rows))
 
 
-async def test_the_first_page_and_all_it_rests_on_is_small(served_empty: Served):
+async def test_the_first_page_and_all_it_rests_on_is_small(served_empty: RunningService):
     await fill(served_empty)
     for is_member, most_rows in ((True, 252), (False, 9)):
-        answer = await served_empty.page("/", is_member=is_member)
-        page = is_page(answer, 200, TITLE)
-        assert len(heat(page)) == most_rows
-        files = [link["href"] for link in page.all("link")]
-        files += [script["src"] for script in page.all("script")]
+        answer = await served_empty.get_page("/", is_member=is_member)
+        page = check_page(answer, 200, TITLE)
+        assert len(parse_heat_map(page)) == most_rows
+        files = [link["href"] for link in page.find_all("link")]
+        files += [script["src"] for script in page.find_all("script")]
         assert len(files) == 4
         size = len(answer.content)
         for file in files:
             size += len((await served_empty.client.get(urljoin("/", str(file)))).content)
-        assert size < MOST_BYTES, (is_member, size)
+        assert size < MAX_BYTES, (is_member, size)

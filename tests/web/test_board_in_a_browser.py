@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.full_board import fill
-from tests.serving import Served, serving
-from tests.web.page import MOST_BYTES
-from tests.web.walking import BROWSER_TESTS, WIDTHS, Walk, walking
+from tests.full_board import fill_full_universe
+from tests.serving import RunningService, run_service
+from tests.web.page import MAX_BYTES
+from tests.web.walking import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
 
@@ -18,19 +18,19 @@ WHOLE = 252  # the universe and its removed asset
 
 
 @pytest.fixture
-async def full(tmp_path: Path) -> AsyncIterator[Served]:
+async def full(tmp_path: Path) -> AsyncIterator[RunningService]:
     """The service on a board of the whole universe."""
-    async with serving(tmp_path) as served:
-        await fill(served.market)
+    async with run_service(tmp_path) as served:
+        await fill_full_universe(served.market)
         yield served
 
 
-async def member_of(served: Served) -> list[dict[str, str]]:
-    name, _, value = (await served.session_cookie()).partition("=")
+async def member_of(served: RunningService) -> list[dict[str, str]]:
+    name, _, value = (await served.get_session_cookie()).partition("=")
     return [{"name": name, "value": value, "url": served.base_url}]
 
 
-async def shown(walk: Walk) -> list[str]:
+async def shown(walk: BrowserWindow) -> list[str]:
     """Return the tickers of the rows that are to be seen."""
     tickers: list[str] = await walk.page.locator(
         ".heat tbody th[scope=row] a:visible"
@@ -42,37 +42,39 @@ async def shown(walk: Walk) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_everything_can_be_read_and_reached(full: Served, width: int, scheme: str) -> None:
-    async with walking(width, scheme, await member_of(full)) as member:
+async def test_everything_can_be_read_and_reached(
+    full: RunningService, width: int, scheme: str
+) -> None:
+    async with open_window(width, scheme, await member_of(full)) as member:
         for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
             await member.page.goto(full.base_url + path)
-            await member.shows(title)
+            await member.wait_for_title(title)
         await member.page.context.clear_cookies()
         for path in ("/", "/assets/BTC", "/assets/BTCC"):
             await member.page.goto(full.base_url + path)
-            await member.fits()
-            await member.is_accessible()
+            await member.check_fits()
+            await member.check_accessible()
         # A browser tells of a page that is not found, as it should be.
         assert [said for said in member.complaints if "404" not in said] == []
         assert member.hosts == {urlsplit(full.base_url).netloc}
 
 
-async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: Served) -> None:
-    async with walking(WIDTHS[1], cookies=await member_of(full)) as walk:
+async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: RunningService) -> None:
+    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
         loaded: list[Any] = []
         walk.page.on("requestfinished", lambda request: loaded.append(request))
         await walk.page.goto(full.base_url)
         names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
         assert {"", "page.css", "board.css", "board.js"} <= names
         sizes = [len(await (await request.response()).body()) for request in loaded]
-        assert WHOLE * 100 < sum(sizes) < MOST_BYTES
+        assert WHOLE * 100 < sum(sizes) < MAX_BYTES
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
-    full: Served, width: int
+    full: RunningService, width: int
 ) -> None:
-    async with walking(width, cookies=await member_of(full)) as walk:
+    async with open_window(width, cookies=await member_of(full)) as walk:
         await walk.page.goto(full.base_url)
         assert len(await shown(walk)) == WHOLE
         await walk.tab_to_field("text")
@@ -90,8 +92,10 @@ async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
         assert walk.complaints == []
 
 
-async def test_each_filter_leaves_with_a_script_what_it_leaves_without(full: Served) -> None:
-    async with walking(WIDTHS[1], cookies=await member_of(full)) as walk:
+async def test_each_filter_leaves_with_a_script_what_it_leaves_without(
+    full: RunningService,
+) -> None:
+    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
         for chosen in (
             {"direction": "bearish"},
             {"indicator": "ceres"},
@@ -110,5 +114,5 @@ async def test_each_filter_leaves_with_a_script_what_it_leaves_without(full: Ser
         assert walk.complaints == []
 
 
-async def cells(walk: Walk) -> int:
+async def cells(walk: BrowserWindow) -> int:
     return int(await walk.page.locator(".heat td:visible").count())

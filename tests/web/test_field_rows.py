@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, RootModel
 
-from web.field_rows import field_rows, shapes
+from web.field_rows import list_shapes, walk_field_rows
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -40,7 +40,7 @@ class Either(RootModel[Whole | Nothing]):
 
 
 def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
-    (shape,) = shapes(Whole)
+    (shape,) = list_shapes(Whole)
     assert shape.description == "A whole."
     assert [(row.path, row.type, row.accepted) for row in shape.rows] == [
         ("parts", "list of objects", ""),
@@ -59,16 +59,16 @@ def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
 
 
 def test_a_row_tells_default_duty_and_meaning() -> None:
-    rows = {row.path: row for row in field_rows(Whole.model_json_schema())}
+    rows = {row.path: row for row in walk_field_rows(Whole.model_json_schema())}
     assert (rows["size"].default, rows["size"].is_required) == ("3", False)
     assert (rows["name"].default, rows["name"].is_required) == ("", True)
-    meanings = {row.path: row.description for row in shapes(Whole)[0].rows}
+    meanings = {row.path: row.description for row in list_shapes(Whole)[0].rows}
     assert meanings["best"] == "What a part says of itself."
     assert meanings["best.share"] == "Its share."
 
 
 def test_an_answer_that_may_be_two_things_has_two_shapes() -> None:
-    assert [(one.description, len(one.rows)) for one in shapes(Either)] == [
+    assert [(one.description, len(one.rows)) for one in list_shapes(Either)] == [
         ("A whole.", 12),
         ("Nothing at all.", 1),
     ]

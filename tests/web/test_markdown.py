@@ -2,7 +2,7 @@
 
 import pytest
 
-from web.markdown import article, fences, inline
+from web.markdown import list_code_blocks, parse_article, render_inline
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -31,7 +31,7 @@ echo "<b>" & done
 
 
 def test_a_text_has_title_first_sentence_and_an_anchor_of_its_own_on_every_heading() -> None:
-    read = article(TEXT, ["other"])
+    read = parse_article(TEXT, ["other"])
     assert (read.title, read.about) == ("A title", "One first sentence over two lines.")
     assert [(heading.level, heading.id) for heading in read.headings] == [
         (2, "what-meta-says-twice"),
@@ -43,21 +43,21 @@ def test_a_text_has_title_first_sentence_and_an_anchor_of_its_own_on_every_headi
 
 
 def test_links_between_files_lead_to_pages_and_others_are_text() -> None:
-    html = article(TEXT, ["other"]).html
+    html = parse_article(TEXT, ["other"]).html
     assert '<a href="other">page</a>, <a href="other#a-part">part</a>' in html
     assert '<a href="#what-meta-says-twice">own</a>, file,' in html
     assert 'missing and <a href="https://example.org/x.md">elsewhere</a>' in html
 
 
 def test_tables_and_code_can_be_scrolled_by_the_keyboard_and_marks_are_left_out() -> None:
-    html = article(TEXT, []).html
+    html = parse_article(TEXT, []).html
     assert 'tabindex="0"><table>' in html
     assert '<td class="right">2</td>' in html
     assert "style" not in html
     assert html.count("</table></div>") == 1
     assert '<pre tabindex="0" data-copy><code>echo &#34;&lt;b&gt;&#34; &amp; done\n' in html
     assert "generated" not in html
-    assert fences(TEXT) == ['echo "<b>" & done\n']
+    assert list_code_blocks(TEXT) == ['echo "<b>" & done\n']
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,6 @@ def test_tables_and_code_can_be_scrolled_by_the_keyboard_and_marks_are_left_out(
     ],
 )
 def test_hostile_text_stays_text(hostile: str) -> None:
-    html = article(f"# T\n\n{hostile}\n", ["other"]).html
+    html = parse_article(f"# T\n\n{hostile}\n", ["other"]).html
     assert not [start for start in ("<script", "<img", "<a ") if start in html]
-    assert "<script" not in inline(hostile)
+    assert "<script" not in render_inline(hostile)

@@ -7,10 +7,10 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
-from access.billing.sandbox import LIFETIME_MS
-from tests.access.selling import HeldBilling
-from tests.serving import ManualClock, Served, coverage, serving
-from tests.web.page import Page, is_page
+from access.billing.sandbox import SESSION_LIFETIME_MS
+from tests.access.selling import HeldProvider
+from tests.serving import ManualClock, RunningService, make_coverage, run_service
+from tests.web.page import Page, check_page
 
 pytestmark = pytest.mark.clause("sales")
 
@@ -18,11 +18,11 @@ EMAIL = "agent@example.com"
 
 
 @pytest.fixture
-async def checkout_url(served: Served) -> str:
+async def checkout_url(served: RunningService) -> str:
     return await begun(served)
 
 
-async def begun(served: Served, **body: str) -> str:
+async def begun(served: RunningService, **body: str) -> str:
     given = {"contact_email": EMAIL, **body}
     response = await served.client.post("/api/v1/access/checkout", json=given)
     assert response.status_code == 201
@@ -30,7 +30,7 @@ async def begun(served: Served, **body: str) -> str:
     return url
 
 
-async def sent(served: Served, url: str, content: str | bytes) -> httpx.Response:
+async def sent(served: RunningService, url: str, content: str | bytes) -> httpx.Response:
     return await served.client.post(url, content=content)
 
 
@@ -40,24 +40,26 @@ async def sent(served: Served, url: str, content: str | bytes) -> httpx.Response
     [("monthly", "USD 129 per month"), ("yearly", "USD 1,199 per year")],
 )
 async def test_the_page_tells_plan_price_address_and_that_no_money_moves(
-    served: Served, billing: str, price: str
+    served: RunningService, billing: str, price: str
 ) -> None:
     answer = await served.client.get(await begun(served, billing=billing))
-    page = is_page(answer, 200, "Pay for the premium plan")
+    page = check_page(answer, 200, "Pay for the premium plan")
     for told in (f"Premium, billed {billing}", price, EMAIL, "Sandbox", "no money moves"):
         assert told in page.text
     assert "Open until 2026-10-01 12:06 UTC" in page.text
     assert page.actions == ["pay", "cancel"]
-    assert page.all("form") == [{"method": "post"}]  # to the page's own address
+    assert page.find_all("form") == [{"method": "post"}]  # to the page's own address
 
 
-async def test_what_a_page_rests_on_is_served_beside_it(served: Served, checkout_url: str) -> None:
+async def test_what_a_page_rests_on_is_served_beside_it(
+    served: RunningService, checkout_url: str
+) -> None:
     page = Page(await served.client.get(checkout_url))
     for name, media_type in (
         ("page.css", "text/css; charset=utf-8"),
         ("icon.svg", "image/svg+xml"),
     ):
-        (href,) = [link["href"] for link in page.all("link") if name in str(link["href"])]
+        (href,) = [link["href"] for link in page.find_all("link") if name in str(link["href"])]
         assert href is not None
         below_a_path = urljoin("https://x.example/below/sandbox/checkout/sb_1", href)
         assert below_a_path.startswith(f"https://x.example/below/web/{name}?")
@@ -74,32 +76,32 @@ async def test_what_a_page_rests_on_is_served_beside_it(served: Served, checkout
     [("pay", "Paid, in the sandbox"), ("cancel", "This checkout was cancelled")],
 )
 async def test_an_action_is_answered_by_the_page_in_its_new_state_however_often(
-    served: Served, checkout_url: str, action: str, title: str
+    served: RunningService, checkout_url: str, action: str, title: str
 ) -> None:
     for _ in range(2):
-        page = is_page(await sent(served, checkout_url, f"action={action}"), 200, title)
+        page = check_page(await sent(served, checkout_url, f"action={action}"), 200, title)
         assert page.actions == []
-    is_page(await served.client.get(checkout_url), 200, title)
+    check_page(await served.client.get(checkout_url), 200, title)
 
 
-async def test_what_is_settled_cannot_be_settled_otherwise(served: Served) -> None:
+async def test_what_is_settled_cannot_be_settled_otherwise(served: RunningService) -> None:
     paid, cancelled, expired = [await begun(served) for _ in range(3)]
     await sent(served, paid, "action=pay")
     await sent(served, cancelled, "action=cancel")
-    served.clock.now += LIFETIME_MS
+    served.clock.now += SESSION_LIFETIME_MS
     for url, action, title in (
         (cancelled, "pay", "This checkout was cancelled"),
         (paid, "cancel", "Paid, in the sandbox"),
         (expired, "pay", "This checkout has expired"),
         (expired, "cancel", "This checkout has expired"),
     ):
-        page = is_page(await sent(served, url, f"action={action}"), 409, title)
+        page = check_page(await sent(served, url, f"action={action}"), 409, title)
         assert "It can no longer be changed." in page.text
-        is_page(await served.client.get(url), 200, title)
-    is_page(await sent(served, paid, "action=pay"), 200, "Paid, in the sandbox")
+        check_page(await served.client.get(url), 200, title)
+    check_page(await sent(served, paid, "action=pay"), 200, "Paid, in the sandbox")
 
 
-async def test_only_pay_and_cancel_are_actions(served: Served, checkout_url: str) -> None:
+async def test_only_pay_and_cancel_are_actions(served: RunningService, checkout_url: str) -> None:
     for content in (
         b"",
         b"action=",
@@ -121,7 +123,7 @@ async def test_only_pay_and_cancel_are_actions(served: Served, checkout_url: str
 
 
 async def test_an_unknown_checkout_is_404_and_a_wrong_method_405(
-    served: Served, checkout_url: str
+    served: RunningService, checkout_url: str
 ) -> None:
     unknown = f"{checkout_url}x"
     for answer in (await served.client.get(unknown), await sent(served, unknown, "action=pay")):
@@ -131,7 +133,9 @@ async def test_an_unknown_checkout_is_404_and_a_wrong_method_405(
     assert (await served.client.head(checkout_url)).status_code == 200
 
 
-async def test_another_site_cannot_press_the_button(served: Served, checkout_url: str) -> None:
+async def test_another_site_cannot_press_the_button(
+    served: RunningService, checkout_url: str
+) -> None:
     for origin in ("https://evil.example", "null"):
         answer = await served.client.post(
             checkout_url, content="action=pay", headers={"Origin": origin}
@@ -143,7 +147,7 @@ async def test_another_site_cannot_press_the_button(served: Served, checkout_url
     assert own.status_code == 200
 
 
-async def test_what_a_buyer_wrote_is_shown_as_text(served: Served) -> None:
+async def test_what_a_buyer_wrote_is_shown_as_text(served: RunningService) -> None:
     url = await begun(served, contact_email="a&b'$x@example.com")
     answer = await served.client.get(url)
     assert "a&amp;b&#39;$x@example.com" in answer.text
@@ -151,34 +155,34 @@ async def test_what_a_buyer_wrote_is_shown_as_text(served: Served) -> None:
 
 
 @pytest.fixture
-async def selling_by_stripe(tmp_path: Path) -> AsyncIterator[Served]:
-    billing = HeldBilling(ManualClock(), name="stripe")
-    async with serving(tmp_path, coverage(), provider=billing) as served:
+async def stripe_service(tmp_path: Path) -> AsyncIterator[RunningService]:
+    billing = HeldProvider(ManualClock(), name="stripe")
+    async with run_service(tmp_path, make_coverage(), provider=billing) as served:
         yield served
 
 
 async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
-    selling_by_stripe: Served,
+    stripe_service: RunningService,
 ) -> None:
     for path, title, told in (
         ("/checkout/paid", "Thank you", "Your agent can claim its key now"),
         ("/checkout/cancelled", "Nothing was paid", "POST /api/v1/access/checkout"),
     ):
-        answer = await selling_by_stripe.client.get(path)
-        page = is_page(answer, 200, title)
+        answer = await stripe_service.client.get(path)
+        page = check_page(answer, 200, title)
         assert told in page.text
-        for link in page.all("link"):
+        for link in page.find_all("link"):
             linked = urljoin(path, str(link["href"]))
-            assert (await selling_by_stripe.client.get(linked)).status_code == 200
+            assert (await stripe_service.client.get(linked)).status_code == 200
 
 
 async def test_each_provider_has_its_own_pages_alone(
-    served: Served, checkout_url: str, tmp_path: Path
+    served: RunningService, checkout_url: str, tmp_path: Path
 ) -> None:
     assert (await served.client.get("/checkout/paid")).status_code == 404
     folder = tmp_path / "other"
     folder.mkdir()
-    async with serving(folder, provider=HeldBilling(ManualClock(), name="stripe")) as other:
+    async with run_service(folder, provider=HeldProvider(ManualClock(), name="stripe")) as other:
         path = httpx.URL(checkout_url).path
         assert (await other.client.get(path)).status_code == 404
         assert (await other.client.post(path, content="action=pay")).status_code == 404

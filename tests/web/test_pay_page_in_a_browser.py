@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served
-from tests.web.walking import BROWSER_TESTS, WIDTHS, walking
+from tests.serving import RunningService
+from tests.web.walking import BROWSER_TESTS, WIDTHS, open_window
 
 pytestmark = [pytest.mark.clause("sales"), *BROWSER_TESTS]
 
 
-async def begun(served: Served) -> dict[str, Any]:
+async def begun(served: RunningService) -> dict[str, Any]:
     email = "procurement.agent+signals@a-department-with-a-long-name.example.com"
     response = await served.client.post("/api/v1/access/checkout", json={"contact_email": email})
     checkout: dict[str, Any] = response.json()
     return checkout
 
 
-async def claim_status(served: Served, checkout: dict[str, Any]) -> str:
+async def claim_status(served: RunningService, checkout: dict[str, Any]) -> str:
     body = {"claim_token": checkout["claim_token"]}
     response = await served.client.post("/api/v1/access/claim", json=body)
     answer = response.json()
@@ -25,16 +25,16 @@ async def claim_status(served: Served, checkout: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_buyer_cancels_with_the_pointer(served: Served, scheme: str) -> None:
+async def test_a_buyer_cancels_with_the_pointer(served: RunningService, scheme: str) -> None:
     checkout = await begun(served)
-    async with walking(WIDTHS[0], scheme) as walk:
+    async with open_window(WIDTHS[0], scheme) as walk:
         await walk.page.goto(checkout["checkout_url"])
-        await walk.fits()
+        await walk.check_fits()
         async with walk.page.expect_navigation():
             await walk.page.get_by_role("button", name="Cancel").click()
         assert await walk.title() == "This checkout was cancelled"
         assert await walk.page.get_by_role("status").count() == 1
         assert await walk.page.get_by_role("button").count() == 0
-        await walk.fits()
+        await walk.check_fits()
         assert walk.complaints == []
     assert await claim_status(served, checkout) == "404"

@@ -5,15 +5,15 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 
-from tests.serving import Served
+from tests.serving import RunningService
 from tests.sharing import served as served
-from tests.web.page import MOST_BYTES, Page, is_page
-from web.reference_pages import page_links
+from tests.web.page import MAX_BYTES, Page, check_page
+from web.reference_pages import list_page_links
 
 pytestmark = pytest.mark.clause("pages")
 
 ROOT = Path(__file__).parents[2]
-TITLES = {link.name: link.title for link in page_links()}
+TITLES = {link.name: link.title for link in list_page_links()}
 A_MINUTE = "public, max-age=60"
 # Too long for a page: a row for every clause of the specification.
 NO_PAGES = {"coverage"}
@@ -21,29 +21,29 @@ NO_PAGES = {"coverage"}
 
 @pytest.mark.parametrize("name", ["", *TITLES])
 async def test_a_page_is_open_short_kept_a_minute_and_for_search_engines(
-    served: Served, name: str
+    served: RunningService, name: str
 ) -> None:
     path = f"/docs/{name}".removesuffix("/")
     answer = await served.client.get(path)
-    page = is_page(answer, 200, TITLES.get(name, "Documentation"), A_MINUTE)
-    metas = {meta["name"]: meta.get("content") for meta in page.all("meta") if "name" in meta}
+    page = check_page(answer, 200, TITLES.get(name, "Documentation"), A_MINUTE)
+    metas = {meta["name"]: meta.get("content") for meta in page.find_all("meta") if "name" in meta}
     assert "robots" not in metas
     assert 30 < len(str(metas["description"])) < 200
     size = len(answer.content)
-    for link in (*page.all("link"), *page.all("script")):
+    for link in (*page.find_all("link"), *page.find_all("script")):
         asset = await served.client.get(urljoin(path, str(link.get("href") or link.get("src"))))
         assert asset.status_code == 200
         size += len(asset.content)
-    assert size < MOST_BYTES
+    assert size < MAX_BYTES
 
 
-async def test_every_link_and_anchor_leads_somewhere(served: Served) -> None:
+async def test_every_link_and_anchor_leads_somewhere(served: RunningService) -> None:
     pages: dict[str, Page] = {}
     asked = ["/docs", "/docs/unknown/below", *(f"/docs/{name}" for name in TITLES)]
     for path in asked:
         pages[path] = Page(await served.client.get(path))
     for path in asked:
-        links = {str(link["href"]) for link in pages[path].all("a")}
+        links = {str(link["href"]) for link in pages[path].find_all("a")}
         assert len(links) > len(TITLES)
         for link in links:
             target, anchor = urldefrag(urljoin(served.base_url + path, link))
@@ -58,26 +58,26 @@ async def test_every_link_and_anchor_leads_somewhere(served: Served) -> None:
                 assert not anchor or anchor in pages[to].ids, link
 
 
-async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: Served) -> None:
+async def test_no_page_has_an_anchor_twice_or_a_heading_without_one(served: RunningService) -> None:
     for name in TITLES:
         page = Page(await served.client.get(f"/docs/{name}"))
         assert len(page.ids) == len(set(page.ids))
-        assert all("id" in heading for heading in (*page.all("h2"), *page.all("h3")))
+        assert all("id" in heading for heading in (*page.find_all("h2"), *page.find_all("h3")))
 
 
-async def test_the_index_and_a_missing_page_name_every_page(served: Served) -> None:
-    there = is_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
+async def test_the_index_and_a_missing_page_name_every_page(served: RunningService) -> None:
+    there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
     for path in ("/docs/unknown", "/docs/", "/docs/tools/state"):
         answer = await served.client.get(path)
-        missing = is_page(answer, 404, "Not found")
-        assert {"name": "robots", "content": "noindex"} in missing.all("meta")
+        missing = check_page(answer, 404, "Not found")
+        assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
         for page in (there, missing):
             assert all(title in page.text for title in TITLES.values())
     assert (await served.client.head("/docs/tools")).status_code == 200
     assert (await served.client.post("/docs/tools")).status_code == 405
 
 
-async def test_the_pages_are_there_before_anything_is_covered(served_empty: Served) -> None:
+async def test_the_pages_are_there_before_anything_is_covered(served_empty: RunningService) -> None:
     for name in TITLES:
         assert (await served_empty.client.get(f"/docs/{name}")).status_code == 200
 

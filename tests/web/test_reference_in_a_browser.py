@@ -4,9 +4,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mcp_server.client_registration import claude_code
-from tests.serving import Served
-from tests.web.walking import BROWSER_TESTS, WIDTHS, walking
+from mcp_server.client_registration import render_claude_code
+from tests.serving import RunningService
+from tests.web.walking import BROWSER_TESTS, WIDTHS, open_window
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
 READ = {
@@ -22,22 +22,22 @@ READ = {
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
-    served: Served, width: int, scheme: str
+    served: RunningService, width: int, scheme: str
 ) -> None:
-    async with walking(width, scheme) as walk:
+    async with open_window(width, scheme) as walk:
         for path, title in READ.items():
             walk.complaints.clear()
             await walk.page.goto(f"{served.base_url}/docs{path}")
-            await walk.shows(title)
+            await walk.wait_for_title(title)
             assert walk.complaints == []
         assert walk.hosts == {urlsplit(served.base_url).netloc}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 async def test_lines_are_copied_by_the_keyboard_and_that_is_said(
-    served: Served, width: int
+    served: RunningService, width: int
 ) -> None:
-    async with walking(width) as walk:
+    async with open_window(width) as walk:
         await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         await walk.page.goto(f"{served.base_url}/docs/connect")
         focused = await walk.tab_to("Copy")
@@ -45,22 +45,22 @@ async def test_lines_are_copied_by_the_keyboard_and_that_is_said(
         await walk.page.keyboard.press("Enter")
         await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
         copied = await walk.page.evaluate("navigator.clipboard.readText()")
-        assert copied == claude_code(served.base_url)
+        assert copied == render_claude_code(served.base_url)
         assert walk.complaints == []
 
 
-async def test_without_a_clipboard_the_lines_are_selected(served: Served) -> None:
-    async with walking(WIDTHS[0]) as walk:
+async def test_without_a_clipboard_the_lines_are_selected(served: RunningService) -> None:
+    async with open_window(WIDTHS[0]) as walk:
         await walk.page.add_init_script("delete Navigator.prototype.clipboard")
         await walk.page.goto(f"{served.base_url}/docs/connect")
         await walk.page.get_by_role("button", name="Copy the lines for Claude Code").click()
         await walk.page.get_by_role("status").get_by_text("Selected").wait_for()
         selected = await walk.page.evaluate("getSelection().toString()")
-        assert selected.strip() == claude_code(served.base_url)
+        assert selected.strip() == render_claude_code(served.base_url)
 
 
-async def test_a_wide_table_scrolls_by_the_keyboard(served: Served) -> None:
-    async with walking(WIDTHS[0]) as walk:
+async def test_a_wide_table_scrolls_by_the_keyboard(served: RunningService) -> None:
+    async with open_window(WIDTHS[0]) as walk:
         await walk.page.goto(f"{served.base_url}/docs/tools")
         table = walk.page.get_by_role("group", name="Arguments of signals_get_state")
         await table.focus()

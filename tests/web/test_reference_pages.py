@@ -18,11 +18,11 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ErrorBody
 from schemas.vocabulary import INDICATOR_IDS
-from service.commands.connect import connect
-from tests.serving import Served, coverage, serving
+from service.commands.connect import print_registration
+from tests.serving import RunningService, make_coverage, run_service
 from tests.sharing import served as served
-from web.pages import rendered
-from web.reference_pages import Facts, page_values
+from web.pages import render_template
+from web.reference_pages import ReferenceFacts, build_page_values
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -56,13 +56,13 @@ class Sections(HTMLParser):
             self.code[self._at][-1] += data
 
 
-async def shown(served: Served, name: str) -> Sections:
+async def shown(served: RunningService, name: str) -> Sections:
     answer = await served.client.get(f"/docs/{name}")
     assert answer.status_code == 200
     return Sections(answer.text)
 
 
-async def test_the_tools_page_tells_all_of_every_tool(served: Served) -> None:
+async def test_the_tools_page_tells_all_of_every_tool(served: RunningService) -> None:
     sections = await shown(served, "tools")
     assert list(sections.texts)[1:] == [tool.name for tool in TOOLS]
     listed = {one["name"]: one for one in (await served.rpc("tools/list"))["result"]["tools"]}
@@ -70,7 +70,7 @@ async def test_the_tools_page_tells_all_of_every_tool(served: Served) -> None:
         text, one = sections.texts[tool.name], listed[tool.name]
         assert one["description"] in text
         assert set(one["annotations"]) <= set(words(text))
-        assert ("Needs a key." in text) is tool.keyed
+        assert ("Needs a key." in text) is tool.requires_key
         for name, argument in one["inputSchema"]["properties"].items():
             assert name in text
             assert argument["description"] in text
@@ -104,7 +104,7 @@ def fields_of(schema: Any) -> Iterator[tuple[str, str | None]]:
         yield from fields_of(part)
 
 
-async def test_the_rest_page_tells_all_of_every_endpoint(served: Served) -> None:
+async def test_the_rest_page_tells_all_of_every_endpoint(served: RunningService) -> None:
     sections = await shown(served, "rest")
     document = (await served.client.get("/api/v1/openapi.json")).json()
     for endpoint in ENDPOINTS:
@@ -123,7 +123,7 @@ async def test_the_rest_page_tells_all_of_every_endpoint(served: Served) -> None
     assert set(ErrorBody.model_fields) <= set(words(error))
 
 
-async def test_every_command_line_of_the_rest_page_works(served: Served) -> None:
+async def test_every_command_line_of_the_rest_page_works(served: RunningService) -> None:
     code = (await shown(served, "rest")).code
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":
@@ -132,7 +132,7 @@ async def test_every_command_line_of_the_rest_page_works(served: Served) -> None
             assert answer.status_code == 200
 
 
-async def as_curl_does(served: Served, line: str) -> httpx.Response:
+async def as_curl_does(served: RunningService, line: str) -> httpx.Response:
     """Send what a curl line asks for: -H and -d are all it knows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
@@ -147,14 +147,14 @@ async def as_curl_does(served: Served, line: str) -> httpx.Response:
 
 
 async def test_what_is_not_covered_is_not_offered(tmp_path: Path) -> None:
-    whole = coverage()
+    whole = make_coverage()
     few = whole.model_copy(
         update={
             "assets": tuple(asset for asset in whole.assets if asset.asset_class == "crypto"),
             "indicators": whole.indicators[:2],
         }
     )
-    async with serving(tmp_path, few) as served:
+    async with run_service(tmp_path, few) as served:
         tools = (await shown(served, "tools")).texts["signals_get_state"].split("\nExample\n")[0]
         rest = (await shown(served, "rest")).texts["signals_get_state"]
         indicators = words((await shown(served, "indicators")).texts[""])
@@ -166,16 +166,16 @@ async def test_what_is_not_covered_is_not_offered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
 async def test_the_lines_of_a_client_are_those_of_signals_connect(
-    served: Served, client: Any, capsys: pytest.CaptureFixture[str]
+    served: RunningService, client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (lines,) = (await shown(served, "connect")).code[client.name]
-    assert connect(client, served.base_url) == 0
+    assert print_registration(client, served.base_url) == 0
     assert lines == capsys.readouterr().out
     assert served.api_key not in lines
 
 
 @pytest.mark.clause("5.10")
-async def test_the_calls_of_the_page_buy_a_key(served: Served) -> None:
+async def test_the_calls_of_the_page_buy_a_key(served: RunningService) -> None:
     sections = await shown(served, "buy")
     assert "nothing is charged" in sections.texts[""]
     assert "USD 129" in sections.texts[""]
@@ -188,7 +188,7 @@ async def test_the_calls_of_the_page_buy_a_key(served: Served) -> None:
 
 
 async def test_where_nothing_is_sold_the_page_says_who_makes_keys(tmp_path: Path) -> None:
-    async with serving(tmp_path, coverage(), provider=NoBilling()) as served:
+    async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
         sections = await shown(served, "buy")
     assert "signals keys create" in sections.texts[""]
     assert "USD" not in sections.texts[""]
@@ -196,18 +196,18 @@ async def test_where_nothing_is_sold_the_page_says_who_makes_keys(tmp_path: Path
 
 
 async def test_what_a_source_publishes_is_shown_as_text(tmp_path: Path) -> None:
-    whole = coverage()
+    whole = make_coverage()
     hostile = whole.indicators[0].model_copy(update={"note": "<script>alert(1)</script>"})
     published = whole.model_copy(update={"indicators": (hostile, *whole.indicators[1:])})
-    async with serving(tmp_path, published) as served:
+    async with run_service(tmp_path, published) as served:
         answer = await served.client.get("/docs/indicators")
     assert "&lt;script&gt;alert(1)" in answer.text
     assert "<script>" not in answer.text
 
 
 def test_a_base_url_is_shown_as_text_and_quoted() -> None:
-    facts = Facts("http://x.example/a b'<i>", None, "test", 10)
-    template, values = page_values("buy", facts)
-    text = rendered(template, "../", name="buy", links=[], **values)
+    facts = ReferenceFacts("http://x.example/a b'<i>", None, "test", 10)
+    template, values = build_page_values("buy", facts)
+    text = render_template(template, "../", name="buy", links=[], **values)
     assert "<i>" not in text
     assert shlex.split(Sections(text).code["steps"][0])[1].startswith("http://x.example/a b'<i>/")

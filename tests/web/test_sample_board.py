@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from tests.serving import HOUR_MS, NAMES, NOON, Served, change, work
+from tests.serving import HOUR_MS, NAMES, NOON, RunningService, make_batch, make_change
 from tests.sharing import served as served
-from tests.signing_in import session_cookie
-from tests.web.boards import TITLE, board, heat
-from tests.web.page import is_page
+from tests.signing_in import create_session_cookie
+from tests.web.boards import TITLE, get_board, parse_heat_map
+from tests.web.page import check_page
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -16,58 +16,62 @@ SAMPLED = {"BTC", "ETH", "SOL", "XRP", "NVDA", "AAPL", "TSLA", "XAU", "XAG"}
 
 
 async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(served):
-    page = await board(served, is_member=False)
-    shown = heat(page)
+    page = await get_board(served, is_member=False)
+    shown = parse_heat_map(page)
     assert shown.keys() == SAMPLED
     assert tuple(shown["BTC"]) == tuple(NAMES.values())
     assert page.text.count("Sample, not live data") == 2  # badge and notice
     assert "a simulated market" in page.text
-    assert {"./sign-in", "./docs/buy", "./docs"} <= {link["href"] for link in page.all("a")}
+    assert {"./sign-in", "./docs/buy", "./docs"} <= {link["href"] for link in page.find_all("a")}
     sample = (await served.client.get("/api/v1/signals/sample")).json()
     for row in sample["signals"]:
-        assert {"datetime": row["created_at"]} in page.all("time")
+        assert {"datetime": row["created_at"]} in page.find_all("time")
         assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
 
 
 async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
-    cookie = await session_cookie(served.access, served.clock, is_member=False)
-    lapsed = is_page(await served.page("/", cookie=cookie), 200, TITLE)
-    assert heat(lapsed) == heat(await board(served, is_member=False))
+    cookie = await create_session_cookie(served.access, served.clock, is_member=False)
+    lapsed = check_page(await served.page("/", cookie=cookie), 200, TITLE)
+    assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.page("/assets/BTC", cookie=cookie)
     assert "Readings of BTC need a membership" in asset.text
 
 
 async def test_visitors_are_told_what_is_open(served):
-    page = await board(served, is_member=False)
+    page = await get_board(served, is_member=False)
     text = " ".join(page.text.split())
     stats = (await served.client.get("/api/v1/stats")).json()
     assert "4 of 5 assets: 3 crypto, 2 stocks and metals" in text
     assert f"Changes in 30 days{stats['universe_tier']['total_signals']} " in text
 
 
-async def test_no_reading_reaches_a_visitor_whatever_changes_in_the_store(served_alone: Served):
+async def test_no_reading_reaches_a_visitor_whatever_changes_in_the_store(
+    served_alone: RunningService,
+):
     async def seen() -> list[str]:
         paths = ("/", "/?timeframe=1d", "/?text=btc", "/assets/BTC", "/assets/MATIC?timeframe=1h")
-        pages = [await served_alone.page(path) for path in paths]
+        pages = [await served_alone.get_page(path) for path in paths]
         counted = re.compile(r"(Changes in 30 days</dt><dd>)[0-9,]+")
         return [counted.sub(r"\1", page.text) for page in pages]
 
-    before, members = await seen(), heat(await board(served_alone))
+    before, members = await seen(), parse_heat_map(await get_board(served_alone))
     later = NOON + HOUR_MS
     rows = [
-        change(later, row.ticker, row.indicator, row.timeframe, -1 if row.reading else 1, 0)
+        make_change(later, row.ticker, row.indicator, row.timeframe, -1 if row.reading else 1, 0)
         for row in await served_alone.market.readings()
     ]
     spaced = [row._replace(created_at=later + place) for place, row in enumerate(rows)]
-    await served_alone.market.commit(work(later, spaced))
-    assert heat(await board(served_alone)) != members
+    await served_alone.market.commit(make_batch(later, spaced))
+    assert parse_heat_map(await get_board(served_alone)) != members
     assert await seen() == before
     assert "101.5" not in "".join(before)  # the price of every row of the store
 
 
 async def test_before_the_first_compute_members_are_told_and_visitors_see_the_sample(
-    served_empty: Served,
+    served_empty: RunningService,
 ):
-    page = is_page(await served_empty.page("/", is_member=True), 503, "Not available right now")
+    page = check_page(
+        await served_empty.get_page("/", is_member=True), 503, "Not available right now"
+    )
     assert "Nothing has been computed yet" in page.text
-    assert heat(await board(served_empty, is_member=False)).keys() == SAMPLED
+    assert parse_heat_map(await get_board(served_empty, is_member=False)).keys() == SAMPLED

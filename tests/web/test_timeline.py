@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from schemas.signals import Signal, Transition
-from schemas.vocabulary import HOUR_MS, Reading, instant
+from schemas.vocabulary import HOUR_MS, Reading, format_instant
 from tests.serving import NOON
-from web.timeline import Lane, Span, lanes
+from web.timeline import Lane, Span, build_lanes
 
 pytestmark = pytest.mark.clause("pages")
 
@@ -28,7 +28,7 @@ def turned(hours_ago: float, before: Reading, after: Reading, **others: Any) -> 
         "change_type": None,
         "action": None,
         "price": 1.0,
-        "created_at": instant(int(NOON - hours_ago * HOUR_MS)),
+        "created_at": format_instant(int(NOON - hours_ago * HOUR_MS)),
     }
     return Signal.model_validate({**row, **others})
 
@@ -36,7 +36,7 @@ def turned(hours_ago: float, before: Reading, after: Reading, **others: Any) -> 
 def lane(*rows: Signal, now: Reading | None = "bullish") -> Lane:
     """Return the only lane of rows that come newest first."""
     present = {} if now is None else {"ceres": now}
-    (only,) = lanes(rows, present, ["ceres"], BEGINS, ENDS)
+    (only,) = build_lanes(rows, present, ["ceres"], BEGINS, ENDS)
     return only
 
 
@@ -58,7 +58,7 @@ def test_without_any_reading_nothing_is_drawn() -> None:
 
 
 def test_rows_of_the_last_run_that_spill_over_its_minute_stay_within_the_lane() -> None:
-    spilled = turned(0, "neutral", "bullish", created_at=instant(NOON + 5))
+    spilled = turned(0, "neutral", "bullish", created_at=format_instant(NOON + 5))
     assert lane(spilled).spans == [Span("neutral", 0.0, 1000.0), Span("bullish", 1000.0, 0.0)]
 
 

@@ -12,11 +12,11 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.serving import Served
-from tests.web.boards import TITLE, answered, heat
-from tests.web.member import API_KEY, HOME, mailed_link
+from tests.serving import RunningService
+from tests.web.boards import TITLE, fetch_readings, parse_heat_map
+from tests.web.member import API_KEY, HOME, wait_for_link
 from tests.web.page import Page
-from tests.web.walking import BROWSER_TESTS, WIDTHS, Walk, walking
+from tests.web.walking import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
 
 pytestmark = [pytest.mark.clause("pages", "dashboard", "sales"), *BROWSER_TESTS]
 
@@ -40,14 +40,14 @@ WINDOWS = (
 )
 
 
-async def sent(served: Served, path: str, **body: str) -> dict[str, Any]:
+async def sent(served: RunningService, path: str, **body: str) -> dict[str, Any]:
     """Return what an agent is answered that posts to an endpoint of the purchase."""
     response = await served.client.post(f"/api/v1/access/{path}", json=body)
     answer: dict[str, Any] = response.json()
     return answer
 
 
-async def statuses(served: Served, api_key: str) -> tuple[int, int]:
+async def statuses(served: RunningService, api_key: str) -> tuple[int, int]:
     """Return how a call with a key is answered over MCP, by the SDK's own client, and over REST."""
     headers = {"Authorization": f"Bearer {api_key}"}
     async with httpx2.AsyncClient(headers=headers) as http:
@@ -58,63 +58,63 @@ async def statuses(served: Served, api_key: str) -> tuple[int, int]:
     return (result.meta or {}).get("signals/status", 200), response.status_code
 
 
-async def looks_around(served: Served, walk: Walk) -> None:
+async def looks_around(served: RunningService, walk: BrowserWindow) -> None:
     """See the sample, and read how access is bought."""
     await walk.page.goto(served.base_url)
-    await walk.shows(TITLE)
+    await walk.wait_for_title(TITLE)
     assert await walk.page.inner_text(".badge") == SAMPLE
     await walk.press("see how an agent buys access")
-    await walk.shows("Buy access")
+    await walk.wait_for_title("Buy access")
 
 
-async def pays(served: Served, walk: Walk) -> None:
+async def pays(served: RunningService, walk: BrowserWindow) -> None:
     """Pay for what the agent began to buy, which then has its key."""
     checkout = await sent(served, "checkout", contact_email=EMAIL)
     token = checkout["claim_token"]
     await walk.page.goto(checkout["checkout_url"])
-    await walk.shows("Pay for the premium plan")
+    await walk.wait_for_title("Pay for the premium plan")
     assert (await sent(served, "claim", claim_token=token))["status"] == "pending"
     await walk.press("Pay USD 129")
-    await walk.shows("Paid, in the sandbox")
+    await walk.wait_for_title("Paid, in the sandbox")
     assert walk.page.url == checkout["checkout_url"]
     assert (await sent(served, "claim", claim_token=token))["status"] == "active"
 
 
-async def signs_in(served: Served, walk: Walk) -> None:
+async def signs_in(served: RunningService, walk: BrowserWindow) -> None:
     """Come to the page of the keys by way of the mailbox."""
     await walk.press("API access")
-    await walk.shows("Sign in")
+    await walk.wait_for_title("Sign in")
     await walk.fill_in("contact_email", EMAIL)
-    await walk.shows("Look into your mailbox")
-    await walk.page.goto(served.base_url + await mailed_link(served))
-    await walk.shows("Sign in to signals")
+    await walk.wait_for_title("Look into your mailbox")
+    await walk.page.goto(served.base_url + await wait_for_link(served))
+    await walk.wait_for_title("Sign in to signals")
     await walk.press("Sign in")
-    await walk.shows("API access")
+    await walk.wait_for_title("API access")
     assert walk.page.url == served.base_url + HOME
 
 
-async def sees_what_is_so_now(served: Served, walk: Walk) -> None:
+async def sees_what_is_so_now(served: RunningService, walk: BrowserWindow) -> None:
     """Find on the board what agents are answered, and open an asset of it."""
     await walk.press("Board")
-    await walk.shows(TITLE)
+    await walk.wait_for_title(TITLE)
     assert await walk.page.inner_text(".badge") == SIMULATED
     shown = Page(httpx.Response(200, html=await walk.page.content()))
-    assert heat(shown) == await answered(served, "4h")
+    assert parse_heat_map(shown) == await fetch_readings(served, "4h")
     await walk.press("BTC")
-    await walk.shows("Bitcoin (BTC)")
+    await walk.wait_for_title("Bitcoin (BTC)")
 
 
-async def makes_a_key(walk: Walk) -> str:
+async def makes_a_key(walk: BrowserWindow) -> str:
     """Return a new key, copied by its button, or from the text where no script makes one."""
     await walk.press("API access")
     await walk.fill_in("label", LABEL)
-    await walk.shows("Your new key")
+    await walk.wait_for_title("Your new key")
     api_key = await (copied(walk) if walk.is_scripted else walk.page.inner_text("pre >> nth=0"))
     assert API_KEY.fullmatch(api_key)
     return str(api_key)
 
 
-async def copied(walk: Walk) -> str:
+async def copied(walk: BrowserWindow) -> str:
     """Press the first copy button; return what the clipboard has then."""
     await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await walk.tab_to("Copy")
@@ -124,28 +124,28 @@ async def copied(walk: Walk) -> str:
     return text
 
 
-async def renames_it(walk: Walk) -> None:
+async def renames_it(walk: BrowserWindow) -> None:
     """Give the key another label, which takes no script either."""
     await walk.tab_to(f"Rename {LABEL}")
     await walk.page.keyboard.press("Enter")
     await walk.fill_in("label", "server")
-    await walk.shows("API access")
+    await walk.wait_for_title("API access")
 
 
-async def revokes_it(walk: Walk) -> None:
+async def revokes_it(walk: BrowserWindow) -> None:
     await walk.press("Revoke server")
-    await walk.shows("Revoke this key?")
+    await walk.wait_for_title("Revoke this key?")
     assert "server" in await walk.page.inner_text("main")
     await walk.press("Revoke it for good")
-    await walk.shows("API access")
+    await walk.wait_for_title("API access")
 
 
 @pytest.mark.clause("5.13")
 @pytest.mark.parametrize("window", WINDOWS)
 async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_alone(
-    served: Served, window: Window
+    served: RunningService, window: Window
 ) -> None:
-    async with walking(window.width, window.scheme, is_scripted=window.is_scripted) as walk:
+    async with open_window(window.width, window.scheme, is_scripted=window.is_scripted) as walk:
         await looks_around(served, walk)
         await pays(served, walk)
         await signs_in(served, walk)
@@ -153,13 +153,13 @@ async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_alon
         api_key = await makes_a_key(walk)
         assert await statuses(served, api_key) == (200, 200)
         await walk.press("I have stored it: back to all keys")
-        await walk.shows("API access")
+        await walk.wait_for_title("API access")
         assert "2 of 10,000" in await walk.page.inner_text("main")
         await renames_it(walk)
         await revokes_it(walk)
         assert await statuses(served, api_key) == (403, 403)
         await walk.press("Sign out")
-        await walk.shows("Sign in")
+        await walk.wait_for_title("Sign in")
         await walk.press("Board")
         assert await walk.page.inner_text(".badge") == SAMPLE
         assert walk.complaints == []

@@ -25,11 +25,11 @@ ARGUMENTS = (
     "--no-first-run",
 )
 WIDTHS = (390, 1440)
-MOST_STOPS = 100
+MAX_STOPS = 100
 # What of axe's findings is refused.
-REFUSED = {"serious", "critical"}
+REFUSED_IMPACTS = {"serious", "critical"}
 # The contrast that WCAG 2.2 AA asks for between a text and what is behind it.
-LEAST_CONTRAST = 4.5
+MIN_CONTRAST = 4.5
 # Every text that is shown, with its colour and that of the nearest ancestor that paints one.
 COLOURS = """
 () => [...document.querySelectorAll("h1, p, dt, dd, button, span")]
@@ -46,7 +46,7 @@ COLOURS = """
 
 
 @dataclass
-class Walk:
+class BrowserWindow:
     """One browser window, and whatever went wrong in it."""
 
     page: Any
@@ -64,13 +64,13 @@ class Walk:
         assert await self.page.title() == f"{heading} - signals"
         return heading
 
-    async def shows(self, title: str) -> None:
+    async def wait_for_title(self, title: str) -> None:
         """Assert that a page of this title is shown, and that everybody can read it."""
         assert await self.title() == title
-        await self.fits()
+        await self.check_fits()
         # axe-core is a script too.
         if self.is_scripted:
-            await self.is_accessible()
+            await self.check_accessible()
 
     async def press(self, text: str) -> None:
         """Follow a link or press a button, by keyboard alone."""
@@ -91,7 +91,7 @@ class Walk:
     async def tab_to(self, text: str) -> Any:
         """Return what shows a text and nothing else, or is called so, reached by Tab alone."""
         focused = self.page.locator(":focus-visible")
-        for _ in range(MOST_STOPS):
+        for _ in range(MAX_STOPS):
             await self.page.keyboard.press("Tab")
             shown = (await focused.inner_text()).strip()
             if text in (shown, await focused.get_attribute("aria-label")):
@@ -100,22 +100,22 @@ class Walk:
 
     async def tab_to_field(self, name: str) -> None:
         """Reach the field of a form by the Tab key alone."""
-        for _ in range(MOST_STOPS):
+        for _ in range(MAX_STOPS):
             await self.page.keyboard.press("Tab")
             if await self.page.evaluate("document.activeElement.name") == name:
                 return
         raise AssertionError(f"Tab does not reach the field {name}")
 
-    async def fits(self) -> None:
+    async def check_fits(self) -> None:
         """Assert that nothing is cut off sideways and every text can be read."""
         width = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert width <= 0
         colours = await self.page.evaluate(COLOURS)
         assert colours
         for text, colour, behind in colours:
-            assert contrast(colour, behind) >= LEAST_CONTRAST, text
+            assert compute_contrast(colour, behind) >= MIN_CONTRAST, text
 
-    async def is_accessible(self) -> None:
+    async def check_accessible(self) -> None:
         """Assert that axe-core finds nothing serious in what is shown."""
         source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
         await self.page.evaluate(source)
@@ -123,12 +123,12 @@ class Walk:
         serious = [
             (finding["id"], [node["html"] for node in finding["nodes"][:3]])
             for finding in found["violations"]
-            if finding["impact"] in REFUSED
+            if finding["impact"] in REFUSED_IMPACTS
         ]
         assert serious == []
 
 
-def luminance(colour: list[float]) -> float:
+def compute_luminance(colour: list[float]) -> float:
     """Return the relative luminance of sRGB values of 0 to 255, as WCAG defines it."""
     parts = [value / 255 for value in colour[:3]]
     linear = [
@@ -137,19 +137,19 @@ def luminance(colour: list[float]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: list[float], other: list[float]) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
+def compute_contrast(one: list[float], other: list[float]) -> float:
+    dark, light = sorted((compute_luminance(one), compute_luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 @asynccontextmanager
-async def walking(
+async def open_window(
     width: int,
     scheme: str = "light",
     cookies: Collection[dict[str, str]] = (),
     *,
     is_scripted: bool = True,
-) -> AsyncIterator[Walk]:
+) -> AsyncIterator[BrowserWindow]:
     """Open a browser window that goes by itself; `cookies` are sent from the first page on."""
     playwright = pytest.importorskip("playwright.async_api")
     async with playwright.async_playwright() as driver:
@@ -160,6 +160,6 @@ async def walking(
                 viewport=viewport, color_scheme=scheme, java_script_enabled=is_scripted
             )
             await page.context.add_cookies([*cookies])
-            yield Walk(page, is_scripted)
+            yield BrowserWindow(page, is_scripted)
         finally:
             await browser.close()
