@@ -15,11 +15,11 @@ import certifi
 import pytest
 import pytest_asyncio
 
-from tests.postgres.databases import make_empty_database
-from tests.postgres.installed import find_installations
-from tests.postgres.server import PostgresServer
-from tests.postgres.shared import SharedServer, get_shared_server
-from tests.serving import (
+from tests.support.postgres.databases import make_empty_database
+from tests.support.postgres.installations import find_installations
+from tests.support.postgres.server import PostgresServer
+from tests.support.postgres.shared_server import SharedServer, get_shared_server
+from tests.support.running_service import (
     RunningService,
     Transport,
     make_coverage,
@@ -27,7 +27,7 @@ from tests.serving import (
     run_service,
     seed_market,
 )
-from tests.store.homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
+from tests.support.store_homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
 
 # Asked while it is there: a worker that has lost it would be told another.
 PARENT = os.getppid()
@@ -88,7 +88,7 @@ async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningSer
 
 @pytest.fixture
 def served(served_alone: RunningService) -> RunningService:
-    """The service on a seeded simulated store; see tests/sharing.py for those who only read."""
+    """The service on a seeded simulated store; see tests/support/shared_service.py for those who only read."""
     return served_alone
 
 

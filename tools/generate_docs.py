@@ -20,10 +20,10 @@ from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import TIMEFRAMES
 from tests.agents.agent import Agent
 from tests.agents.played import AgentTask, run_all_tasks
-from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
-from tests.full_board import fill_full_universe, turn_all_daily_readings
-from tests.serving import RunningService, run_service
-from tests.serving import make_coverage as small_coverage
+from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
+from tests.support.full_universe import fill_full_universe, turn_all_daily_readings
+from tests.support.running_service import RunningService, run_service
+from tests.support.running_service import make_coverage as small_coverage
 from tools import clauses as specification
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ import pytest
 from access.keys import OperatorKeys, hash_key
 from store.access_rows import KeyRow
 from store.sqlite.access_store import SqliteAccessStore
-from tests.serving import ManualClock
+from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("access")
 

@@ -13,9 +13,9 @@ from access.member_keys import MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, MemberKeys, 
 from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import HeldProvider, SandboxShop, open_counting_store
-from tests.serving import NOON, ManualClock
-from tests.store.rows import make_call_group
+from tests.support.row_builders import make_call_group
+from tests.support.running_service import NOON, ManualClock
+from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store
 
 pytestmark = pytest.mark.clause("dashboard")
 

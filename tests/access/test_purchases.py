@@ -20,7 +20,8 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, format_instant
 from store.access_rows import SandboxSession
-from tests.access.selling import (
+from tests.support.running_service import NOON, ManualClock
+from tests.support.sandbox_shop import (
     BASE_URL,
     HeldProvider,
     SandboxShop,
@@ -28,7 +29,6 @@ from tests.access.selling import (
     parse_sandbox_id,
     settle_checkout,
 )
-from tests.serving import NOON, ManualClock
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -15,10 +15,16 @@ from access.mail.mailer import MailError
 from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS, SIGN_IN_PATH, SignIn, hash_token
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
-from tests.access.selling import ADDRESS, BASE_URL, HeldProvider, SandboxShop, open_counting_store
-from tests.mailbox import Mailbox
-from tests.serving import NOON, ManualClock
-from tests.store.test_purchases import MEMBER
+from tests.doubles.mailbox import Mailbox
+from tests.store.sql.test_access_store_purchases import MEMBER
+from tests.support.running_service import NOON, ManualClock
+from tests.support.sandbox_shop import (
+    ADDRESS,
+    BASE_URL,
+    HeldProvider,
+    SandboxShop,
+    open_counting_store,
+)
 
 pytestmark = pytest.mark.clause("dashboard")
 

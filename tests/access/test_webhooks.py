@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from structlog.testing import capture_logs
 
-from tests.stripe_double.books import Object
-from tests.stripe_double.double import StripeDouble
-from tests.stripe_double.shop import Purchase, StripeShop
+from tests.doubles.stripe.records import Object
+from tests.doubles.stripe.server import StripeDouble
+from tests.support.stripe_shop import Purchase, StripeShop
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -20,8 +20,8 @@ from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action,
 from store.market_rows import AlertRow, Batch, ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.agents.agent import Agent, Wait
-from tests.full_board import fill_full_universe
-from tests.serving import (
+from tests.support.full_universe import fill_full_universe
+from tests.support.running_service import (
     NOON,
     ManualClock,
     RunningService,
@@ -138,7 +138,9 @@ async def fill_handmade(market: SqliteMarketStore) -> None:
 async def open_handmade(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIterator[Scene]:
     """A few assets with the readings, changes and alerts that stand above."""
     rows: list[ChangeRow] = []
-    async with run_service(folder, store_class=recording_store(rows), daily_limit=daily_limit) as served:
+    async with run_service(
+        folder, store_class=recording_store(rows), daily_limit=daily_limit
+    ) as served:
         await fill_handmade(served.market)
         yield Scene(served, rows, make_idle_wait(served.clock))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.agents.agent import Agent, JsonObject, RefusedError
-from tests.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, USAGE
+from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, USAGE
 
 TUESDAY = "2026-09-29T12:00:00Z"  # the sessions are on Wednesday, 2026-09-30
 

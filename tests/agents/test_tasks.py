@@ -8,7 +8,7 @@ from jsonschema import ValidationError
 from tests.agents import tasks, truths
 from tests.agents.played import SCENES, TASKS, AgentTask, run_scene
 from tests.agents.scenes import Open, open_handmade, open_simulated
-from tests.bad_inputs import STATE
+from tests.support.bad_inputs import STATE
 from tools.generate_docs import ROOT, format_row, format_task_cells
 
 pytestmark = pytest.mark.clause("answers")

@@ -10,7 +10,7 @@ import structlog
 
 from compute.universe import Universe
 from service.commands.cli import main
-from tests.compute.small_market import (
+from tests.support.small_market import (
     Content,
     load_small_universe,
     replay_bars,

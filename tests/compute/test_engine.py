@@ -8,8 +8,8 @@ from compute.engine import Engine
 from compute.indicators.ceres import Ceres
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
-from tests.compute.recorded import Array
-from tests.compute.test_indicator_contract import made_up_bars
+from tests.compute.indicators.test_contract import made_up_bars
+from tests.support.recorded_bars import Array
 
 pytestmark = pytest.mark.clause("steps")
 

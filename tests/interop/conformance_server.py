@@ -19,7 +19,7 @@ from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
 from serving.tool import Tool
 from serving.tool_runner import ToolRunner
-from tests.serving import ManualClock, open_loopback_socket, open_stores, run_app
+from tests.support.running_service import ManualClock, open_loopback_socket, open_stores, run_app
 
 
 class Text(BaseModel):

@@ -19,8 +19,8 @@ import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from tests.interop.environments import HERE, get_node_environment, get_python_environment
-from tests.service.commands import COMMAND
-from tests.serving import RunningService, make_coverage, run_service
+from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.signals_command import COMMAND
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 

@@ -14,7 +14,7 @@ import pytest
 from access.throttle import Limit
 from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
 from tests.interop.environments import HERE, get_python_environment
-from tests.serving import RunningService, make_coverage, run_service
+from tests.support.running_service import RunningService, make_coverage, run_service
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 

@@ -10,7 +10,7 @@ from mcp_server.dispatcher import INSTRUCTIONS, SERVER_VERSION
 from mcp_server.tools.registry import TOOLS
 from serving.arguments import find_nearest
 from serving.tool import to_mcp_tool
-from tests.bad_inputs import (
+from tests.support.bad_inputs import (
     BAD_INPUTS,
     CATALOG,
     CONFLUENCE,
@@ -22,7 +22,7 @@ from tests.bad_inputs import (
     STATS,
     USAGE,
 )
-from tests.sharing import served as served
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

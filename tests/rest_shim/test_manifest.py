@@ -10,9 +10,9 @@ from access.plan import describe_purchase
 from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
 from schemas.manifest import Manifest
-from tests.rest_shim.document import fetch_document
-from tests.serving import make_coverage, run_service
-from tests.sharing import served as served
+from tests.support.openapi_document import fetch_document
+from tests.support.running_service import make_coverage, run_service
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

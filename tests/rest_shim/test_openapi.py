@@ -7,14 +7,14 @@ import pytest
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.openapi import build_openapi, render_openapi
 from schemas.vocabulary import INDICATOR_IDS
-from tests.bad_inputs import KEYED_PATHS
-from tests.rest_shim.document import (
+from tests.support.bad_inputs import KEYED_PATHS
+from tests.support.openapi_document import (
     OpenApiDocument,
     fetch_document,
     list_operations,
     to_documented_path,
 )
-from tests.serving import make_coverage
+from tests.support.running_service import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

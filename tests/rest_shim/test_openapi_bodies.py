@@ -1,9 +1,9 @@
 import pytest
 
 from rest_shim.openapi import build_openapi
-from tests.rest_shim.document import OpenApiDocument
-from tests.serving import make_coverage
-from tests.sharing import served as served
+from tests.support.openapi_document import OpenApiDocument
+from tests.support.running_service import make_coverage
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -17,9 +17,9 @@ from access.billing.provider import BillingError
 from rest_shim.purchases import parse_body
 from schemas.errors import ApiError
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
-from tests.access.selling import HeldProvider
-from tests.rest_shim.document import OpenApiDocument, fetch_document
-from tests.serving import ManualClock, RunningService, make_coverage, run_service
+from tests.support.openapi_document import OpenApiDocument, fetch_document
+from tests.support.running_service import ManualClock, RunningService, make_coverage, run_service
+from tests.support.sandbox_shop import HeldProvider
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -1,9 +1,9 @@
 import pytest
 
-from tests.bad_inputs import BAD_INPUTS, KEYED_PATHS, build_path
-from tests.rest_shim.document import list_operations
-from tests.serving import make_coverage
-from tests.sharing import served as served
+from tests.support.bad_inputs import BAD_INPUTS, KEYED_PATHS, build_path
+from tests.support.openapi_document import list_operations
+from tests.support.running_service import make_coverage
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("answers")
 

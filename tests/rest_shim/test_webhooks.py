@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.serving import RunningService
-from tests.stripe_double.double import WEBHOOK_SECRET, sign_payload
-from tests.stripe_double.shop import StripeShop
+from tests.doubles.stripe.server import WEBHOOK_SECRET, sign_payload
+from tests.support.running_service import RunningService
+from tests.support.stripe_shop import StripeShop
 
 pytestmark = pytest.mark.clause("sales")
 

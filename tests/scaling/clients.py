@@ -12,7 +12,7 @@ import httpx
 
 from schemas.clock import Clock
 from schemas.vocabulary import DAY_MS
-from tests.serving import Transport
+from tests.support.running_service import Transport
 
 PACE_S = 0.2
 PAGE = 40

@@ -7,10 +7,10 @@ from time import monotonic
 
 import asyncpg
 
-from tests.postgres.databases import cut_sessions
 from tests.scaling.clients import CallTotals, wait_until
 from tests.scaling.fleet import Fleet
 from tests.scaling.nodes import ServiceNode
+from tests.support.postgres.databases import cut_sessions
 
 MINUTE_MS, HOUR_S, HOUR_MS = 60_000, 3_600, 3_600_000
 CUT_ONE = "SELECT pg_terminate_backend($1)"

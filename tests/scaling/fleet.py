@@ -17,11 +17,11 @@ from compute.schedule import to_market_ms
 from service.commands.compute_command import compute
 from service.commands.serve import serve
 from service.config.settings import Settings
-from tests.postgres.server import PostgresServer
 from tests.scaling.clients import UNREACHABLE_ERRORS, parse_ms, wait_until
 from tests.scaling.leaders import LeaderWatch
 from tests.scaling.nodes import ProcessClocks, ServiceNode
-from tests.service.commands import find_free_port, write_cut_universe
+from tests.support.postgres.server import PostgresServer
+from tests.support.signals_command import find_free_port, write_cut_universe
 
 SERVING, COMPUTING = 3, 2
 # By two minutes after a run a loop has asked anew for bars that were late at it.

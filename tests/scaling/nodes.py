@@ -1,6 +1,6 @@
 """Serving and computing processes of one service, on a clock that the test moves for each of them.
 
-They are forked as tests/service/forked.py says, and end with the tests however those end.
+They are forked as tests/support/forked_command.py says, and end with the tests however those end.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from compute.indicators.registry import INDICATORS
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
-from tests.service.forked import FORKSERVER
+from tests.support.forked_command import FORKSERVER
 
 Work = Callable[[Settings, Sequence[Indicator], Clock], Awaitable[int]]
 

@@ -30,11 +30,11 @@ from schemas.vocabulary import compute_midnight_s, format_instant
 from store.postgres.access_store import PostgresAccessStore
 from store.postgres.market_store import PostgresMarketStore
 from tests.conftest import MAJORS
-from tests.postgres.server import PostgresServer
 from tests.scaling.clients import Caller, CallTotals, FeedReader, QuotaSpender, parse_ms, wait_until
 from tests.scaling.faults import FaultInjector
 from tests.scaling.fleet import Fleet
-from tests.serving import Transport
+from tests.support.postgres.server import PostgresServer
+from tests.support.running_service import Transport
 
 pytestmark = pytest.mark.clause("scaling")
 

@@ -20,9 +20,9 @@ from tests.security.wire import (
     parse_statuses,
     read_until_closed,
 )
-from tests.service.commands import COMMAND, RunningCommand, build_environment, find_free_port
-from tests.service.test_cli import write_bars
-from tests.serving import RunningService, open_loopback_socket, run_app
+from tests.service.commands.test_cli import write_bars
+from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.signals_command import COMMAND, RunningCommand, build_environment, find_free_port
 
 pytestmark = pytest.mark.clause("endpoint")
 

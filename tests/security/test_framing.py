@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
-from tests.serving import RunningService
-from tests.sharing import served as served
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.rest_shim.document import list_operations
 from tests.security.wire import LAST, exchange_bytes, parse_statuses
-from tests.serving import RunningService
-from tests.sharing import served as served
+from tests.support.openapi_document import list_operations
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

@@ -12,11 +12,11 @@ import pytest
 from mcp_server.tools.registry import TOOLS
 from serving.arguments import get_argument_schemas
 from serving.tool_runner import AnyTool
-from tests.bad_inputs import PATHS
 from tests.security.payloads import HOSTILE, LONE_SURROGATE, PAYLOADS, dump_store
 from tests.security.wire import HOST, LAST, exchange_bytes, parse_statuses
-from tests.serving import RunningService
-from tests.sharing import served as served
+from tests.support.bad_inputs import PATHS
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
 
 pytestmark = pytest.mark.clause("endpoint")
 

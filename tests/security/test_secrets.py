@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.security.wire import HOST, LAST, exchange_bytes
-from tests.service.commands import RunningCommand, find_free_port, run_signals, start_signals
-from tests.service.test_cli import write_bars
-from tests.service.test_stripe_purchase import assert_nowhere, stored
-from tests.serving import RunningService
-from tests.web.member import API_KEY
+from tests.service.commands.test_cli import write_bars
+from tests.support.running_service import RunningService
+from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+from tests.support.web_member import API_KEY
 
 pytestmark = pytest.mark.clause("access")
 

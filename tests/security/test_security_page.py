@@ -6,7 +6,7 @@ import pytest
 
 from service.http.server import EXCHANGE_TIMEOUT_S, RESERVED_DESCRIPTORS
 from serving.http import MAX_BODY_BYTES
-from tests.service.commands import ROOT
+from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("documents")
 

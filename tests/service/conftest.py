@@ -13,9 +13,14 @@ import pytest
 from service.public_audit.answers import Responses
 from service.public_audit.audit import read_consistent_responses
 from service.public_audit.reader import Reader
-from tests.compute.recorded import copy_newest_rows, get_recorded_folder, require_recorded
-from tests.service.commands import find_free_port, run_signals, start_signals, write_cut_universe
-from tests.service.test_serve import served_process
+from tests.service.commands.test_serve import served_process
+from tests.support.recorded_bars import copy_newest_rows, get_recorded_folder, require_recorded
+from tests.support.signals_command import (
+    find_free_port,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
 
 SUBSET = {"BTC": 5000, "ETH": 1500, "SOL": 1500}
 

@@ -8,7 +8,7 @@ import pytest
 
 from store.access_protocol import AccessStore
 from store.errors import MarketStore
-from tests.store.homes import StoreHome
+from tests.support.store_homes import StoreHome
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]
 OpenAccess = Callable[[], Awaitable[AccessStore]]

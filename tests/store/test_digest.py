@@ -11,7 +11,7 @@ from schemas.vocabulary import TIMEFRAMES
 from store import digest
 from store.errors import MarketStore
 from store.market_rows import BarRow, ChangeRow, FundingRow, WatermarkRow
-from tests.store.rows import (
+from tests.support.row_builders import (
     NOW,
     make_alert,
     make_bar,

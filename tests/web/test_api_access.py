@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from schemas.vocabulary import DAY_MS
-from tests.access.selling import HeldProvider
-from tests.serving import RunningService, Transport
-from tests.web.member import (
+from tests.support.running_service import RunningService, Transport
+from tests.support.sandbox_shop import HeldProvider
+from tests.support.web_member import (
     API_KEY,
     EMAIL,
     HOME,
@@ -19,7 +19,7 @@ from tests.web.member import (
     open_member_browser,
     run_second_service,
 )
-from tests.web.page import check_page
+from tests.support.web_page import check_page
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -5,9 +5,16 @@ from urllib.parse import quote
 import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
-from tests.serving import HOUR_MS, NAMES, NOON, RunningService, make_batch, make_change
-from tests.sharing import served as served
-from tests.web.page import Page, check_page
+from tests.support.running_service import (
+    HOUR_MS,
+    NAMES,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+)
+from tests.support.shared_service import served as served
+from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("pages")
 

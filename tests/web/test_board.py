@@ -11,8 +11,8 @@ from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.full_board import make_full_coverage, publish_assets
-from tests.serving import (
+from tests.support.full_universe import make_full_coverage, publish_assets
+from tests.support.running_service import (
     ASSETS,
     HOUR_MS,
     NOON,
@@ -22,9 +22,9 @@ from tests.serving import (
     make_coverage,
     run_service,
 )
-from tests.sharing import served as served
-from tests.web.boards import TITLE, fetch_readings, get_board, parse_heat_map
-from tests.web.page import MAX_BYTES, check_page
+from tests.support.shared_service import served as served
+from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat_map
+from tests.support.web_page import MAX_BYTES, check_page
 
 pytestmark = pytest.mark.clause("pages")
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SESSION_LIFETIME_MS
-from tests.access.selling import HeldProvider
-from tests.serving import ManualClock, RunningService, make_coverage, run_service
-from tests.web.page import Page, check_page
+from tests.support.running_service import ManualClock, RunningService, make_coverage, run_service
+from tests.support.sandbox_shop import HeldProvider
+from tests.support.web_page import Page, check_page
 
 pytestmark = pytest.mark.clause("sales")
 

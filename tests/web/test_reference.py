@@ -5,9 +5,9 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 import pytest
 
-from tests.serving import RunningService
-from tests.sharing import served as served
-from tests.web.page import MAX_BYTES, Page, check_page
+from tests.support.running_service import RunningService
+from tests.support.shared_service import served as served
+from tests.support.web_page import MAX_BYTES, Page, check_page
 from web.reference_pages import list_page_links
 
 pytestmark = pytest.mark.clause("pages")

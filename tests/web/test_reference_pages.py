@@ -19,8 +19,8 @@ from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ErrorBody
 from schemas.vocabulary import INDICATOR_IDS
 from service.commands.connect import print_registration
-from tests.serving import RunningService, make_coverage, run_service
-from tests.sharing import served as served
+from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.shared_service import served as served
 from web.pages import render_template
 from web.reference_pages import ReferenceFacts, build_page_values
 

@@ -4,11 +4,18 @@ import re
 
 import pytest
 
-from tests.serving import HOUR_MS, NAMES, NOON, RunningService, make_batch, make_change
-from tests.sharing import served as served
-from tests.signing_in import create_session_cookie
-from tests.web.boards import TITLE, get_board, parse_heat_map
-from tests.web.page import check_page
+from tests.support.member_sessions import create_session_cookie
+from tests.support.running_service import (
+    HOUR_MS,
+    NAMES,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+)
+from tests.support.shared_service import served as served
+from tests.support.web_board import TITLE, get_board, parse_heat_map
+from tests.support.web_page import check_page
 
 pytestmark = pytest.mark.clause("pages")
 

@@ -1,0 +1,112 @@
+"""A checkout opened at Stripe: what it asks for, and what becomes of it when Stripe fails."""
+
+import asyncio
+
+import pytest
+
+from access.billing.provider import BillingError, Order
+from access.billing.stripe import StripeBilling
+from tests.support.running_service import open_loopback_socket
+from tests.support.stripe_shop import BUYER, StripeShop, create_billing
+
+pytestmark = pytest.mark.clause("sales")
+
+ORDER = Order("c1", BUYER, "monthly", "Scout")
+
+
+@pytest.mark.clause("4.11.3", "5.10")
+async def test_a_checkout_is_a_subscription_to_the_plan_at_stripe(shop: StripeShop) -> None:
+    answer = (await shop.post_checkout(billing="yearly", agent_name="Scout")).json()
+    session = shop.stripe.sessions()[0]
+    assert answer["checkout_url"] == session["url"]
+    assert (answer["mode"], answer["plan"]["amount_usd"]) == ("test", 1199)
+    assert answer["next_step"]["expires_at"] == "2026-10-01T12:06:20.000Z"
+    assert (session["mode"], session["amount_total"]) == ("subscription", 119_900)
+    assert session["customer_email"] == BUYER
+    assert session["adaptive_pricing"] == {"enabled": False}
+    claim_id = session["client_reference_id"]
+    assert session["metadata"] == {"claim_id": claim_id, "agent_name": "Scout"}
+    assert session["success_url"] == "https://signals.example/checkout/paid"
+    assert session["cancel_url"] == "https://signals.example/checkout/cancelled"
+    shop.stripe.pay(session["id"])
+    subscription = shop.stripe.books.objects[shop.stripe.subscription_of(session["id"])]
+    assert subscription["metadata"] == session["metadata"]
+    assert subscription["items"]["data"][0]["price"]["id"] == "price_yearly"
+
+
+async def test_the_same_order_opens_no_second_session(shop: StripeShop) -> None:
+    first = await shop.billing.open_session(ORDER)
+    assert await shop.billing.open_session(ORDER) == first
+    assert [session["id"] for session in shop.stripe.sessions()] == [first.id]
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_retry_after_a_lost_answer_opens_no_second_session(
+    shop: StripeShop, is_dropped: bool
+) -> None:
+    await shop.billing.check_prices()
+    if is_dropped:
+        shop.stripe.drop(is_executed=True)
+    else:
+        shop.stripe.fail(500, is_executed=True)
+    begun = await shop.open_checkout()
+    creations = [ask for ask in shop.stripe.requests if ask.path == "checkout/sessions"]
+    assert len(creations) == 2
+    assert creations[0] == creations[1]
+    assert [session["id"] for session in shop.stripe.sessions()] == [begun.session]
+
+
+@pytest.mark.clause("4.11.10")
+@pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
+async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
+    shop: StripeShop, status: int
+) -> None:
+    await shop.billing.check_prices()
+    shop.stripe.fail(status)
+    refused = await shop.post_checkout()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
+    assert refused.json()["error"] == "unavailable"
+    assert shop.stripe.sessions() == []
+    assert (await shop.post_checkout()).status_code == 201
+
+
+async def unavailable(billing: StripeBilling) -> str:
+    try:
+        with pytest.raises(BillingError) as failed:
+            await billing.open_session(ORDER)
+    finally:
+        await billing.close()
+    return str(failed.value)
+
+
+async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable(
+    shop: StripeShop,
+) -> None:
+    shop.stripe.hold()
+    slow = create_billing(shop.stripe, shop.clock, timeout_s=0.05)
+    with open_loopback_socket() as closed:
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
+        told = await asyncio.gather(unavailable(unreached), unavailable(slow))
+    assert told == [
+        "Stripe: APIConnectionError, ConnectError",
+        "Stripe: APIConnectionError, ReadTimeout",
+    ]
+
+
+async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: StripeShop) -> None:
+    elsewhere = f"{shop.served.base_url}/api/v1"
+    told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
+    assert told == "Stripe: no answer of its own, AttributeError"
+
+
+async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@refused.example.com")
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("contact_email: the payment processor")
+
+
+async def test_special_use_addresses_are_refused_where_money_is_meant(shop: StripeShop) -> None:
+    refused = await shop.post_checkout(contact_email="agent@service.test")
+    assert refused.status_code == 400
+    assert shop.stripe.requests == []

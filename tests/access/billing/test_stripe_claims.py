@@ -1,0 +1,218 @@
+"""Claims in Stripe mode: active by Stripe's word on this very session, and by nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from access.billing.provider import SettledPayment
+from store.access_rows import ClaimRow, SandboxSession
+from tests.doubles.stripe.records import Object
+from tests.doubles.stripe.server import StripeDouble
+from tests.support.stripe_shop import BUYER, OpenedCheckout, Purchase, StripeShop
+
+pytestmark = pytest.mark.clause("sales")
+
+Spoil = Callable[[StripeDouble, Object], object]
+
+
+async def refused(shop: StripeShop, begun: OpenedCheckout, why: str) -> None:
+    answer = await shop.post_claim(begun.claim_token)
+    assert answer.status_code == 404, answer.text
+    assert f"claim_token: this checkout {why}" in answer.json()["message"]
+    assert (await shop.served.keys.list())[1:] == []
+
+
+@pytest.mark.clause("3.4.8")
+async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    assert await shop.status(bought.api_key) == 200
+    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    assert (member.mode, member.billing) == ("test", "monthly")
+    assert (member.subscription, member.contact_email) == (bought.subscription, BUYER)
+
+
+async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    details = shop.stripe.books.objects[begun.session]["customer_details"]
+    details["email"] = "payer@example.com"
+    await shop.post_claim(begun.claim_token)
+    member = (await shop.served.access.list_active_memberships("stripe"))[0]
+    assert member.contact_email == "payer@example.com"
+
+
+@pytest.mark.clause("5.17")
+async def test_an_unpaid_checkout_is_pending_and_its_word_holds_two_seconds(
+    shop: StripeShop,
+) -> None:
+    begun = await shop.open_checkout()
+    asked = len(shop.stripe.requests)
+    for _ in range(3):
+        answer = await shop.post_claim(begun.claim_token)
+        assert (answer.status_code, answer.json()["status"]) == (200, "pending")
+    assert len(shop.stripe.requests) == asked + 1
+    shop.stripe.pay(begun.session)
+    shop.clock.now += 1_999
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    shop.clock.now += 1
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+
+
+async def test_an_unknown_token_asks_stripe_nothing(shop: StripeShop) -> None:
+    assert (await shop.post_claim("ct_" + "A" * 43)).status_code == 404
+    assert shop.stripe.requests == []
+
+
+@pytest.mark.clause("3.4.3")
+async def test_a_delayed_payment_is_pending_until_the_money_comes(shop: StripeShop) -> None:
+    begun = await shop.open_checkout()
+    shop.stripe.pay(begun.session, is_delayed=True)
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    shop.stripe.settle(begun.session)
+    shop.clock.now += 2_000
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+
+
+async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    subscription = shop.stripe.subscription_of(begun.session)
+    shop.stripe.set_status(subscription, "incomplete")
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    shop.stripe.set_status(subscription, "active")
+    shop.clock.now += 2_000
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+
+
+async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
+    begun = await shop.open_checkout()
+    shop.stripe.expire(begun.session)
+    await refused(shop, begun, "expired unpaid, so no key comes of it: start anew")
+
+
+async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    del shop.stripe.books.objects[begun.session]
+    await refused(shop, begun, "is not known to the payment processor")
+
+
+@pytest.mark.clause("3.4.7", "5.20")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"amount_total": 100},
+        {"amount_total": 0, "payment_status": "no_payment_required"},
+        {"payment_status": "no_payment_required"},
+        {"currency": "jpy"},
+        {"livemode": True},
+        {"mode": "payment"},
+        {"client_reference_id": "another"},
+        {"id": "cs_test_another"},
+    ],
+)
+async def test_a_session_that_is_not_the_one_ordered_gives_no_key(
+    shop: StripeShop, changed: dict[str, Any]
+) -> None:
+    begun = await shop.open_and_pay()
+    shop.stripe.books.objects[begun.session] |= changed
+    items = shop.stripe.books.line_items
+    items[changed.get("id", begun.session)] = items[begun.session]
+    await refused(shop, begun, "is not what was ordered")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
+    begun = await shop.open_and_pay()
+    shop.stripe.books.line_items[begun.session] *= count
+    await refused(shop, begun, "is not what was ordered")
+
+
+async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    shop.stripe.books.line_items[begun.session][0]["price"]["id"] = "price_other"
+    await refused(shop, begun, "is not what was ordered")
+
+
+def canceled(stripe: StripeDouble, session: Object) -> object:
+    return stripe.cancel_subscription(session["subscription"])
+
+
+def past_due(stripe: StripeDouble, session: Object) -> object:
+    return stripe.set_status(session["subscription"], "past_due")
+
+
+def refunded(stripe: StripeDouble, session: Object) -> object:
+    return stripe.refund(stripe.charge_of(session["id"]))
+
+
+def disputed(stripe: StripeDouble, session: Object) -> object:
+    return stripe.dispute(stripe.charge_of(session["id"]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (canceled, "opened a subscription that is canceled"),
+        (past_due, "opened a subscription that is past due"),
+        (refunded, "was refunded in full"),
+        (disputed, "was disputed"),
+    ],
+)
+async def test_a_purchase_undone_before_the_claim_gives_no_key(
+    shop: StripeShop, spoil: Spoil, why: str
+) -> None:
+    begun = await shop.open_and_pay()
+    spoil(shop.stripe, shop.stripe.books.objects[begun.session])
+    await refused(shop, begun, why)
+
+
+@pytest.mark.clause("3.4.7")
+async def test_what_our_own_store_says_of_payment_is_not_read(shop: StripeShop) -> None:
+    begun = await shop.open_checkout()
+    claim_id = shop.stripe.books.objects[begun.session]["client_reference_id"]
+    paid = SandboxSession(
+        begun.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
+    )
+    await shop.served.access.create_sandbox_session(paid)
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+
+
+async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    for status in (500, 429, 401):
+        shop.stripe.fail(status)
+        answer: httpx.Response = await shop.post_claim(begun.claim_token)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
+    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+
+
+async def test_a_failure_in_the_middle_of_a_claim_gives_no_key_yet(shop: StripeShop) -> None:
+    begun = await shop.open_and_pay()
+    shop.stripe.books.objects[begun.session]["subscription"] = None
+    assert (await shop.post_claim(begun.claim_token)).status_code == 503
+
+
+def claim_of(bought: Purchase, claim_id: str) -> ClaimRow:
+    return ClaimRow(
+        id=claim_id,
+        token_hash=bytes(32),
+        provider="stripe",
+        mode="test",
+        session=bought.session,
+        contact_email=BUYER,
+        billing="monthly",
+        agent_name=None,
+        created_at=0,
+        expires_at=0,
+    )
+
+
+async def test_charges_are_read_past_the_first_page(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    session = shop.stripe.books.objects[bought.session]
+    claim = claim_of(bought, session["client_reference_id"])
+    for _ in range(100):
+        shop.stripe.books.add_charge(session["customer"], 129_00)
+    assert isinstance(await shop.billing.fetch_payment(claim), SettledPayment)
+    shop.stripe.refund(bought.charge)
+    assert not isinstance(await shop.billing.fetch_payment(claim), SettledPayment)

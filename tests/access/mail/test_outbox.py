@@ -1,0 +1,62 @@
+"""Mail for one machine: a file a mail, for its owner alone."""
+
+import asyncio
+import stat
+from email import message_from_bytes
+from email.policy import SMTPUTF8
+from pathlib import Path
+
+import pytest
+
+from access.mail.mailer import MailError, build_mail
+from access.mail.outbox import Outbox
+from tests.support.running_service import NOON
+
+pytestmark = pytest.mark.clause("dashboard")
+
+SENDER = "signals@localhost"
+
+
+def mails_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox"
+    outbox = Outbox(folder, SENDER)
+    assert await outbox.check() == f"written to {folder}, and sent to nobody"
+    assert not folder.exists()
+    await outbox.send(build_mail("jörg@example.com", "Sign in", "the link", NOON))
+    (file,) = mails_in(folder)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    mail = message_from_bytes(file.read_bytes(), policy=SMTPUTF8)
+    assert (mail["From"], mail["To"]) == (SENDER, "jörg@example.com")
+    assert mail["Date"] == "Wed, 30 Sep 2026 12:03:00 +0000"
+    assert mail.get_content().strip() == "the link"
+
+
+async def test_mails_lie_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, SENDER)
+    for number in range(12):
+        await outbox.send(build_mail("a@example.com", str(number), "text", NOON))
+    sent = [message_from_bytes(file.read_bytes()) for file in mails_in(tmp_path)]
+    subjects = [mail["Subject"] for mail in sent]
+    assert subjects == [str(number) for number in range(12)]
+
+
+async def test_mails_at_once_replace_none(tmp_path: Path) -> None:
+    boxes = [Outbox(tmp_path, SENDER) for _ in range(4)]
+    await asyncio.gather(
+        *(box.send(build_mail("a@example.com", "s", "text", NOON)) for box in boxes * 3)
+    )
+    assert len(mails_in(tmp_path)) == 12
+
+
+async def test_a_folder_that_takes_no_mail_is_named_and_nobody_else(tmp_path: Path) -> None:
+    (tmp_path / "outbox").write_text("a file")
+    outbox = Outbox(tmp_path / "outbox", SENDER)
+    with pytest.raises(MailError, match="cannot write to") as failed:
+        await outbox.send(build_mail("a@example.com", "s", "text", NOON))
+    assert str(tmp_path) in str(failed.value)
+    assert "a@example.com" not in str(failed.value)

@@ -1,0 +1,217 @@
+"""Mail by the real SMTP library to a server on loopback: how it is secured, and how it fails."""
+
+import re
+
+import pytest
+
+from access.mail.mailer import MailError, build_mail
+from access.mail.smtp import SmtpMailer
+from access.mail.smtp_server import SmtpServer
+from tests.doubles.smtp.server import (
+    CERTIFICATE,
+    LOCAL,
+    PASSWORD,
+    REMOTE,
+    USER,
+    SmtpDouble,
+    run_smtp_double,
+)
+from tests.support.running_service import NOON
+
+pytestmark = pytest.mark.clause("dashboard")
+
+SENDER, MEMBER = "keys@mail.example", "member@example.com"
+LINK = "https://signals.example/sign-in/SECRET"
+SECRETS = (PASSWORD, USER, MEMBER, LINK, "SECRET")
+
+
+async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
+    mailer = SmtpMailer(SmtpServer.parse(url), SENDER, timeout_s)
+    await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
+
+
+async def failure(url: str, timeout_s: float = 10) -> str:
+    """Return why a mail did not leave, once it has held that nothing of the mail is in it."""
+    with pytest.raises(MailError) as failed:
+        await send(url, timeout_s=timeout_s)
+    said = str(failed.value)
+    assert not [secret for secret in SECRETS if secret in said]
+    assert failed.value.__cause__ is None
+    assert "\n" not in said
+    return said
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust the double's certificate as that of an authority."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+
+
+@pytest.mark.parametrize("speaks_tls", [False, True])
+@pytest.mark.parametrize("host", [LOCAL, REMOTE])
+@pytest.mark.usefixtures("trusted")
+async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls: bool) -> None:
+    async with run_smtp_double(speaks_tls=speaks_tls) as server:
+        await send(server.url(host))
+    (got,) = server.received
+    assert (got.sender, got.recipients) == (SENDER, [MEMBER])
+    assert (got.had_tls, got.user) == (True, USER)
+    assert (got.mail["From"], got.mail["To"]) == (SENDER, MEMBER)
+    assert got.mail["Subject"] == "Sign in"
+    assert got.mail["Date"] == "Wed, 30 Sep 2026 12:03:00 +0000"
+    assert got.mail["Auto-Submitted"] == "auto-generated"
+    assert re.fullmatch(r"<\w{32}@mail\.example>", got.mail["Message-ID"])
+    assert got.mail.get_content().splitlines() == ["Follow", "", LINK]
+
+
+async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> None:
+    for offers_starttls in (True, False):
+        async with run_smtp_double(offers_starttls=offers_starttls) as server:
+            await send(server.url())
+        assert (server.received[0].had_tls, server.received[0].user) == (offers_starttls, USER)
+
+
+@pytest.mark.parametrize("speaks_tls", [False, True])
+async def test_a_certificate_that_nobody_vouches_for_ends_it_before_the_login(
+    speaks_tls: bool,
+) -> None:
+    async with run_smtp_double(speaks_tls=speaks_tls) as server:
+        assert "certificate" in await failure(server.url(REMOTE))
+    assert server.received == []
+    assert not [line for line in server.said if line.startswith("AUTH")]
+
+
+async def test_without_starttls_no_password_goes_to_another_machine() -> None:
+    async with run_smtp_double(offers_starttls=False) as server:
+        assert "offers no STARTTLS" in await failure(server.url(REMOTE))
+        assert not [line for line in server.said if line.startswith("AUTH")]
+        await send(server.url(REMOTE, login=""))
+    assert [got.user for got in server.received] == [None]
+
+
+async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
+    async with run_smtp_double() as server:
+        said = await failure(server.url(login="me:other@"))
+    assert said == (
+        f"{LOCAL}:{server.port} refuses the user or password of SIGNALS_SMTP_URL (SMTP 535)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("verb", "answer", "why"),
+    [
+        ("EHLO", "550 go away", "refuses what it was asked (SMTP 5"),
+        ("AUTH", "", "broke the connection off"),
+        ("MAIL", f"550 not you, {USER}", "refuses the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
+        ("RCPT", f"550 no such {MEMBER}", "refuses the recipient"),
+        ("DATA", f"554 no spam {MEMBER}", "refuses what it was asked (SMTP 554)"),
+        ("DATA", "", "broke the connection off"),
+        ("MAIL", "what?", "refuses what it was asked"),
+        ("AUTH", "what?", "refuses what it was asked"),
+    ],
+)
+async def test_what_a_server_says_of_a_mail_is_not_repeated(
+    verb: str, answer: str, why: str
+) -> None:
+    async with run_smtp_double() as server:
+        server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
+        assert why in await failure(server.url())
+    assert server.received == []
+
+
+@pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
+async def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(verb: str) -> None:
+    async with run_smtp_double() as server:
+        server.answers = {verb: None}
+        assert "does not answer in time" in await failure(server.url(), timeout_s=0.2)
+
+
+async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
+    for answer in ("", "500 what?"):
+        async with run_smtp_double() as server:
+            server.answers = {"QUIT": answer}
+            await send(server.url())
+        assert len(server.received) == 1
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    async with run_smtp_double() as server:
+        pass
+    assert await failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
+
+
+async def test_a_check_logs_in_and_sends_nothing() -> None:
+    async with run_smtp_double() as server:
+        mailer = SmtpMailer(SmtpServer.parse(server.url()), SENDER)
+        assert await mailer.check() == f"sent by {LOCAL}:{server.port}, from {SENDER}"
+        server.answers = {"AUTH": "535 no"}
+        with pytest.raises(MailError, match="SIGNALS_SMTP_URL"):
+            await mailer.check()
+    assert [line.split()[0] for line in server.said].count("MAIL") == 0
+
+
+@pytest.mark.parametrize(
+    "address", ["a@example.com\r\nBcc: b@example.com", "a@example.com\nb", "a@example.com\r"]
+)
+def test_an_address_adds_no_header(address: str) -> None:
+    with pytest.raises(ValueError, match="CR or LF"):
+        build_mail(address, "Sign in", "text", NOON)
+
+
+@pytest.mark.parametrize(
+    "address", ["a@example.com, b@evil.example", "<b@evil.example> a@mail.example"]
+)
+async def test_whatever_stands_in_an_address_there_is_one_recipient(address: str) -> None:
+    async with run_smtp_double() as server:
+        await send(server.url(), address)
+    assert len(server.received[0].recipients) == 1
+    assert server.received[0].recipients != ["b@evil.example"]
+
+
+async def test_an_address_of_other_letters_arrives_as_it_is() -> None:
+    async with run_smtp_double() as server:
+        await send(server.url(), "jörg@bücher.example")
+    (got,) = server.received
+    assert got.recipients == ["jörg@bücher.example"]
+    assert got.mail["To"] == "jörg@bücher.example"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("smtp://mail.example", SmtpServer("mail.example", 587)),
+        ("smtps://mail.example", SmtpServer("mail.example", 465, has_tls=True)),
+        ("smtp://a%40b:c%2Fd@[::1]:25/", SmtpServer("::1", 25, user="a@b", password="c/d")),
+    ],
+)
+def test_an_address_of_a_server_is_read(url: str, expected: SmtpServer) -> None:
+    assert SmtpServer.parse(url) == expected
+    assert "c/d" not in repr(SmtpServer.parse(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://mail.example",
+        "smtp://",
+        "mail.example:25",
+        "smtp://me@mail.example",
+        "smtp://:hidden@mail.example",
+        "smtp://me:hidden@mail.example:port",
+        "smtp://me:hidden@mail.example:0",
+        "smtp://me:hid/den@mail.example",
+        "smtp://me:hid#den@mail.example",
+        "smtp://me:hid?den@mail.example",
+        "smtp://mail.example/inbox",
+        "smtp://[::hidden",
+    ],
+)
+def test_another_address_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^expected smtp://\[USER:PASSWORD@\]HOST") as refused:
+        SmtpServer.parse(url)
+    assert "hid" not in str(refused.value)
+
+
+def test_a_double_is_named_as_the_settings_name_servers() -> None:
+    server = SmtpServer.parse(SmtpDouble(port=25).url())
+    assert (server.user, server.password) == (USER, PASSWORD)

@@ -1,0 +1,84 @@
+"""Requests for terms: taken down, replaced by the same address's next, listed for the operator."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from access.billing.sandbox import SandboxBilling
+from schemas.errors import ApiError
+from schemas.purchase import AccessRequestBody
+from store.access_rows import AccessRequestRow
+from tests.support.running_service import NOON, ManualClock
+from tests.support.sandbox_shop import BASE_URL, SandboxShop, open_counting_store
+
+pytestmark = pytest.mark.clause("sales")
+
+ADDRESS = "192.0.2.7"
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[SandboxShop]:
+    clock = ManualClock(NOON)
+    async with open_counting_store(tmp_path / "access.db") as store:
+        yield SandboxShop(store, clock, SandboxBilling(store, clock, BASE_URL))
+
+
+async def put(desk: SandboxShop, **body: str) -> str:
+    given = AccessRequestBody.model_validate({"contact_email": "Ann@example.com", **body})
+    answer = await desk.requests.submit_request(given, ADDRESS)
+    assert "a human replies by e-mail" in answer.message
+    return answer.status
+
+
+@pytest.mark.clause("4.13.3", "4.13.4", "4.13.5", "4.13.6")
+async def test_a_request_is_kept_as_it_was_given(desk: SandboxShop) -> None:
+    said = {
+        "agent_name": "Trader",
+        "operator": "ACME",
+        "use_case": "A newsletter,\nweekly.",
+        "expected_volume": "50 users",
+    }
+    assert await put(desk, **said) == "received"
+    row = AccessRequestRow("ann@example.com", *said.values(), created_at=NOON, updated_at=NOON)
+    assert await desk.store.list_access_requests() == [row]
+
+
+@pytest.mark.clause("4.13.8")
+async def test_the_next_request_of_an_address_replaces_the_first_whole(desk: SandboxShop) -> None:
+    await put(desk, operator="ACME", use_case="One thing")
+    desk.clock.now += 5000
+    assert await put(desk, contact_email="ANN@EXAMPLE.COM", use_case="Another") == "updated"
+    row = AccessRequestRow(
+        "ann@example.com", None, None, "Another", None, created_at=NOON, updated_at=NOON + 5000
+    )
+    assert await desk.store.list_access_requests() == [row]
+
+
+@pytest.mark.clause("4.13.1")
+async def test_requests_are_listed_oldest_first(desk: SandboxShop) -> None:
+    for name in ("b", "a"):
+        assert await put(desk, contact_email=f"{name}@example.com") == "received"
+        desk.clock.now += 1
+    rows = await desk.store.list_access_requests()
+    assert [row.contact_email for row in rows] == ["b@example.com", "a@example.com"]
+
+
+async def test_blank_texts_count_as_left_out(desk: SandboxShop) -> None:
+    await put(desk, agent_name="", operator="   ", use_case="\n", expected_volume=" 5 ")
+    (row,) = await desk.store.list_access_requests()
+    assert (row.agent_name, row.operator, row.use_case) == (None, None, None)
+    assert row.expected_volume == "5"
+
+
+@pytest.mark.clause("4.13.2", "4.13.10", "7.14")
+async def test_a_bad_address_is_refused_before_the_attempt_is_counted(desk: SandboxShop) -> None:
+    for _ in range(30):
+        with pytest.raises(ApiError) as refused:
+            await put(desk, contact_email="nobody")
+        assert refused.value.status == 400
+    for _ in range(20):
+        await put(desk)
+    with pytest.raises(ApiError) as refused:
+        await put(desk)
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 600)

@@ -1,0 +1,237 @@
+"""The daily upkeep, driven by a clock that its own sleeps move."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from access.billing.disabled import NoBilling
+from access.billing.provider import BillingError, Provider, SubscriptionStatus
+from access.billing.sandbox import SandboxBilling
+from access.keys import hash_key
+from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
+from store.access_protocol import AccessStore
+from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    RunningService,
+    break_usage_counting,
+)
+from tests.support.stripe_shop import Purchase, StripeShop
+
+pytestmark = pytest.mark.clause("sales")
+
+DAY_MS = 24 * HOUR_MS
+MIDNIGHT = NOON // DAY_MS * DAY_MS + DAY_MS
+
+
+class OverError(Exception):
+    """The time up to which a test lets the upkeep run has come."""
+
+
+async def keep_up(
+    store: AccessStore,
+    provider: Provider,
+    clock: ManualClock,
+    until: int,
+    on_sleep: Callable[[], object] = lambda: None,
+) -> list[tuple[int, str]]:
+    """Run the upkeep up to a time; return when it logged what."""
+    lines: list[tuple[int, str]] = []
+
+    async def sleep(seconds: float) -> None:
+        assert 0 < seconds <= 60
+        lines.extend((clock.now, line["event"]) for line in logged)
+        logged.clear()
+        on_sleep()
+        if clock.now >= until:
+            raise OverError
+        clock.now += int(seconds * 1000)
+
+    with capture_logs() as logged, pytest.raises(OverError):
+        await MaintenanceJob(store, provider, clock, sleep).run()
+    return lines
+
+
+async def round_of(shop: StripeShop) -> list[str]:
+    """Make the one round of a start; return what it logged."""
+    lines = await keep_up(shop.served.access, shop.billing, shop.clock, shop.clock.now)
+    return [event for _, event in lines]
+
+
+async def test_a_round_is_made_at_once_and_then_after_each_midnight(served: RunningService) -> None:
+    provider = SandboxBilling(served.access, served.clock, served.base_url)
+    start = served.clock.now
+    lines = await keep_up(served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS)
+    assert [event for _, event in lines] == ["upkeep"] * 3
+    first, second, third = (at for at, _ in lines)
+    assert first == start
+    assert 0 <= second - MIDNIGHT <= SLEEP_STEP_S * 1000
+    assert 0 <= third - MIDNIGHT - DAY_MS <= SLEEP_STEP_S * 1000
+
+
+@pytest.mark.clause("3.5.5")
+async def test_a_message_that_was_missed_is_made_up_for(shop: StripeShop) -> None:
+    kept, canceled, refunded = [await shop.buy() for _ in range(3)]
+    shop.stripe.cancel_subscription(canceled.subscription)
+    shop.stripe.refund(refunded.charge)
+    assert await round_of(shop) == ["membership_ended", "membership_ended", "upkeep"]
+    keys = (kept.api_key, canceled.api_key, refunded.api_key)
+    assert [await shop.status(key) for key in keys] == [200, 403, 403]
+
+
+async def test_what_has_ended_is_not_asked_for_again(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    shop.stripe.cancel_subscription(bought.subscription)
+    await round_of(shop)
+    asked = len(shop.stripe.requests)
+    await round_of(shop)
+    assert len(shop.stripe.requests) == asked
+
+
+async def test_a_membership_that_cannot_be_asked_for_stops_no_other_and_is_asked_for_in_an_hour(
+    shop: StripeShop,
+) -> None:
+    first, second = await shop.buy(), await shop.buy()
+    for bought in (first, second):
+        shop.stripe.cancel_subscription(bought.subscription)
+    shop.stripe.fail(500)
+    start = shop.clock.now
+    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    assert lines == [
+        (start, "reconcile_failed"),
+        (start, "membership_ended"),
+        (start, "upkeep"),
+        (start + HOUR_MS, "membership_ended"),
+        (start + HOUR_MS, "upkeep"),
+    ]
+    assert await shop.status(first.api_key) == 403
+
+
+async def test_a_subscription_unknown_to_stripe_is_asked_for_once_a_day(shop: StripeShop) -> None:
+    bought = await shop.buy()
+    del shop.stripe.books.objects[bought.subscription]
+    start = shop.clock.now
+    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    assert lines == [(start, "subscription_unknown"), (start, "upkeep")]
+    assert await shop.status(bought.api_key) == 200
+
+
+async def add_member(store: AccessStore, member: MembershipRow, name: str) -> None:
+    claim = ClaimRow(
+        id=name,
+        token_hash=hash_key(name),
+        provider=member.provider,
+        mode=member.mode,
+        session=name,
+        contact_email=member.contact_email,
+        billing=member.billing,
+        agent_name=None,
+        created_at=0,
+        expires_at=0,
+    )
+    await store.create_claim(claim)
+    assert await store.redeem_claim(claim, member, hash_key(f"key of {name}"), 1)
+
+
+async def test_memberships_of_the_other_mode_and_of_others_are_left_alone(shop: StripeShop) -> None:
+    bought: Purchase = await shop.buy()
+    access = shop.served.access
+    member = (await access.list_active_memberships("stripe"))[0]
+    await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
+    await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
+    asked = len(shop.stripe.requests)
+    assert await round_of(shop) == ["upkeep"]
+    assert [ask.path for ask in shop.stripe.requests[asked:]] == [
+        f"subscriptions/{bought.subscription}",
+        "charges",
+    ]
+
+
+class Breaking(NoBilling):
+    """A Provider with a mistake in it."""
+
+    name = "stripe"
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        raise RuntimeError(member.contact_email)
+
+
+async def test_a_mistake_in_a_provider_ends_no_round_and_quotes_nobody(shop: StripeShop) -> None:
+    await shop.buy()
+    provider = Breaking()
+    provider.mode = "test"
+    with capture_logs() as lines:
+
+        async def sleep(seconds: float) -> None:
+            raise OverError
+
+        with pytest.raises(OverError):
+            await MaintenanceJob(shop.served.access, provider, shop.clock, sleep).run()
+    assert [line["event"] for line in lines] == ["reconcile_failed", "upkeep"]
+    assert lines[0]["failure"] == "RuntimeError"
+    assert "agent@example.com" not in str(lines)
+
+
+async def test_a_round_that_fails_is_made_again_in_an_hour(shop: StripeShop) -> None:
+    start, access = shop.clock.now, shop.served.access
+    with ExitStack() as broken:
+        broken.enter_context(break_usage_counting(access))
+        lines = await keep_up(
+            access, shop.billing, shop.clock, start + 2 * HOUR_MS, on_sleep=broken.close
+        )
+    assert lines == [(start, "upkeep_failed"), (start + HOUR_MS, "upkeep")]
+
+
+async def test_where_billing_is_off_the_store_is_still_pruned(served: RunningService) -> None:
+    provider = NoBilling()
+    with pytest.raises(BillingError):
+        await provider.fetch_status(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
+    await served.access.mark_event_handled("evt_1", served.clock.now - 31 * DAY_MS)
+    await keep_up(served.access, provider, served.clock, served.clock.now)
+    assert not await served.access.is_event_handled("evt_1")
+
+
+async def test_a_clock_that_goes_back_stops_no_round(served: RunningService) -> None:
+    provider = SandboxBilling(served.access, served.clock, served.base_url)
+    rounds: list[list[str]] = []
+
+    async def sleep(seconds: float) -> None:
+        rounds.append([line["event"] for line in logged])
+        logged.clear()
+        broken.close()
+        served.clock.now -= 40 * DAY_MS
+        if len(rounds) == 3:
+            raise OverError
+
+    with ExitStack() as broken, capture_logs() as logged:
+        broken.enter_context(break_usage_counting(served.access))
+        with pytest.raises(OverError):
+            await MaintenanceJob(served.access, provider, served.clock, sleep).run()
+    assert rounds == [["upkeep_failed"], ["upkeep"], ["upkeep"]]
+
+
+@pytest.mark.clause("8.51")
+def test_rows_are_kept_as_long_as_they_are_needed() -> None:
+    day_500 = 500 * DAY_MS
+    assert compute_cutoffs(day_500) == RetentionCutoffs(
+        usage=100 * DAY_MS,
+        unredeemed_claims=410 * DAY_MS,
+        events=470 * DAY_MS,
+        attempts=499 * DAY_MS,
+        sign_ins=500 * DAY_MS,
+    )
+
+
+async def test_old_rows_are_deleted_and_young_ones_kept(served: RunningService) -> None:
+    now = served.clock.now
+    await served.access.mark_event_handled("evt_old", now - 30 * DAY_MS - 1)
+    await served.access.mark_event_handled("evt_young", now - 30 * DAY_MS)
+    provider = SandboxBilling(served.access, served.clock, served.base_url)
+    await keep_up(served.access, provider, served.clock, now)
+    assert not await served.access.is_event_handled("evt_old")
+    assert await served.access.is_event_handled("evt_young")

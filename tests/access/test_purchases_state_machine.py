@@ -1,0 +1,263 @@
+"""Whole lives of purchases in any order, against a plain model of what should come of them."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from access.billing.sandbox import SESSION_LIFETIME_MS, SandboxBilling
+from access.keys import OperatorKeys
+from access.quota import QuotaGuard
+from access.throttle import Limit
+from schemas.errors import ApiError
+from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
+from schemas.vocabulary import DAY_MS
+from tests.support.postgres.installations import find_installations
+from tests.support.running_service import NOON, ManualClock
+from tests.support.sandbox_shop import BASE_URL, ClaimLookupCounter, SandboxShop, parse_sandbox_id
+from tests.support.store_homes import HomeFactory
+
+pytestmark = pytest.mark.clause("sales")
+
+DAILY_LIMIT = 3
+CHECKOUT_LIMIT = Limit(3, 600)
+# What happened in all lives together: a machine that never came to these would prove nothing.
+SEEN = Counter[str | int]()
+
+
+@dataclass
+class Bought:
+    """What the model knows of one checkout."""
+
+    checkout: CheckoutResponse
+    expires_at: int
+    status: str = "open"
+    is_redeemed: bool = False
+
+    def at(self, now: int) -> str:
+        return "expired" if self.status == "open" and now >= self.expires_at else self.status
+
+
+@dataclass
+class Held:
+    """What the model knows of one key."""
+
+    api_key: str
+    number: int
+    is_revoked: bool = False
+    day: int = 0
+    used: int = 0
+
+    def left(self, day: int) -> int:
+        return DAILY_LIMIT - (self.used if day == self.day else 0)
+
+
+class PurchaseMachine(RuleBasedStateMachine):
+    """Checkouts, payments, claims, calls and revocations, over nights and restarts."""
+
+    new_home: HomeFactory
+    checkouts = Bundle("checkouts")
+    keys = Bundle("keys")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.place = self.new_home()
+        self.home = self.run(self.place.__aenter__())
+        self.clock = ManualClock(NOON)
+        self.shop: SandboxShop
+        self.attempts: list[int] = []
+        self.bought: list[Bought] = []
+        self.held: list[Held] = []
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    @initialize(target=checkouts)
+    def begin(self) -> Any:
+        """Start, with a checkout to begin with."""
+        self.start()
+        return self.checkout("monthly")
+
+    def start(self) -> None:
+        store = self.run(self.home.open_access(ClaimLookupCounter))
+        billing = SandboxBilling(store, self.clock, BASE_URL)
+        self.shop = SandboxShop(store, self.clock, billing, CHECKOUT_LIMIT)
+        self.quota_guard = QuotaGuard(store, self.clock, mode="test", daily_limit=DAILY_LIMIT)
+
+    def teardown(self) -> None:
+        if hasattr(self, "shop"):
+            self.run(self.shop.store.close())
+        self.run(self.place.__aexit__(None, None, None))
+        self.runner.close()
+
+    def refused(self, work: Any) -> ApiError:
+        with pytest.raises(ApiError) as refusal:
+            self.run(work)
+        SEEN[refusal.value.status] += 1
+        return refusal.value
+
+    @rule(target=checkouts, billing=st.sampled_from(["monthly", "yearly"]))
+    def begin_checkout(self, billing: str) -> Any:
+        """Begin a checkout, where the address has an attempt left."""
+        now, window_ms = self.clock.now, CHECKOUT_LIMIT.window_s * 1000
+        recent = [at for at in self.attempts if at > now - window_ms]
+        if len(recent) < CHECKOUT_LIMIT.attempts:
+            return self.checkout(billing)
+        refusal = self.refused(self.shop.open_checkout(billing=billing))
+        seconds = -(-(recent[0] + window_ms - now) // 1000)
+        assert (refusal.status, refusal.retry_after_s) == (429, seconds)
+        return multiple()
+
+    def checkout(self, billing: str) -> Bought:
+        now = self.clock.now
+        self.attempts.append(now)
+        made = self.run(self.shop.open_checkout(billing=billing))
+        self.bought.append(Bought(made, now + SESSION_LIFETIME_MS))
+        return self.bought[-1]
+
+    @rule(bought=checkouts, status=st.sampled_from(["paid", "cancelled"]))
+    def settle(self, bought: Bought, status: Any) -> None:
+        """Pay or cancel on the pay page, whatever the checkout is."""
+        if bought.at(self.clock.now) == "open":
+            bought.status = status
+        billing = self.shop.billing
+        assert isinstance(billing, SandboxBilling)
+        session = self.run(billing.find_session(parse_sandbox_id(bought.checkout)))
+        assert self.run(billing.settle(session, status)) == bought.at(self.clock.now)
+
+    @rule(target=keys, bought=checkouts, is_paid_first=st.booleans())
+    def claim(self, bought: Bought, is_paid_first: bool) -> Any:
+        """Claim once, or pay and claim."""
+        if is_paid_first:
+            self.settle(bought, "paid")
+        token = bought.checkout.claim_token
+        status = bought.at(self.clock.now)
+        if bought.is_redeemed or status in ("cancelled", "expired"):
+            expected = 409 if bought.is_redeemed else 404
+            assert self.refused(self.shop.claim(token)).status == expected
+            return multiple()
+        answer = self.run(self.shop.claim(token))
+        if status == "open":
+            assert isinstance(answer, PendingClaim)
+            return multiple()
+        assert isinstance(answer, ActiveClaim)
+        return self.given(bought, answer)
+
+    @rule(target=keys, bought=checkouts)
+    def claim_at_one_instant(self, bought: Bought) -> Any:
+        """Claim five times side by side: at most one key comes of it."""
+
+        async def claim() -> list[Any]:
+            claiming = [self.shop.claim(bought.checkout.claim_token) for _ in range(5)]
+            return await asyncio.gather(*claiming, return_exceptions=True)
+
+        answers = self.run(claim())
+        active = [answer for answer in answers if isinstance(answer, ActiveClaim)]
+        is_due = bought.at(self.clock.now) == "paid" and not bought.is_redeemed
+        assert len(active) == is_due
+        return self.given(bought, active[0]) if active else multiple()
+
+    def given(self, bought: Bought, answer: ActiveClaim) -> Held:
+        bought.is_redeemed = True
+        SEEN["key"] += 1
+        assert answer.api_key not in {held.api_key for held in self.held}
+        self.held.append(Held(answer.api_key, len(self.held) + 1))
+        return self.held[-1]
+
+    @rule(token=st.sampled_from(["ct_" + "A" * 43, "x"]))
+    def claim_what_was_never_sold(self, token: str) -> None:
+        assert self.refused(self.shop.claim(token)).status == 404
+
+    @rule(held=keys, calls=st.integers(1, 3))
+    def call(self, held: Held, calls: int) -> None:
+        """Call with a key."""
+        for _ in range(calls):
+            self.call_once(held)
+
+    def call_once(self, held: Held) -> None:
+        day = self.clock.now // DAY_MS
+        left = held.left(day)
+        if held.is_revoked:
+            assert self.refused(self.quota_guard.authorize(None, held.api_key)).status == 403
+        elif left == 0:
+            refusal = self.refused(self.quota_guard.authorize(None, held.api_key))
+            assert (refusal.status, refusal.code) == (429, "rate_limited")
+        else:
+            held.day, held.used = day, DAILY_LIMIT - left + 1
+            quota = self.run(self.quota_guard.authorize(None, held.api_key)).quota
+            assert (quota.used_today, quota.remaining_today) == (held.used, left - 1)
+
+    @rule(held=keys)
+    def revoke(self, held: Held) -> None:
+        """Revoke a key, which lets nobody in from then on."""
+        assert self.run(OperatorKeys(self.shop.store, self.clock).revoke(held.number))
+        held.is_revoked = True
+        self.call_once(held)
+
+    @rule(until=st.sampled_from(["soon", "later", "midnight", "expiry", "just before it"]))
+    def wait(self, until: str) -> None:
+        now = self.clock.now
+        expiry = max([now, *(bought.expires_at for bought in self.bought)])
+        self.clock.now = {
+            "soon": now + 1000,
+            "later": now + 299_000,
+            "midnight": (now // DAY_MS + 1) * DAY_MS,
+            "expiry": expiry,
+            "just before it": max(now, expiry - 1),
+        }[until]
+
+    @rule()
+    def restart(self) -> None:
+        """Stop and start: all that counts is on the disk."""
+        self.run(self.shop.store.close())
+        self.start()
+
+    @invariant()
+    def keys_are_those_that_were_paid_for(self) -> None:
+        keys = self.run(self.shop.store.list_keys())
+        assert [key.id for key in keys] == [held.number for held in self.held]
+        assert [key.revoked_at is not None for key in keys] == [h.is_revoked for h in self.held]
+        redeemed = [bought for bought in self.bought if bought.is_redeemed]
+        assert len(redeemed) == len(keys)
+        assert all(bought.status == "paid" for bought in redeemed)
+
+
+@pytest.mark.parametrize(
+    ("new_home", "lives", "steps"),
+    [
+        ("sqlite", 10, 40),
+        pytest.param("sqlite", 300, 60, marks=pytest.mark.prove),
+        *(pytest.param(major, 40, 40, marks=pytest.mark.prove) for major in find_installations()),
+    ],
+    indirect=["new_home"],
+)
+def test_whatever_happens_a_key_is_given_once_for_a_payment_and_counted_exactly(
+    new_home: HomeFactory, lives: int, steps: int
+) -> None:
+    SEEN.clear()
+    run_state_machine_as_test(
+        type("Machine", (PurchaseMachine,), {"new_home": staticmethod(new_home)}),
+        settings=settings(
+            max_examples=lives,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            derandomize=lives < 100,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+    assert {"key", 403, 404, 409, 429} <= set(SEEN)

@@ -1,0 +1,428 @@
+"""Calls let in, counted and refused over a real store, alone and many at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from access.keys import OperatorKeys
+from access.quota import MAX_LOOP_TURNS, Caller, QuotaGuard
+from schemas.errors import ApiError
+from schemas.usage import Quota
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_protocol import AccessStore
+from store.access_rows import CallGroup, CountedGroup
+from store.errors import StoreError
+from tests.support.running_service import ManualClock
+from tests.support.store_homes import StoreHome, run_sql
+
+pytestmark = pytest.mark.clause("access")
+
+WELL_FORMED = "ek_" + "A" * 43
+MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
+
+
+class HeldStore:
+    """Decides nothing before it is let go on; keeps what it was asked to decide together."""
+
+    def hold(self) -> None:
+        self.groups: list[list[int]] = []
+        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+
+    async def count_calls(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        self.groups.append([group.calls for group in groups])
+        self.asked.set()
+        await self.let_go.wait()
+        return await super().count_calls(groups, mode, limit)
+
+
+class FailingStore:
+    """Fails at the first group that it is to decide, as a full disk would."""
+
+    groups = 0
+
+    async def count_calls(
+        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
+    ) -> list[CountedGroup]:
+        self.groups += 1
+        if self.groups == 1:
+            raise StoreError("database or disk is full")
+        return await super().count_calls(groups, mode, limit)
+
+
+class BoundedQuotaGuard(QuotaGuard):
+    """Waits for no decision longer than ten seconds."""
+
+    async def authorize(
+        self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
+    ) -> Caller:
+        async with asyncio.timeout(10):
+            return await super().authorize(
+                authorization, x_api_key, allow_over_quota=allow_over_quota
+            )
+
+
+Open = Callable[..., Awaitable[AccessStore]]
+# What no store has a part in is proved over one.
+OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def open_store(home: StoreHome) -> AsyncIterator[Open]:
+    """Open one store again and again, as other processes would, with what a kind does otherwise."""
+    async with AsyncExitStack() as opened:
+
+        async def open_and_keep(*kinds: type) -> AccessStore:
+            store = await home.open_access(*kinds)
+            opened.push_async_callback(store.close)
+            return store
+
+        yield open_and_keep
+
+
+@pytest.fixture
+async def store(open_store: Open) -> AccessStore:
+    return await open_store()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def keys(store: AccessStore, clock: ManualClock) -> OperatorKeys:
+    return OperatorKeys(store, clock)
+
+
+@pytest.fixture
+def quota_guard(store: AccessStore, clock: ManualClock) -> QuotaGuard:
+    return of(store, clock)
+
+
+def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGuard:
+    return BoundedQuotaGuard(store, clock, mode=None, daily_limit=daily_limit)
+
+
+async def stored(home: StoreHome) -> list[tuple[Any, ...]]:
+    """Return day and count of every key, in the order of keys."""
+    return await run_sql(home, "SELECT day, used FROM usage ORDER BY key_id, day")
+
+
+async def refusal(
+    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None = None
+) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        await quota_guard.authorize(authorization, x_api_key)
+    error = refused.value
+    assert "\n" not in error.message
+    assert "ek_A" not in error.message
+    return error
+
+
+async def outcomes(
+    quota_guard: QuotaGuard, api_key: str, calls: int
+) -> list[Caller | BaseException]:
+    """Return what becomes of calls of one key that all arrive at once, in order of arrival."""
+    return await asyncio.gather(
+        *(quota_guard.authorize(None, api_key) for _ in range(calls)), return_exceptions=True
+    )
+
+
+def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
+    """Return the counts of the calls that were let in; all others must have been over the limit."""
+    for outcome in outcomes:
+        assert isinstance(outcome, Caller) or (
+            isinstance(outcome, ApiError) and outcome.code == "rate_limited"
+        ), outcome
+    return [one.quota.used_today for one in outcomes if isinstance(one, Caller)]
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.1", "5.2")
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer {}", None),
+        ("bearer {}", None),
+        ("BEARER   {} ", None),
+        (None, "{}"),
+        (None, " {} "),
+        ("Bearer {}", "{}"),
+    ],
+)
+async def test_a_live_key_is_let_in_by_either_header(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str | None, x_api_key: str | None
+) -> None:
+    key = await keys.create("agent")
+    admitted = await quota_guard.authorize(
+        authorization and authorization.format(key), x_api_key and x_api_key.format(key)
+    )
+    assert admitted.label == "agent"
+    quota = Quota(
+        daily_limit=10, used_today=1, remaining_today=9, resets_at="2026-10-01T00:00:00.000Z"
+    )
+    assert admitted.quota.to_json() == quota.model_dump_json()
+    assert admitted.quota._asdict() == quota.model_dump()
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.23")
+async def test_no_header_is_a_missing_key(quota_guard: QuotaGuard) -> None:
+    error = await refusal(quota_guard, None)
+    assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
+    assert "/api/v1/access/checkout" in error.message
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.23", "7.18")
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        f"Basic {WELL_FORMED}",
+        WELL_FORMED,
+        f"Bearer {WELL_FORMED}A",
+        f"Bearer {WELL_FORMED[:-1]}",
+        f"Bearer {WELL_FORMED[:-1]}é",
+        f"Bearer {WELL_FORMED[:-1]}\n",
+        f"Bearer {WELL_FORMED} {WELL_FORMED}",
+        f"Bearer EK_{WELL_FORMED[3:]}",
+        f"Bearer\t{WELL_FORMED}",
+        f"Bearer {WELL_FORMED}",
+    ],
+)
+async def test_a_header_without_a_known_key_is_an_invalid_key(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
+) -> None:
+    await keys.create("agent")
+    error = await refusal(quota_guard, authorization)
+    assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
+    assert "/api/v1/access/checkout" in error.message
+
+
+@OVER_ONE_STORE
+@pytest.mark.clause("5.1")
+@pytest.mark.parametrize("authorization", ["Basic {}", "Token {}", "{}"])
+async def test_a_live_key_under_another_scheme_is_refused(
+    quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
+) -> None:
+    key = await keys.create("agent")
+    error = await refusal(quota_guard, authorization.format(key))
+    assert (error.code, error.status) == ("invalid_key", 401)
+    assert "Send it as `Authorization: Bearer <API_KEY>`" in error.message
+    assert key not in error.message
+
+
+@OVER_ONE_STORE
+@pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
+async def test_a_malformed_key_is_told_from_an_unknown_one(
+    quota_guard: QuotaGuard, sent: str
+) -> None:
+    assert "malformed" in (await refusal(quota_guard, f"Bearer {sent}")).message
+    assert "malformed" in (await refusal(quota_guard, None, sent)).message
+    assert "unknown" in (await refusal(quota_guard, f"Bearer {WELL_FORMED}")).message
+
+
+@OVER_ONE_STORE
+async def test_an_empty_second_header_is_an_invalid_key(
+    quota_guard: QuotaGuard, keys: OperatorKeys
+) -> None:
+    assert (await refusal(quota_guard, None, "")).code == "invalid_key"
+    key = await keys.create("agent")
+    assert (await refusal(quota_guard, f"Bearer {key}", "")).code == "invalid_key"
+
+
+@OVER_ONE_STORE
+@pytest.mark.parametrize(
+    ("authorization", "x_api_key"),
+    [
+        ("Bearer ${SIGNALS_API_KEY}", None),
+        ("${SIGNALS_API_KEY}", None),
+        (None, "${SIGNALS_API_KEY}"),
+        ("Bearer ${MY_KEY:-}", None),
+    ],
+)
+async def test_an_unexpanded_variable_is_named(
+    quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None
+) -> None:
+    error = await refusal(quota_guard, authorization, x_api_key)
+    assert error.code == "invalid_key"
+    assert "${SIGNALS_API_KEY}" in error.message
+    assert "set the environment variable" in error.message
+
+
+@OVER_ONE_STORE
+async def test_two_headers_that_differ_are_refused_although_both_keys_live(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    one, other = await keys.create("one"), await keys.create("other")
+    error = await refusal(quota_guard, f"Bearer {one}", other)
+    assert error.code == "invalid_key"
+    assert one not in error.message
+    assert other not in error.message
+    assert await stored(home) == []
+
+
+@pytest.mark.clause("5.25")
+async def test_a_revoked_key_is_refused_from_then_on(
+    quota_guard: QuotaGuard, keys: OperatorKeys
+) -> None:
+    key = await keys.create("agent")
+    await quota_guard.authorize(f"Bearer {key}", None)
+    await keys.revoke(1)
+    error = await refusal(quota_guard, f"Bearer {key}")
+    assert (error.code, error.status) == ("revoked_key", 403)
+    assert key not in error.message
+    assert error.quota is not None
+    assert error.quota.used_today == 1
+
+
+async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
+    first = asyncio.create_task(quota_guard.authorize(None, api_key))
+    await held.asked.wait()
+    rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    counts = let_in([await first, *(await rest)])
+    assert counts == list(range(1, 91))
+    assert held.groups == [[1], [99]]
+    assert await stored(home) == [(clock.now // DAY_MS, 90)]
+
+
+@OVER_ONE_STORE
+async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    held.let_go.set()
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
+    calls = []
+    for _ in range(20):
+        calls.append(asyncio.create_task(quota_guard.authorize(None, api_key)))
+        await asyncio.sleep(0)
+    assert let_in(await asyncio.gather(*calls)) == list(range(1, 21))
+    written = [calls for [calls] in held.groups]
+    assert sum(written) == 20
+    assert MAX_LOOP_TURNS <= max(written) <= MAX_LOOP_TURNS + 1
+
+
+async def test_two_processes_on_one_file_admit_exactly_the_limit(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    api_key = await keys.create("agent")
+    processes = [of(await open_store(), clock, 150) for _ in range(2)]
+    first = [await one.authorize(None, api_key) for one in processes]
+    assert [admitted.quota.used_today for admitted in first] == [1, 2]
+    decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
+    counts = [let_in(one) for one in decided]
+    assert sorted(counts[0] + counts[1]) == list(range(3, 151))
+
+
+@pytest.mark.clause("8.2")
+async def test_keys_that_call_at_once_are_counted_each_for_itself(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    made = [await keys.create(f"agent {number}") for number in range(3)]
+    decided = await asyncio.gather(
+        *(outcomes(quota_guard, key, 5 + n) for n, key in enumerate(made))
+    )
+    assert [let_in(one) for one in decided] == [list(range(1, 6 + n)) for n in range(3)]
+    assert {one.label for one in decided[2] if isinstance(one, Caller)} == {"agent 2"}
+    assert [used for _, used in await stored(home)] == [5, 6, 7]
+
+
+@pytest.mark.clause("8.3")
+async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_written(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=1)
+    clock.now = MIDNIGHT - 1
+    late = asyncio.create_task(outcomes(quota_guard, api_key, 2))
+    await held.asked.wait()
+    clock.now = MIDNIGHT
+    next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    for decided, resets_at, retry_after_s in (
+        (await late, "2026-10-01T00:00:00.000Z", 1),
+        (await next_day, "2026-10-02T00:00:00.000Z", 86_400),
+    ):
+        admitted, refused = decided
+        assert isinstance(admitted, Caller)
+        assert isinstance(refused, ApiError)
+        assert admitted.quota.resets_at == resets_at
+        assert refused.quota == admitted.quota
+        assert refused.retry_after_s == retry_after_s
+    assert await stored(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
+
+
+async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    held = await open_store(HeldStore)
+    assert isinstance(held, HeldStore)
+    held.hold()
+    api_key, quota_guard = await keys.create("agent"), of(held, clock)
+    waiting = [asyncio.create_task(quota_guard.authorize(None, api_key)) for _ in range(5)]
+    await held.asked.wait()
+    for leaving in (waiting[0], waiting[3]):
+        leaving.cancel()
+    await asyncio.sleep(0)
+    held.let_go.set()
+    decided = await asyncio.gather(*waiting, return_exceptions=True)
+    stayed = [one.quota.used_today for one in decided if isinstance(one, Caller)]
+    assert stayed == [2, 3, 5]
+    assert [used for _, used in await stored(home)] == [5]
+
+
+async def test_when_all_gave_up_the_next_call_is_counted(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    alone = asyncio.create_task(quota_guard.authorize(None, api_key))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.gather(alone, return_exceptions=True)
+    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
+
+
+async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
+    open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
+) -> None:
+    failing = await open_store(FailingStore)
+    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    decided = await outcomes(quota_guard, api_key, 3)
+    assert [type(one) for one in decided] == [StoreError] * 3
+    assert await stored(home) == []
+    assert let_in(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
+
+
+async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
+    quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
+) -> None:
+    api_key = await keys.create("agent")
+    async with home.open_plain() as run:
+        await run("ALTER TABLE usage RENAME TO mislaid")
+        with pytest.raises(StoreError, match=r"no such table|does not exist"):
+            await quota_guard.authorize(None, api_key)
+        await run("ALTER TABLE mislaid RENAME TO usage")
+    assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1

@@ -1,0 +1,420 @@
+"""Whatever is altered behind the store's back, the audit finds it and names the place."""
+
+import asyncio
+import sqlite3
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from compute.indicators.llnr import Llnr
+from compute.indicators.registry import INDICATORS
+from compute.universe import Universe
+from tests.compute.conftest import RunSignals
+from tests.support.case_sampling import sample_cases
+from tests.support.small_market import (
+    DAY_S,
+    HOUR_S,
+    START,
+    audit_store,
+    list_opens,
+    make_bars,
+    open_store,
+    replay_bars,
+    write_bars,
+    write_funding,
+)
+
+pytestmark = pytest.mark.clause("audit")
+
+LATER = START + 400 * DAY_S  # so that the first stretch is beyond the retention of a year
+
+
+@dataclass(frozen=True)
+class Databases:
+    """A replayed database, and the same one pruned."""
+
+    fresh: Path
+    pruned: Path
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> Databases:
+    """Two stretches of bars 400 days apart, of an hourly asset, and a short daily one."""
+    parent = tmp_path_factory.mktemp("audit")
+    folder = parent / "bars"
+    folder.mkdir()
+    early, late = START + 10 * DAY_S, LATER + 60 * HOUR_S
+    write_bars(
+        folder, "BTC", make_bars("BTC", [*list_opens(START, early), *list_opens(LATER, late)])
+    )
+    write_bars(folder, "IBM", make_bars("IBM", list_opens(START, START + 20 * DAY_S, 24)), "1d")
+    write_funding(folder, "BTC", START, early)
+    write_funding(folder, "BTC", LATER, late)
+    fresh, pruned = parent / "fresh.db", parent / "pruned.db"
+    for until in (LATER + 20 * HOUR_S, late):
+        asyncio.run(replay_bars(fresh, folder, universe, until))
+    copy(fresh, pruned)
+    assert asyncio.run(prune(pruned)) > 10
+    return Databases(fresh, pruned)
+
+
+async def prune(path: Path) -> int:
+    async with open_store(path) as store:
+        return await store.prune()
+
+
+def copy(path: Path, to: Path) -> Path:
+    source, target = sqlite3.connect(path), sqlite3.connect(to)
+    try:
+        source.backup(target)
+    finally:
+        source.close()
+        target.close()
+    return to
+
+
+def alter(path: Path, statement: str, *values: object) -> int:
+    """Run a statement with no trigger or check left; return how many rows it touched.
+
+    `patched(data, place, bytes, length)` puts bytes in the place of some others, `int64(number)`
+    is a number as bytes.
+    """
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        db.create_function("patched", 4, lambda d, at, new, n: d[:at] + new + d[at + n :])
+        db.create_function("flipped", 2, lambda d, at: d[:at] + bytes([d[at] ^ 255]) + d[at + 1 :])
+        db.create_function("int64", 1, lambda number: struct.pack("<q", number))
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        triggers = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+        for (name,) in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        return db.execute(statement, values).rowcount
+    finally:
+        db.close()
+
+
+def one(path: Path, query: str) -> str:
+    db = sqlite3.connect(path)
+    try:
+        return str(db.execute(query).fetchone()[0])
+    finally:
+        db.close()
+
+
+BTC = "(SELECT id FROM assets WHERE ticker = 'BTC')"
+ID = (
+    "(SELECT ticker FROM assets WHERE id = asset_id) || '.' || CASE indicator WHEN 0 THEN "
+    "'trend_oracle' WHEN 1 THEN 'bayesian_trend' WHEN 2 THEN 'reversals' WHEN 3 THEN 'ceres' "
+    "WHEN 4 THEN 'enzo' WHEN 5 THEN 'llnr' WHEN 6 THEN 'perpkit' ELSE 'dexter' END || '.' || "
+    "CASE timeframe WHEN 0 THEN '1h' WHEN 1 THEN '4h' ELSE '1d' END || '.' || close_time"
+)
+MIDDLE = f"(SELECT max(created_at) FROM changes WHERE created_at < {(LATER + DAY_S) * 1000})"
+NEWEST = "(SELECT max(created_at) FROM changes)"
+BAR = f"asset_id = {BTC} AND {LATER + 30 * HOUR_S} BETWEEN first_open AND last_open"
+AT = f"({LATER + 30 * HOUR_S} - first_open) / {HOUR_S} * 48"  # where its 48 bytes begin
+SIX_BYTES = range(0, 48, 9)  # a byte in each of a bar's six columns
+CARRY = f"asset_id = {BTC} AND timeframe = 0 AND indicator = 5"
+ADDED = (
+    "INSERT INTO changes SELECT created_at + {later}, asset_id, indicator, timeframe, "
+    'close_time + 1, epoch, "after", -"after", price, 1 FROM changes '
+    "WHERE created_at = {newest}"
+)
+
+EXTRA = (
+    f"INSERT INTO bars VALUES ({BTC}, 0, 0, {{at}}, {{at}}, 1, {{number}}, "
+    f"patched(x'{struct.pack('<q5d', 0, 1, 1, 1, 1, 0).hex()}', 0, int64({{at}}), 8))"
+)
+
+# What is done to a replayed database, and what the finding starts with or names.
+TAMPERED: dict[str, tuple[str, str]] = {
+    "a change's price": (f"UPDATE changes SET price = 2 WHERE created_at = {MIDDLE}", "{middle}"),
+    "a change's after": (
+        f'UPDATE changes SET "after" = ("after" + 2) % 3 - 1 WHERE created_at = {MIDDLE}',
+        "{middle}",
+    ),
+    "a change's before": (
+        f'UPDATE changes SET "before" = NULL WHERE created_at = {NEWEST}',
+        "{newest}",
+    ),
+    "a change's published": (
+        f"UPDATE changes SET published = 1 - published WHERE created_at = {MIDDLE}",
+        "{middle}",
+    ),
+    "a change's created_at": (
+        f"UPDATE changes SET created_at = created_at + 500 WHERE created_at = {MIDDLE}",
+        "{middle}",
+    ),
+    "the newest change's created_at": (
+        f"UPDATE changes SET created_at = created_at + 500 WHERE created_at = {NEWEST}",
+        "{newest}",
+    ),
+    "a change's bar": (
+        f"UPDATE changes SET close_time = close_time - 1800 WHERE created_at = {MIDDLE}",
+        "does not follow from the bars",
+    ),
+    "a change's epoch": (
+        f"UPDATE changes SET epoch = 7 WHERE created_at = {MIDDLE}",
+        "does not follow from the bars",
+    ),
+    "a missing change": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "{middle}"),
+    "the newest change missing": (f"DELETE FROM changes WHERE created_at = {NEWEST}", "{newest}"),
+    "an extra change": (ADDED.format(later=500, newest=MIDDLE), "does not follow from the bars"),
+    "an extra change after the last pass": (
+        ADDED.format(later=500, newest=NEWEST),
+        "belongs to no pass",
+    ),
+    "a bar's close": (
+        f"UPDATE bars SET data = patched(data, {AT} + 32, substr(data, {AT} + 17, 8), 8) "
+        f"WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "a bar's volume": (
+        f"UPDATE bars SET data = patched(data, {AT} + 40, zeroblob(8), 8) WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "a bar's time": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'ff', 1) WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "the order of bars": (
+        f"UPDATE bars SET data = patched(data, {AT}, zeroblob(8), 8) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a bar's price to no number": (
+        f"UPDATE bars SET data = patched(data, {AT} + 8, x'ffffffffffffffff', 8) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's pass": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: pass"),
+    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: pass"),
+    "a missing bar": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'', 48), count = count - 1 WHERE {BAR}",
+        "does not hold the bars",
+    ),
+    "a missing byte": (
+        f"UPDATE bars SET data = patched(data, {AT}, x'', 1) WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's count": (f"UPDATE bars SET count = count + 1 WHERE {BAR}", "damaged bars of BTC"),
+    "a block without bars": (
+        f"UPDATE bars SET count = 0, data = x'' WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's first time": (
+        f"UPDATE bars SET first_open = first_open + 1 WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's last time": (
+        f"UPDATE bars SET last_open = last_open + 1 WHERE {BAR}",
+        "damaged bars of BTC",
+    ),
+    "a block's timeframe": (
+        f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
+        "bars of BTC of an unknown timeframe",
+    ),
+    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: pass 1 does not hold"),
+    "an extra bar of no pass": (
+        EXTRA.format(at=LATER + 90 * DAY_S, number=999),
+        "bars: 1 bars or settlements belong to no pass",
+    ),
+    "a funding rate": (
+        f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
+        "bars: pass",
+    ),
+    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: pass"),
+    "an extra settlement of no pass": (
+        f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
+        "belong to no pass",
+    ),
+    "a reading": (
+        f"UPDATE readings SET reading = (reading + 2) % 3 - 1 WHERE {CARRY}",
+        "readings: BTC.1h.llnr",
+    ),
+    "a missing reading": (f"DELETE FROM readings WHERE {CARRY}", "readings: BTC.1h.llnr is None"),
+    "an extra reading": (
+        f"INSERT INTO readings VALUES ({BTC}, 2, 3, 1)",
+        "readings: BTC.1d.ceres is 1 where the bars give None",
+    ),
+    "a carry's byte": (
+        "UPDATE carries SET data = CAST(substr(data, 1, length(data) - 1) || x'5a' AS BLOB) "
+        f"WHERE {CARRY}",
+        "carries: BTC.1h.llnr does not follow",
+    ),
+    "a carry's bar": (
+        f"UPDATE carries SET close_time = close_time - 3600 WHERE {CARRY}",
+        "carries: BTC.1h.llnr does not follow",
+    ),
+    "a missing carry": (f"DELETE FROM carries WHERE {CARRY}", "carries: BTC.1h.llnr is missing"),
+    "an extra carry": (
+        "INSERT INTO carries SELECT asset_id, 1, indicator, version, layout, epoch, close_time, "
+        "data FROM carries WHERE asset_id = (SELECT id FROM assets WHERE ticker = 'IBM') "
+        "AND indicator = 0",
+        "carries: IBM.4h.trend_oracle belongs to no bar",
+    ),
+    "a pass's digest": (
+        "UPDATE passes SET digest = zeroblob(32) WHERE number = 2",
+        "chain: pass 2 does not follow",
+    ),
+    "a pass's bars digest": (
+        "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 2",
+        "bars: pass 2 does not hold",
+    ),
+    "a pass's changes digest": (
+        "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 2",
+        "changes: pass 2 does not hold",
+    ),
+    "a pass's market time": (
+        "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 2",
+        "chain: pass 2 does not follow",
+    ),
+    "the last pass missing": (
+        "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
+        "belong to no pass",
+    ),
+    "a pass missing": (
+        "DELETE FROM passes WHERE number = 2",
+        "chain: pass 3 does not follow",
+    ),
+    "the market clock": (
+        "UPDATE clock SET market_time = market_time + 86400000",
+        "clock:",
+    ),
+    "when publishing starts": (
+        f"UPDATE assets SET publish_from = {LATER * 1000} WHERE ticker = 'BTC'",
+        "published is",
+    ),
+}
+
+
+def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, signals: RunSignals):
+    report = asyncio.run(audit_store(databases.fresh, universe))
+    assert report.findings == []
+    assert not report.not_verifiable
+    assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
+    assert report.checked["passes"] > 2
+    ran = signals("audit", database=databases.fresh)
+    assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
+
+
+@pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
+def test_whatever_is_altered_is_found(
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
+):
+    statement, named = TAMPERED[what]
+    place = {
+        name: one(databases.fresh, f"SELECT {ID} FROM changes WHERE created_at = {created_at}")
+        for name, created_at in (("middle", MIDDLE), ("newest", NEWEST))
+    }
+    path = copy(databases.fresh, tmp_path / "copy.db")
+    assert alter(path, statement) > 0
+    ran = signals("audit", database=path)
+    assert ran.status == 1
+    assert named.format(**place) in ran.out
+    assert "findings" in ran.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *SIX_BYTES,
+        *(pytest.param(n, marks=pytest.mark.prove) for n in range(5, 48, 5) if n not in SIX_BYTES),
+    ],
+)
+def test_a_flipped_byte_of_a_bar_is_found(
+    place: int, databases: Databases, tmp_path: Path, signals: RunSignals
+):
+    path = copy(databases.fresh, tmp_path / "copy.db")
+    flipped = f"UPDATE bars SET data = flipped(data, {AT} + {place}) WHERE {BAR}"
+    assert alter(path, flipped) == 1
+    ran = signals("audit", database=path)
+    assert (ran.status, ran.err) == (1, "")
+    assert "bars: pass" in ran.out
+
+
+def test_a_pruned_store_is_clean_and_prunes_nothing_more(
+    databases: Databases, universe: Universe, signals: RunSignals
+):
+    ran = signals("audit", database=databases.pruned)
+    assert (ran.status, ran.out.splitlines()[-1]) == (0, "clean")
+    again = signals("prune", database=databases.pruned)
+    assert (again.status, again.out) == (0, "pruned 0 rows\n")
+
+
+HORIZON = "(SELECT CAST(value AS INTEGER) FROM facts WHERE key = 'pruned_before')"
+PRUNED: dict[str, tuple[str, str]] = {
+    "a base row deleted": (
+        f"DELETE FROM changes WHERE created_at = (SELECT max(created_at) FROM changes "
+        f"WHERE created_at < {HORIZON} AND asset_id = {BTC})",
+        "is missing: pruning keeps a cell's newest old row",
+    ),
+    "a base row deleted of a cell with younger rows": (
+        "DELETE FROM changes WHERE created_at = (SELECT max(o.created_at) FROM changes o "
+        "JOIN changes y USING (asset_id, indicator, timeframe) "
+        f"WHERE o.created_at < {HORIZON} AND y.created_at >= {HORIZON})",
+        "is missing: pruning keeps a cell's newest old row",
+    ),
+    "a base row altered": (
+        f"UPDATE changes SET price = 2 WHERE created_at = (SELECT max(created_at) FROM changes "
+        f"WHERE created_at < {HORIZON} AND asset_id = {BTC})",
+        "price is 2.0",
+    ),
+    "the oldest young row deleted": (
+        "DELETE FROM changes WHERE created_at = (SELECT min(created_at) FROM changes "
+        f"WHERE created_at >= {HORIZON})",
+        "is missing",
+    ),
+    "a young row deleted": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "is missing"),
+    "an aged pass's changes digest": (
+        "UPDATE passes SET changes_digest = zeroblob(32) WHERE last_created_at = "
+        f"(SELECT max(last_created_at) FROM passes WHERE last_created_at < {HORIZON})",
+        "changes: pass",
+    ),
+    "a later horizon to hide deleted rows behind": (
+        f"UPDATE facts SET value = '{(LATER + 2 * DAY_S) * 1000}' WHERE key = 'pruned_before'",
+        "retention",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PRUNED)
+def test_whatever_is_altered_after_pruning_is_found(
+    what: str, databases: Databases, tmp_path: Path, signals: RunSignals
+):
+    statement, named = PRUNED[what]
+    path = copy(databases.pruned, tmp_path / "copy.db")
+    assert alter(path, statement) == 1
+    ran = signals("audit", database=path)
+    assert ran.status == 1
+    assert named in ran.out
+
+
+def test_a_store_pruned_after_a_version_was_raised_is_clean(
+    databases: Databases, universe: Universe, tmp_path: Path
+):
+    path, folder = tmp_path / "raised.db", databases.fresh.parent / "bars"
+    newer = tuple(SecondLlnr() if i.id == "llnr" else i for i in INDICATORS)
+    asyncio.run(replay_bars(path, folder, universe, LATER - DAY_S))
+    asyncio.run(replay_bars(path, folder, universe, LATER + 60 * HOUR_S, newer))
+    assert asyncio.run(prune(path)) > 10
+    report = asyncio.run(audit_store(path, universe, newer))
+    assert report.findings == []
+    assert sum(report.not_verifiable.values()) > 0
+
+
+class SecondLlnr(Llnr):
+    version = 2
+
+
+def test_an_audit_reads_and_changes_nothing(databases: Databases, universe: Universe):
+    before = dump(databases.fresh)
+    asyncio.run(audit_store(databases.fresh, universe))
+    assert dump(databases.fresh) == before
+
+
+def dump(path: Path) -> list[str]:
+    db = sqlite3.connect(path)
+    try:
+        return list(db.iterdump())
+    finally:
+        db.close()

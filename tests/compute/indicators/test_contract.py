@@ -1,0 +1,292 @@
+"""What all seven indicators promise: warm-up, flat prices, company, save and load, versions."""
+
+import hashlib
+import io
+from functools import cache
+
+import numpy as np
+import pytest
+
+from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
+from compute.indicators.registry import INDICATORS, LOGGED_INDICATOR_IDS
+from tests.support.recorded_bars import Array
+
+pytestmark = pytest.mark.clause("indicators")
+
+# Bar on which the last of an indicator's raw values is first defined. Reversals' bands: its first
+# event needs the previous bar's too (bar 21).
+FIRST_DEFINED = {
+    "trend_oracle": 188,
+    "bayesian_trend": 2,
+    "reversals": 20,
+    "ceres": 41,
+    "enzo": 16,
+    "llnr": 65,
+    "perpkit": 10,
+}
+# Readings and carry layout over `made_up_bars(64, 600)`. A digest may change only with its version.
+PINNED: dict[str, tuple[int, str]] = {
+    "trend_oracle": (1, "6b6c9e2fac6664ca"),
+    "bayesian_trend": (1, "560475968bbdb2e1"),
+    "reversals": (1, "0216b17cabb61520"),
+    "ceres": (1, "66a177f63a087ed4"),
+    "enzo": (1, "59c1334807b942a0"),
+    "llnr": (1, "45eef376905bf19d"),
+    "perpkit": (1, "aa2f7abcec5a2ed1"),
+}
+
+every_indicator = pytest.mark.parametrize("indicator", INDICATORS, ids=lambda i: i.id)
+
+
+class Generator:
+    """Knuth's 64-bit linear congruential generator, one stream per asset: the same everywhere."""
+
+    def __init__(self, assets: int) -> None:
+        self.state = np.arange(1, assets + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+    def below(self, bound: int) -> Array:
+        self.state = self.state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        return ((self.state >> np.uint64(33)) % np.uint64(bound)).astype(np.int64)
+
+
+@cache
+def made_up_bars(assets: int, count: int) -> list[Bar]:
+    """Return bars of whole ticks: drifts that change, every eighth asset calm, gaps in funding."""
+    draw = Generator(assets)
+    close = 1_000_000 + 1000 * draw.below(1000)
+    drift, width = np.zeros_like(close), np.full_like(close, 100)
+    is_calm = np.arange(assets) % 8 == 7
+    bars = []
+    for _ in range(count):
+        turns = draw.below(40) == 0
+        drift = np.where(turns, draw.below(61) - 30, drift)
+        width = np.where(turns, 20 + draw.below(200), width)
+        opened = close
+        moved = close * (draw.below(1000) * width // 500 - width + drift) // 10_000
+        close = close + np.where(is_calm, draw.below(31) - 15, moved)
+        high = np.maximum(opened, close) + close * draw.below(60) // 10_000
+        low = np.minimum(opened, close) - close * draw.below(60) // 10_000
+        funding = np.where(draw.below(4) == 0, np.nan, (draw.below(2001) - 1000) / 1000)
+        volume = draw.below(100_000)
+        prices = (column / 100 for column in (opened, high, low, close))
+        bars.append(Bar(*prices, volume.astype(np.float64), funding))
+    return bars
+
+
+def flat_bars(assets: int, count: int, price: float) -> list[Bar]:
+    column = np.full(assets, price)
+    return [Bar(column, column, column, column, column * 0.0, column * np.nan)] * count
+
+
+def rows_of(bar: Bar, rows: Array) -> Bar:
+    return Bar(*(column[rows] for column in bar))
+
+
+def step_rows(indicator: Indicator, carry: Carry, bar: Bar, rows: Array) -> Array:
+    """Step the given rows alone, as the engine does: gather, step, scatter."""
+    gathered = {key: array[rows] for key, array in carry.items()}
+    moved, reading = indicator.step(gathered, rows_of(bar, rows))
+    for key, array in moved.items():
+        carry[key][rows] = array
+    return reading
+
+
+def readings_over(indicator: Indicator, bars: list[Bar]) -> tuple[Carry, Array]:
+    """Return the last carry and the readings, shape (bars, assets)."""
+    carry, readings = indicator.start(len(bars[0].close)), []
+    for bar in bars:
+        carry, reading = indicator.step(carry, bar)
+        readings.append(reading)
+    return carry, np.array(readings)
+
+
+def assert_same_carries(ours: Carry, theirs: Carry) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, array in theirs.items():
+        assert ours[key].dtype == array.dtype, key
+        assert np.array_equal(ours[key], array, equal_nan=array.dtype.kind == "f"), key
+
+
+def layout(carry: Carry) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(key, array.dtype.str, array.shape[1:]) for key, array in sorted(carry.items())]
+
+
+def saved_and_loaded(carry: Carry) -> Carry:
+    loaded = {}
+    for key, array in carry.items():
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=False)
+        file.seek(0)
+        loaded[key] = np.load(file, allow_pickle=False)
+    return loaded
+
+
+@every_indicator
+def test_the_first_reading_comes_on_bar_200(indicator):
+    _, readings = readings_over(indicator, made_up_bars(5, 210))
+    assert readings.dtype == np.int8
+    assert (readings[:199] == NO_READING).all()
+    assert np.isin(readings[199:], (-1, 0, 1)).all()
+
+
+@every_indicator
+def test_raw_values_are_first_defined_on_the_stated_bar(indicator):
+    carry = indicator.start(3)
+    first = FIRST_DEFINED[indicator.id]
+    for count, bar in enumerate(made_up_bars(3, first + 20), start=1):
+        values = np.array(list(indicator.advance(carry, bar).values()))
+        assert values.shape[1:] == (3,)
+        is_defined = ~np.isnan(values).any(axis=0)
+        assert (is_defined == (count >= first)).all(), count
+
+
+@every_indicator
+def test_no_assets_can_be_stepped(indicator):
+    _, readings = readings_over(indicator, made_up_bars(0, 3))
+    assert readings.shape == (3, 0)
+
+
+@every_indicator
+def test_one_bar_gives_no_reading(indicator):
+    _, readings = readings_over(indicator, made_up_bars(1, 1))
+    assert readings.tolist() == [[NO_READING]]
+
+
+@every_indicator
+@pytest.mark.parametrize("price", [0.1, 1e-9, 104_729.37])
+def test_flat_prices_read_neutral(indicator, price):
+    carry, readings = readings_over(indicator, flat_bars(2, 300, price))
+    assert (readings[199:] == 0).all()
+    values = indicator.advance(carry, flat_bars(2, 1, price)[0])
+    assert all(np.isfinite(column).all() for column in values.values())
+
+
+@every_indicator
+def test_an_asset_that_goes_flat_and_wakes_again_keeps_finite_values(indicator):
+    moving = made_up_bars(3, 260)
+    stuck = flat_bars(3, 260, float(moving[99].close[0]))
+    carry = indicator.start(3)
+    for count, bar in enumerate(moving[:100] + stuck + moving[100:], start=1):
+        values = indicator.advance(carry, bar)
+        if count >= FIRST_DEFINED[indicator.id]:
+            assert all(np.isfinite(column).all() for column in values.values()), count
+
+
+@pytest.mark.clause("3.1.1")
+@every_indicator
+def test_every_reading_occurs(indicator):
+    _, readings = readings_over(indicator, made_up_bars(64, 600))
+    assert set(np.unique(readings)) == {NO_READING, -1, 0, 1}
+
+
+@every_indicator
+def test_mixed_warmups_and_missing_bars_change_nothing(indicator):
+    bars = made_up_bars(9, 420)
+    draw = Generator(9)
+    start = np.arange(9) * 23
+    company = indicator.start(9)
+    alone = [indicator.start(1) for _ in range(9)]
+    for at, bar in enumerate(bars):
+        rows = np.flatnonzero((start <= at) & (draw.below(10) > 0))
+        reading = step_rows(indicator, company, bar, rows)
+        for place, row in enumerate(rows):
+            alone[row], single = indicator.step(alone[row], rows_of(bar, rows[place : place + 1]))
+            assert single[0] == reading[place], (at, row)
+    for row, carry in enumerate(alone):
+        assert_same_carries({key: array[row : row + 1] for key, array in company.items()}, carry)
+
+
+@every_indicator
+def test_one_asset_steps_as_among_251_bit_for_bit(indicator):
+    bars = made_up_bars(251, 260)
+    company, readings = readings_over(indicator, bars)
+    for row in (0, 7, 128, 250):
+        only = np.array([row])
+        carry, alone = readings_over(indicator, [rows_of(bar, only) for bar in bars])
+        assert np.array_equal(alone[:, 0], readings[:, row])
+        assert_same_carries({key: array[only] for key, array in company.items()}, carry)
+
+
+@every_indicator
+def test_blocks_and_orders_of_assets_change_nothing(indicator):
+    bars = made_up_bars(60, 230)
+    company, _ = readings_over(indicator, bars)
+    shuffled = np.argsort(Generator(60).below(1 << 20), kind="stable")
+    blocks = indicator.start(60)
+    for bar in bars:
+        for rows in np.array_split(shuffled, [1, 8, 25]):
+            step_rows(indicator, blocks, bar, rows)
+    assert_same_carries(blocks, company)
+
+
+@every_indicator
+@pytest.mark.parametrize("saved_at", [1, 15, 100, 250])
+def test_a_save_and_load_changes_nothing(indicator, saved_at):
+    bars = made_up_bars(4, 300)
+    expected, readings = readings_over(indicator, bars)
+    carry, _ = readings_over(indicator, bars[:saved_at])
+    carry = saved_and_loaded(carry)
+    for at in range(saved_at, 300):
+        carry, reading = indicator.step(carry, bars[at])
+        assert np.array_equal(reading, readings[at])
+    assert_same_carries(carry, expected)
+
+
+@every_indicator
+def test_a_carry_keeps_its_layout_and_counts_the_bars(indicator):
+    started = indicator.start(6)
+    expected = layout(started)
+    assert {dtype for _, dtype, _ in expected} <= {"<f8", "<i8", "|i1"}
+    bars = made_up_bars(6, 230)
+    carry, _ = readings_over(indicator, bars)
+    assert layout(carry) == expected
+    assert all(len(array) == 6 for array in carry.values())
+    assert carry["bars"].tolist() == [230] * 6
+
+
+@every_indicator
+def test_a_reading_once_returned_never_changes(indicator):
+    bars = made_up_bars(6, 260)
+    carry, kept = indicator.start(6), []
+    for bar in bars:
+        carry, reading = indicator.step(carry, bar)
+        kept.append((reading, reading.copy()))
+    assert all(np.array_equal(reading, copy) for reading, copy in kept)
+
+
+@every_indicator
+def test_a_step_leaves_the_bar_as_it_was(indicator):
+    bars = made_up_bars(6, 230)
+    readings_over(indicator, bars)
+    for bar, untouched in zip(bars, made_up_bars.__wrapped__(6, 230), strict=True):
+        assert all(
+            np.array_equal(ours, theirs, equal_nan=True)
+            for ours, theirs in zip(bar, untouched, strict=True)
+        )
+
+
+@every_indicator
+def test_what_an_indicator_computes_changes_only_with_its_version(indicator):
+    carry, readings = readings_over(indicator, made_up_bars(64, 600))
+    digest = hashlib.sha256(repr(layout(carry)).encode() + readings.tobytes()).hexdigest()[:16]
+    assert (indicator.version, digest) == PINNED[indicator.id], (
+        "if the formula, a parameter or the carry was meant to change, raise `version`, then pin"
+    )
+
+
+@pytest.mark.clause("1.4")
+def test_the_registry_lists_the_seven_in_the_order_of_the_specification():
+    assert [indicator.id for indicator in INDICATORS] == [
+        "trend_oracle",
+        "bayesian_trend",
+        "reversals",
+        "ceres",
+        "enzo",
+        "llnr",
+        "perpkit",
+    ]
+
+
+@pytest.mark.clause("1.18")
+def test_the_universe_logs_all_but_perpkit():
+    assert tuple(i.id for i in INDICATORS)[:6] == LOGGED_INDICATOR_IDS

@@ -1,0 +1,266 @@
+"""The client of crypto venues against the double: what is read, page by page, and how it fails."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from compute.bars import DAY_S, HOUR_S
+from compute.sources.ccxt_venue import CcxtVenue
+from compute.sources.venue import UnknownSymbolError, VenueError
+from tests.doubles.venues.round_number_market import HOUR, make_bar, make_market
+from tests.doubles.venues.server import VenuesDouble
+from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS
+from tests.support.running_service import ManualClock
+
+pytestmark = pytest.mark.clause("live")
+
+Open = Callable[..., CcxtVenue]
+DEFAULT = ("binance", "okx")
+every = pytest.mark.parametrize(
+    "name",
+    [
+        name if name in DEFAULT else pytest.param(name, marks=pytest.mark.prove)
+        for name in EXCHANGES
+    ],
+)
+
+
+@pytest.fixture
+async def opened(double: VenuesDouble, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Open]:
+    """Open clients of the double, without ccxt's pauses between requests."""
+    async with AsyncExitStack() as closing:
+
+        def open_one(name: str, *more: str, folder: Path = tmp_path) -> CcxtVenue:
+            wanted = {*filter(None, SYMBOLS[name]), *more}
+            kept = folder / f"{name}.json"
+            venue = CcxtVenue(name, wanted, kept, clock, double.base_url, is_paced=False)
+            closing.push_async_callback(venue.close)
+            return venue
+
+        yield open_one
+
+
+async def refusal(asking: Awaitable[object]) -> VenueError:
+    with pytest.raises(VenueError) as raised:
+        await asking
+    return raised.value
+
+
+@every
+async def test_bars_are_those_that_close_in_the_hours_asked_for(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    symbol = SYMBOLS[name][0]
+    double.get_venue(name).add_listing(symbol, make_market())
+    bars = await opened(name).fetch_bars(symbol, HOUR - 3 * HOUR_S, HOUR)
+    asked = [one for one in bars if HOUR - 3 * HOUR_S <= one.open_time < HOUR]
+    assert sorted(asked) == [make_bar(-3), make_bar(-2), make_bar(-1)]
+    if name != "kraken":
+        assert len(bars) == 3
+
+
+@every
+async def test_a_long_history_is_read_in_pages_across_its_gaps(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    symbol, hours = SYMBOLS[name][0], 5500 if name in ("hyperliquid", "kucoin") else 2100
+    venue = double.get_venue(name)
+    venue.add_listing(symbol, make_market(before=hours)).withhold(
+        HOUR - 900 * HOUR_S, HOUR - 500 * HOUR_S
+    )
+    bars = await opened(name).fetch_bars(symbol, HOUR - (hours + 50) * HOUR_S, HOUR)
+    read = [(one.open_time - HOUR) // HOUR_S for one in bars if one.open_time < HOUR]
+    first = -4999 if name == "hyperliquid" else -hours
+    there = [n for n in range(first, 0) if not -900 <= n <= -500]
+    assert sorted(read) == (there[-719:] if name == "kraken" else there)
+
+
+@pytest.mark.parametrize("name", PERPETUALS)
+async def test_settlements_are_those_in_the_hours_asked_for(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    symbol, one = PERPETUALS[name], make_market()
+    double.get_venue(name).add_listing(symbol, one)
+    told = await opened(name).fetch_funding(symbol, HOUR - 3 * DAY_S, HOUR)
+    assert sorted(told) == [row for row in one.settlements if HOUR - 3 * DAY_S < row[0] <= HOUR]
+
+
+@pytest.mark.parametrize("name", PERPETUALS)
+async def test_settlements_of_every_hour_are_all_read(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    symbol, one = PERPETUALS[name], make_market()
+    one = type(one)(one.all_bars(), [(HOUR - n * HOUR_S, n * 1e-6) for n in range(1500, -1, -1)])
+    double.get_venue(name).add_listing(symbol, one)
+    told = await opened(name).fetch_funding(symbol, HOUR - 50 * DAY_S, HOUR)
+    assert sorted(told) == [row for row in one.settlements if row[0] > HOUR - 50 * DAY_S]
+
+
+@every
+async def test_the_clock_is_the_venues_own(
+    double: VenuesDouble, opened: Open, clock: ManualClock, name: str
+) -> None:
+    double.get_venue(name).skew_ms = 45_000
+    if name == "hyperliquid":
+        double.get_venue(name).add_listing(SYMBOLS[name][0], make_market())
+    assert abs(await opened(name).fetch_time_ms() - clock.now - 45_000) < 1000
+
+
+@every
+async def test_lists_are_of_what_is_wanted_and_asked_once_a_day_over_restarts(
+    double: VenuesDouble, opened: Open, clock: ManualClock, name: str
+) -> None:
+    venue, symbol = double.get_venue(name), SYMBOLS[name][0]
+    venue.add_listing(symbol, make_market())
+    venue.add_listing(symbol.replace("BTC", "DOGE"), make_market())
+    assert await opened(name).fetch_symbols() == {symbol}
+    asked = venue.count_requests()
+    assert await opened(name).fetch_symbols() == {symbol}
+    assert venue.count_requests() == asked
+    clock.now += DAY_S * 1000
+    venue.remove_listing(symbol)
+    assert await opened(name).fetch_symbols() == frozenset()
+
+
+async def test_an_old_list_serves_while_the_venue_does_not_answer(
+    double: VenuesDouble, opened: Open, clock: ManualClock
+) -> None:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+    clock.now += DAY_S * 1000
+    venue.add_failure("unavailable", path="exchangeInfo", times=None)
+    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+
+
+async def test_a_kept_list_that_cannot_be_read_is_asked_for_again(
+    double: VenuesDouble, opened: Open, tmp_path: Path
+) -> None:
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    kept = tmp_path / "binance.json"
+    wanted = [symbol for symbol in SYMBOLS["binance"] if symbol]
+    broken = {"listed_at": 1, "wanted": wanted, "markets": {"X": 1}}
+    for text in ("", "[]", json.dumps(broken)):
+        kept.write_text(text)
+        assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+
+
+@pytest.mark.parametrize("folder", ["file", "file/in-it"])
+async def test_a_list_that_cannot_be_kept_stops_nothing(
+    double: VenuesDouble, opened: Open, tmp_path: Path, folder: str
+) -> None:
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    (tmp_path / "file").touch()
+    client = opened("binance", folder=tmp_path / folder)
+    assert await client.fetch_symbols() == {"BTC/USDT"}
+    assert await client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR)
+    assert double.get_venue("binance").count_requests("api/v3/exchangeInfo") == 1
+
+
+async def test_a_kept_list_serves_those_alone_who_want_no_more(
+    double: VenuesDouble, opened: Open
+) -> None:
+    for symbol in ("BTC/USDT", "DOGE/USDT"):
+        double.get_venue("binance").add_listing(symbol, make_market())
+    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+    assert await opened("binance", "DOGE/USDT").fetch_symbols() == {"BTC/USDT", "DOGE/USDT"}
+
+
+async def test_a_list_of_a_time_to_come_is_asked_for_again(
+    double: VenuesDouble, opened: Open, clock: ManualClock
+) -> None:
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    clock.now += DAY_S * 1000
+    assert await opened("binance").fetch_symbols() == {"BTC/USDT"}
+    clock.now -= DAY_S * 1000
+    double.get_venue("binance").remove_listing("BTC/USDT")
+    assert await opened("binance").fetch_symbols() == frozenset()
+
+
+async def test_bars_of_what_was_not_listed_come_within_the_hour_of_its_return(
+    double: VenuesDouble, opened: Open, clock: ManualClock
+) -> None:
+    client, span = opened("binance"), (HOUR - HOUR_S, HOUR)
+    await client.fetch_symbols()
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    assert isinstance(await refusal(client.fetch_bars("BTC/USDT", *span)), UnknownSymbolError)
+    clock.now += HOUR_S * 1000
+    assert await client.fetch_bars("BTC/USDT", *span)
+
+
+async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
+    double: VenuesDouble, opened: Open
+) -> None:
+    double.get_venue("binance").add_listing("BTC/USDT", make_market())
+    client = opened("binance")
+    await client.fetch_symbols()
+    double.get_venue("binance").remove_listing("BTC/USDT")
+    error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
+    assert isinstance(error, UnknownSymbolError)
+    assert error.reason == "binance does not list BTC/USDT, or no longer"
+
+
+@every
+async def test_a_symbol_that_is_not_listed_is_named_unknown(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    double.get_venue(name).add_listing(SYMBOLS[name][0].replace("BTC", "DOGE"), make_market())
+    error = await refusal(opened(name).fetch_bars(SYMBOLS[name][0], HOUR - HOUR_S, HOUR))
+    assert isinstance(error, UnknownSymbolError)
+
+
+@every
+async def test_every_trouble_ends_as_one_line_and_the_next_answer_is_good(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    venue, symbol = double.get_venue(name), SYMBOLS[name][0]
+    venue.add_listing(symbol, make_market())
+    client = opened(name)
+    await client.fetch_symbols()
+    for kind in ("rate_limited", "unavailable", "truncated", "dropped", "banned"):
+        venue.add_failure(kind)
+        error = await refusal(client.fetch_bars(symbol, HOUR - HOUR_S, HOUR))
+        assert not isinstance(error, UnknownSymbolError), kind
+        assert not error.is_permanent, kind
+        assert error.reason.startswith(name), kind
+        assert "\n" not in error.reason, kind
+        assert len(error.reason) < 120, kind
+        assert await client.fetch_bars(symbol, HOUR - HOUR_S, HOUR), kind
+
+
+async def test_how_long_to_wait_is_told(double: VenuesDouble, opened: Open) -> None:
+    venue = double.get_venue("binance")
+    venue.add_listing("BTC/USDT", make_market())
+    client = opened("binance")
+    await client.fetch_symbols()
+    for wait_s in (17, None):
+        venue.add_failure("rate_limited", retry_after_s=wait_s)
+        error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
+        assert error.retry_after_s == wait_s
+
+
+@pytest.mark.parametrize("name", ["binance", "bybit"])
+async def test_a_venue_that_refuses_the_country_refuses_for_good(
+    double: VenuesDouble, opened: Open, name: str
+) -> None:
+    double.get_venue(name).add_listing(SYMBOLS[name][0], make_market())
+    double.get_venue(name).add_failure("restricted", times=None)
+    assert (await refusal(opened(name).fetch_symbols())).is_permanent
+
+
+async def test_a_venue_that_hangs_is_given_up(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    venue = double.get_venue("binance")
+    venue.add_failure("hanging", times=None)
+    client = CcxtVenue(
+        "binance", {"BTC/USDT"}, tmp_path / "kept", clock, double.base_url, timeout_s=0.05
+    )
+    try:
+        error = await refusal(client.fetch_symbols())
+        assert not error.is_permanent
+    finally:
+        await client.close()

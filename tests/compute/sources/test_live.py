@@ -1,0 +1,616 @@
+"""The live source on venues that behave and on ones that do not: what feed and `meta` show."""
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from compute.audit.audit import Audit
+from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.hourly_loop import LATE_RETRY_DELAYS_S
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sources.source import NotReadyError
+from compute.sources.venue import VenueError
+from compute.universe import Universe
+from schemas.vocabulary import compute_midnight_s
+from service.config.settings import Settings
+from service.config.venues import open_venues
+from serving.freshness import build_freshness
+from serving.snapshot_cache import build_snapshot
+from store.market_rows import ChangeRow
+from tests.doubles.scripted_venue import SleepClock
+from tests.doubles.venues.market import Market
+from tests.doubles.venues.server import VenuesDouble
+from tests.support.live_recording import replay_recording, write_recording
+from tests.support.live_service import (
+    HISTORY_S,
+    START,
+    UNIVERSE,
+    list_all_markets,
+    open_live_service,
+)
+from tests.support.running_service import ManualClock
+
+pytestmark = pytest.mark.clause("live")
+
+ALWAYS = ("BTC", "ETH", "OKB", "XAU")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(to_market_ms(START) + 5000)
+
+
+def told(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
+    """Return what changed, apart from when it was written and to whom it was shown."""
+    return [(r.ticker, r.indicator, r.timeframe, r.close_time, r.before, r.after) for r in rows]
+
+
+async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_from_then_on(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START)
+        board = build_snapshot(await one.store.snapshot())
+        assert board is not None
+        assert set(board.stored.readings) == set(ALWAYS)
+        for hour in range(START + HOUR_S, START + 7 * HOUR_S, HOUR_S):
+            await one.run_hour(hour, after_s=905)
+        changes = await one.load_changes()
+    shown = [row for row in changes if row.published]
+    assert shown
+    assert [row for row in changes if row.close_time > START and row not in shown] == [
+        row for row in changes if row.close_time > START and row.indicator == "perpkit"
+    ]
+    assert min(row.close_time for row in shown) > START
+    assert min(row.created_at for row in shown) >= to_market_ms(START + HOUR_S)
+
+
+async def test_an_asset_whose_first_calls_fail_still_warms_up_in_silence(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path) as one:
+        binance("unavailable", times=3)(double, {})
+        await one.runs.run_until(START)
+        assert set((await one.store.snapshot()).readings) == set(ALWAYS)
+        assert set((await one.store.publish_from()).values()) == {clock.now}
+        assert [row for row in await one.load_changes() if row.published] == []
+
+
+async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    binance("unavailable", times=None)(double, {})
+    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.runs.run_until(START)
+        board = build_snapshot(await one.store.snapshot())
+        assert board is not None
+        assert "ETH" not in board.stored.readings
+        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        assert (await one.store.snapshot_at(one.clock.now)).late_tickers == ("ETH",)
+        double.clear_failures()
+        await one.run_late(60)
+        assert one.runs.late_tickers == ()
+        assert "ETH" in (await one.store.snapshot()).readings
+        assert [row for row in await one.load_changes() if row.published] == []
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+
+
+async def test_what_was_removed_before_anything_came_is_neither_late_nor_awaited(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    binance("unavailable", times=None)(double, {})
+    universe = where("ETH", removed_on=date(2026, 9, 30))
+    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
+        assert (await one.store.snapshot()).late_tickers == ()
+
+
+async def test_nothing_is_served_before_history_is_whole(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START - 10 * DAY_S)
+        assert not one.runs.has_snapshot
+        assert build_snapshot(await one.store.snapshot()) is None
+        built = len(double.get_venue("binance").requests)
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START)
+        assert one.runs.has_snapshot
+        assert build_snapshot(await one.store.snapshot()) is not None
+    asked = [one for one in double.get_venue("binance").requests[built:] if "klines" in one.path]
+    assert asked
+    assert min(one.get_seconds("startTime", 0) for one in asked) >= START - 13 * DAY_S
+
+
+@pytest.mark.prove
+async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    end = START + 6 * HOUR_S
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START)
+        for hour in range(START + HOUR_S, end + 1, HOUR_S):
+            await one.run_hour(hour, after_s=905)
+        served, changes = await one.store.snapshot(), await one.load_changes()
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+    begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
+    recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
+    folder = write_recording(tmp_path / "bars", recorded, ["BTC"], begin, end)
+    replayed = await replay_recording(folder, tmp_path / "replayed.db", UNIVERSE, end)
+    for ticker in recorded:
+        assert served.readings[ticker] == replayed.snapshot.readings[ticker], ticker
+    assert [row for row in told(changes) if row[0] in recorded] == told(replayed.changes)
+
+
+async def test_the_funding_of_a_history_is_asked_for_once(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START)
+        assert double.get_venue("binance").count_requests("klines", symbol="BTC/USDT") > 1
+        assert double.get_venue("binance").count_requests("fundingRate") == 1
+        stored = [(row.settled_at, row.funding_rate) for row in await one.store.funding("BTC")]
+    begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S - DAY_S
+    assert stored == [row for row in made["BTC"].settlements if begin < row[0] <= START]
+
+
+Trouble = Callable[[VenuesDouble, dict[str, Market]], None]
+NEXT = START + HOUR_S
+OPENS = START
+
+
+def eth(trouble: Callable[[Market], None]) -> Trouble:
+    return lambda double, made: trouble(made["ETH"])
+
+
+def binance(kind: str, **more: object) -> Trouble:
+    return lambda double, made: double.get_venue("binance").add_failure(
+        kind, symbol="ETH/USDT", path="klines", **more
+    )
+
+
+def some_of(troubles: dict[str, Trouble], count: int) -> list[Any]:
+    """Return the troubles as parameters: the first few always, all of them in a proof."""
+    return [
+        pytest.param(one, id=name, marks=() if place < count else pytest.mark.prove)
+        for place, (name, one) in enumerate(troubles.items())
+    ]
+
+
+HARMLESS = {
+    "a bar told twice": eth(lambda market: market.repeat(OPENS)),
+    "a 429 that says how long to wait": binance("rate_limited", retry_after_s=7),
+    "bars in the wrong order": eth(lambda market: market.shuffle()),
+    "a 429 that does not": binance("rate_limited"),
+    "a 418": binance("banned"),
+    "a 500": binance("unavailable", status=500),
+    "truncated JSON": binance("truncated"),
+    "a connection that is cut": binance("dropped"),
+}
+
+
+@pytest.mark.parametrize("trouble", some_of(HARMLESS, 3))
+async def test_a_passing_trouble_leaves_no_trace(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        trouble(double, made)
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ()
+        assert await one.load_closes("ETH") == [NEXT]
+
+
+LASTING = {
+    "a bar that is late": eth(lambda market: market.delay(OPENS, 200)),
+    "429 without end": binance("rate_limited", times=None),
+    "a wait of ten minutes": binance("rate_limited", retry_after_s=600),
+    "503 without end": binance("unavailable", times=None),
+    "truncated JSON without end": binance("truncated", times=None),
+    "a delisted symbol": lambda double, made: double.venue("binance").misbehaves(
+        "unavailable", symbol="ETH/USDT", path="klines", times=None, status=400
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", some_of(LASTING, 3))
+async def test_an_asset_whose_venue_fails_is_late_with_a_reason_and_loses_no_bar(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, trouble: Trouble
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        trouble(double, made)
+        await one.run_hour(NEXT)
+        assert "ETH" in one.runs.late_tickers
+        assert one.source.late_reasons["ETH"]
+        board = build_snapshot(await one.store.snapshot())
+        assert board is not None
+        assert "ETH" in build_freshness(board, one.clock.now)["late_assets"]
+        assert await one.load_closes("OKB") == [NEXT]
+        assert await one.load_closes("ETH") == []
+        double.clear_failures()
+        await one.run_late(700)
+        assert one.runs.late_tickers == ()
+        assert one.source.late_reasons == {}
+        assert await one.load_closes("ETH") == [NEXT]
+
+
+async def test_requests_that_hang_are_given_up_and_lose_no_bar(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+    async with open_live_service(
+        double, clock, tmp_path, history_s=2 * DAY_S, timeout_s=0.5
+    ) as one:
+        binance("hanging", times=None)(double, made)
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ("ETH",)
+        assert one.source.late_reasons == {"ETH": "binance did not answer in time"}
+        double.clear_failures()
+        await one.run_late(700)
+        assert one.runs.late_tickers == ()
+        assert await one.load_closes("ETH") == [NEXT]
+
+
+async def test_a_bar_that_never_comes_is_passed_over_when_the_next_one_does(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    made["ETH"].withhold(OPENS)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ("ETH",)
+        await one.run_hour(NEXT + HOUR_S)
+        assert one.runs.late_tickers == ()
+        assert await one.load_closes("ETH") == [NEXT + HOUR_S]
+
+
+async def test_a_forming_bar_is_never_used(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(NEXT, after_s=3500)
+        for ticker in ("BTC", "ETH", "OKB"):
+            [block] = await one.store.bars(ticker, START - 1)
+            bar = made[ticker].get_page(2**40, OPENS, OPENS, 1)[0]
+            assert block.open_time.tolist() == [OPENS]
+            assert RawBar(OPENS, *block.values[0].tolist()) == bar
+
+
+async def test_a_restricted_country_falls_back_to_the_next_venue_at_the_first_start(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        assert one.source.get_listing("BTC") == "okx BTC/USDT"
+        assert one.source.get_native_timeframe("ETH") is None
+        readings = (await one.store.snapshot()).readings
+        assert set(readings) <= {"BTC", "OKB", "NVDA"}
+        assert one.runs.late_tickers == ()
+
+
+async def test_an_asset_stays_where_its_stored_bars_are_from(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+    double.clear_failures()
+    clock.now += 60_000
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        assert one.source.get_listing("BTC") == "okx BTC/USDT"
+        assert one.source.get_listing("ETH") == "binance ETH/USDT"
+
+
+async def test_what_no_venue_lists_is_not_covered_and_never_late(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    double.get_venue("binance").remove_listing("ETH/USDT")
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        assert one.source.get_native_timeframe("ETH") is None
+        assert one.runs.late_tickers == ()
+        coverage = (await one.store.snapshot()).coverage
+        assert coverage is not None
+        assert [a.ticker for a in coverage.assets if not a.timeframes] == ["ETH"]
+
+
+async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+    double.get_venue("binance").remove_listing("ETH/USDT")
+    clock.now += DAY_S * 1000
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(one.runs.due_hour)
+        assert one.runs.late_tickers == ("ETH",)
+        assert one.source.late_reasons == {"ETH": "binance does not list ETH/USDT, or no longer"}
+
+
+@pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
+async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it_is_back(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, is_corrected: bool
+) -> None:
+    venue, made = double.get_venue("binance"), await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        venue.remove_listing("ETH/USDT")
+        venue.add_listing("ETHER/USDT", made["ETH"])
+        asked = venue.count_requests(symbol="ETH/USDT")
+        with capture_logs() as logged:
+            await one.run_hour(NEXT)
+            for after_s in LATE_RETRY_DELAYS_S:
+                await one.run_late(after_s)
+        assert venue.count_requests(symbol="ETH/USDT") == asked + 1 + len(LATE_RETRY_DELAYS_S)
+        [missing] = [line for line in logged if line["event"] == "bars_missing"]
+        assert missing["ticker"] == "ETH"
+        assert missing["reason"] == "binance does not list ETH/USDT, or no longer"
+        board = build_snapshot(await one.store.snapshot())
+        assert board is not None
+        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        assert await one.load_closes("BTC") == await one.load_closes("XAU") == [NEXT]
+    universe = where("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
+    if not is_corrected:
+        venue.add_listing("ETH/USDT", made["ETH"])
+    async with open_live_service(double, clock, tmp_path, universe, history_s=2 * DAY_S) as one:
+        await one.run_hour(NEXT + HOUR_S, after_s=905)
+        assert one.runs.late_tickers == ()
+        assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
+        assert (await one.store.revisions()).get("ETH", 0) == 0
+        report = await Audit(one.store, universe, INDICATORS).run()
+    assert report.findings == []
+
+
+def where(ticker: str, **fields: object) -> Universe:
+    """Return the universe with other fields of one asset."""
+    assets = [
+        asset.model_copy(update=fields) if asset.ticker == ticker else asset
+        for asset in UNIVERSE.assets
+    ]
+    return Universe(assets=tuple(assets), renamed_on=UNIVERSE.renamed_on)
+
+
+async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    first = START + 3 * HOUR_S
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(first)
+        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ("NVDA",))
+        assert one.runs.delays == (900,)
+        asked = double.get_venue("alpaca").count_requests("bars")
+        await one.run_late(120)
+        assert double.get_venue("alpaca").count_requests("bars") == asked
+        await one.run_late(900)
+        assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
+        assert await one.load_closes("NVDA") == [first]
+        board = build_snapshot(await one.store.snapshot())
+        assert board is not None
+        assert build_freshness(board, one.clock.now)["most_delay_seconds"] == 900
+
+
+async def test_a_wait_that_a_venue_asks_for_goes_by_no_clock_that_is_set(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    settings, waiting = Settings(live_api_base=double.base_url), SleepClock()
+    opening = open_venues(settings, UNIVERSE, clock, waiting, waiting.sleep, lambda: 1.0, tmp_path)
+    async with opening as found:
+        double.get_venue("binance").add_failure("rate_limited", path="time", retry_after_s=600)
+        for set_by_ms in (0, DAY_S * 1000, -2 * DAY_S * 1000):
+            clock.now += set_by_ms
+            with pytest.raises(VenueError):
+                await found["binance"].fetch_time_ms()
+        assert double.get_venue("binance").count_requests("time") == 1
+        waiting.now += 600_000
+        assert await found["binance"].fetch_time_ms() == clock.now
+
+
+async def test_nothing_is_asked_while_a_session_is_closed(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double, days_after=5)
+    saturday = compute_midnight_s(np.datetime64("2026-10-03").item())
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(saturday, after_s=905)
+        equities, crypto = double.get_venue("alpaca"), double.get_venue("binance")
+        asked = equities.count_requests("bars"), crypto.count_requests(symbol="XAU/USDT:USDT")
+        for hour in range(1, 4):
+            await one.run_hour(saturday + hour * HOUR_S, after_s=905)
+        assert one.runs.late_tickers == one.runs.pending_tickers == ()
+        assert (
+            equities.count_requests("bars"),
+            crypto.count_requests(symbol="XAU/USDT:USDT"),
+        ) == asked
+
+
+@pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
+async def test_a_wrong_clock_stops_computing_and_says_so(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path, skew_ms: int
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        for name in ("binance", "okx"):
+            double.get_venue(name).skew_ms = skew_ms
+        direction = "behind" if skew_ms > 0 else "ahead of"
+        with pytest.raises(NotReadyError, match=f"45 s {direction} that of the venues"):
+            await one.run_hour(NEXT)
+        assert await one.load_closes("ETH") == []
+
+
+async def test_one_venue_with_a_wrong_clock_stops_nothing(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        double.get_venue("okx").skew_ms = 45_000
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ()
+
+
+async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    bar = made["ETH"].get_page(2**40, OPENS, OPENS, 1)[0]
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(NEXT)
+        made["ETH"].revise(bar._replace(close=bar.low), NEXT + 1800)
+        with capture_logs() as logged:
+            await one.run_hour(NEXT + HOUR_S)
+            await one.run_hour(NEXT + 2 * HOUR_S)
+        [block] = await one.store.bars("ETH", START - 1)
+        assert RawBar(OPENS, *block.values[0].tolist()) == bar
+        assert len(block) == 3
+        revised = [line for line in logged if line["event"] == "bar_revised"]
+        assert [line["ticker"] for line in revised] == ["ETH"]
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+
+
+async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    made["ETH"].delay(OPENS, 2 * HOUR_S)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        with capture_logs() as logged:
+            for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
+                await one.run_hour(hour)
+        assert [line["ticker"] for line in logged if line["event"] == "bar_belated"] == ["ETH"]
+        assert await one.load_closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
+
+
+async def test_funding_that_is_not_listed_any_more_makes_no_asset_late(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    double.get_venue("binance").remove_listing("BTC/USDT:USDT")
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(NEXT)
+        assert one.runs.late_tickers == ()
+        assert await one.store.funding("BTC") == []
+
+
+async def test_rates_are_asked_for_anew_with_bars_that_were_late(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        made["BTC"].delay(OPENS, 200)
+        await one.run_hour(NEXT)
+        asked = double.get_venue("binance").count_requests("fundingRate")
+        await one.run_late(700)
+        assert double.get_venue("binance").count_requests("fundingRate") == asked + 1
+        assert await one.load_closes("BTC") == [NEXT]
+
+
+async def test_nothing_is_computed_while_no_venue_answers(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    await list_all_markets(double)
+    async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
+        await one.runs.run_until(START)
+        for name in ("binance", "okx", "alpaca"):
+            double.get_venue(name).add_failure("unavailable", times=None)
+        with pytest.raises(NotReadyError, match="no venue answers: is this machine online"):
+            await one.run_hour(NEXT)
+        double.clear_failures()
+        await one.run_hour(NEXT)
+        assert await one.load_closes("ETH") == [NEXT]
+
+
+async def test_a_split_replaces_the_history_and_touches_no_published_row(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    first = START + 3 * HOUR_S
+    async with open_live_service(double, clock, tmp_path) as one:
+        await one.runs.run_until(START)
+        await one.run_hour(first, after_s=905)
+        before = await one.load_changes()
+        made["NVDA"].split(4.0, at=first + 1800)
+        with capture_logs() as logged:
+            for hour in range(1, 5):
+                await one.run_hour(first + hour * HOUR_S, after_s=905)
+        [replaced] = [line for line in logged if line["event"] == "history_replaced"]
+        assert (replaced["ticker"], replaced["why"]) == ("NVDA", "split 4:1")
+        assert (await one.load_changes())[: len(before)] == before
+        old = await one.store.bars("NVDA", revision=0)
+        new = await one.store.bars("NVDA")
+        count = len(old[0])
+        assert np.allclose(old[0].values[:, :4], 4 * new[0].values[:count, :4])
+        assert one.runs.late_tickers == ()
+        reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
+        assert "split 4:1" in reasons
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []
+
+
+async def test_a_venue_that_begins_to_refuse_is_left_for_the_next_with_a_history_of_its_own(
+    double: VenuesDouble, clock: ManualClock, tmp_path: Path
+) -> None:
+    made = await list_all_markets(double)
+    bars = [bar._replace(volume=2 * bar.volume) for bar in made["BTC"].all_bars()]
+    double.get_venue("okx").add_listing("BTC/USDT", Market(bars, made["BTC"].settlements))
+    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.runs.run_until(START)
+        assert one.source.get_listing("BTC") == "binance BTC/USDT"
+    double.get_venue("binance").add_failure("restricted", times=None)
+    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        await one.run_hour(NEXT)
+        [block] = await one.store.bars("BTC")
+        doubled = {bar.open_time: 2 * bar.volume for bar in made["BTC"].all_bars()}
+        assert block.values[:, 4].tolist() == [doubled[at] for at in block.open_time.tolist()]
+        assert block.open_time[-1] == OPENS
+        assert set(one.source.late_reasons) == {"ETH", "XAU"}
+        epochs = [row for row in await one.store.epochs() if row.ticker == "BTC"]
+        assert {row.reason for row in epochs if row.revision} == {
+            "bars of okx BTC/USDT instead of binance BTC/USDT"
+        }
+        await one.run_hour(NEXT + HOUR_S)
+        assert (await one.store.revisions())["BTC"] == 1
+    async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
+        assert one.source.get_listing("BTC") == "okx BTC/USDT"
+        await one.run_hour(NEXT + 2 * HOUR_S)
+        assert (await one.store.revisions())["BTC"] == 1
+        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+    assert report.findings == []

@@ -1,0 +1,135 @@
+"""A day of the whole universe at venues that fail, and the replay of the same bars."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from compute.audit.audit import Audit
+from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import HourlyLoop
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.universe import Universe
+from store.market_rows import ChangeRow
+from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
+from tests.doubles.venues.server import DIALECTS, VenuesDouble
+from tests.support.live_recording import StoredResult, replay_recording, write_recording
+from tests.support.live_service import RETRY_POLICY, START, open_live_service
+from tests.support.live_universe import (
+    SAMPLE_TICKERS,
+    list_packaged_universe,
+    load_covered_universe,
+)
+
+pytestmark = pytest.mark.clause("live")
+
+SEED = 7
+RUN_S = to_market_ms(0) // 1000
+ALPACA_DELAY_S = 900
+LAST_PASS_S = ALPACA_DELAY_S + 120
+
+
+class Size(NamedTuple):
+    """Which assets, how many hours and days before them; how often a call is tried, and fails."""
+
+    tickers: tuple[str, ...] | None
+    hours: int
+    history_days: int
+    tries: int
+    share: float = 0.05
+
+
+@pytest.fixture
+def clock() -> AcceleratedClock:
+    return AcceleratedClock(START + RUN_S + 300)
+
+
+Late = set[tuple[int, str]]
+
+
+async def day(
+    double: VenuesDouble, clock: AcceleratedClock, folder: Path, universe: Universe, size: Size
+) -> tuple[StoredResult, Late]:
+    """Start undisturbed, then run for some hours in which calls fail; return what was late when."""
+    late: Late = set()
+    patience = RETRY_POLICY._replace(tries=size.tries)
+    history_s = size.history_days * DAY_S
+    async with open_live_service(
+        double, clock, folder, universe, patience, history_s, timeout_s=60
+    ) as one:
+        await one.runs.run_until(START)
+
+        async def watch() -> None:
+            late.update((one.runs.done_hour, ticker) for ticker in one.runs.late_tickers)
+
+        clock.watch = watch
+        clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60
+        double.set_failure_share(size.share, SEED)
+        with suppress(ClockEnded):
+            await HourlyLoop(one.runs, one.store, clock, clock.sleep, is_prepared=True).run()
+        assert (await Audit(one.store, universe, INDICATORS).run()).findings == []
+        return await StoredResult.load(one.store), late
+
+
+def in_order(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+    return sorted(rows, key=lambda r: (r.close_time, r.timeframe, r.ticker, r.indicator))
+
+
+def content(rows: Iterable[ChangeRow]) -> list[tuple[object, ...]]:
+    """Return rows without when they were written; whether shown, from the first run on."""
+    return [row[1:9] + ((row.published,) if row.close_time > START else ()) for row in rows]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        Size(SAMPLE_TICKERS, hours=4, history_days=25, tries=1, share=0.25),
+        pytest.param(Size(None, hours=24, history_days=42, tries=1), marks=pytest.mark.prove),
+        pytest.param(Size(None, hours=24, history_days=42, tries=3), marks=pytest.mark.prove),
+    ],
+    ids=["few", "whole universe, each call once", "whole universe, with patience"],
+)
+async def test_a_day_of_failing_calls_loses_no_change_that_the_bars_contain(
+    double: VenuesDouble, clock: AcceleratedClock, tmp_path: Path, size: Size
+) -> None:
+    universe = load_covered_universe(size.tickers)
+    made = await list_packaged_universe(double, universe, size.history_days)
+    begin, end = (START - size.history_days * DAY_S) // DAY_S * DAY_S, START + size.hours * HOUR_S
+    told, late = await day(double, clock, tmp_path, universe, size)
+    assert sum(double.get_venue(name).failed for name in DIALECTS) > 2 * size.hours
+    funded = [asset.ticker for asset in universe.assets if asset.perpetual is not None]
+    folder = write_recording(tmp_path / "bars", made, funded, begin, end)
+    replayed = await replay_recording(folder, tmp_path / "replayed.db", universe, end)
+    delayed = compared(told, replayed, universe)
+    assert delayed <= late
+    assert delayed or size.tries > 1
+
+
+def compared(told: StoredResult, replayed: StoredResult, universe: Universe) -> Late:
+    """Hold a live store to a replay; return what was written later than in its run."""
+    assert told.snapshot.readings == replayed.snapshot.readings
+    live_rows, rows = in_order(told.changes), in_order(replayed.changes)
+    assert content(live_rows) == content(rows)
+    assert [a[1:] for a in told.alerts] == [a[1:] for a in replayed.alerts if a.close_time > START]
+    created = [row.created_at for row in told.changes]
+    assert created == sorted(set(created))
+    assert _before(live_rows) == _before(rows)
+    # Where some rows are late, those after them in a run move up, each by a millisecond.
+    return {
+        (row.close_time, row.ticker)
+        for row, other in zip(live_rows, rows, strict=True)
+        if abs(row.created_at - other.created_at - _delay_ms(universe, row)) >= 1000
+    }
+
+
+def _delay_ms(universe: Universe, row: ChangeRow) -> int:
+    is_delayed = universe.by_ticker[row.ticker].venue == "alpaca" and row.close_time > START
+    return 1000 * ALPACA_DELAY_S if is_delayed else 0
+
+
+def _before(rows: Iterable[ChangeRow]) -> list[int]:
+    """Return when the rows of the history were written."""
+    return [row.created_at for row in rows if row.close_time <= START]

@@ -1,0 +1,256 @@
+"""How a venue is asked with patience, over a script of what it answers and a clock that waits."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from compute.bars import RawBar
+from compute.sources.retrying_venue import RetryingVenue, RetryPolicy
+from compute.sources.venue import UnknownSymbolError, VenueError
+from tests.doubles.scripted_venue import BARS, ScriptedVenue, SleepClock, yield_to_loop
+
+pytestmark = pytest.mark.clause("live")
+
+PATIENCE = RetryPolicy(
+    max_concurrent_calls=3,
+    max_tries=4,
+    first_wait_s=1,
+    max_wait_s=45,
+    max_failures=5,
+    circuit_open_s=60,
+)
+
+
+@pytest.fixture
+def clock() -> SleepClock:
+    return SleepClock()
+
+
+@pytest.fixture
+def venue(clock: SleepClock) -> ScriptedVenue:
+    return ScriptedVenue(clock)
+
+
+@pytest.fixture
+def steady(venue: ScriptedVenue, clock: SleepClock) -> RetryingVenue:
+    return steadied(venue, clock, spread=1.0)
+
+
+def steadied(venue: ScriptedVenue, clock: SleepClock, spread: float) -> RetryingVenue:
+    return RetryingVenue(venue, clock, clock.sleep, lambda: spread, PATIENCE)
+
+
+def busy(wait_s: float | None = None) -> VenueError:
+    return VenueError("too many requests", retry_after_s=wait_s)
+
+
+async def ask(steady: RetryingVenue, symbol: str = "X") -> Sequence[RawBar]:
+    return await steady.fetch_bars(symbol, 0, 3600)
+
+
+async def outcomes(steady: RetryingVenue, *symbols: str) -> list[Sequence[RawBar] | BaseException]:
+    """Ask for several at once; return what came of each."""
+    return await asyncio.gather(*(ask(steady, each) for each in symbols), return_exceptions=True)
+
+
+async def refusal(steady: RetryingVenue) -> VenueError:
+    with pytest.raises(VenueError) as raised:
+        await ask(steady)
+    return raised.value
+
+
+async def left_alone(steady: RetryingVenue, venue: ScriptedVenue) -> VenueError:
+    """Let as many calls fail in a row as end the patience; return what the last one met."""
+    venue.failures.extend(busy() for _ in range(PATIENCE.max_failures))
+    await refusal(steady)
+    return await refusal(steady)
+
+
+async def test_what_a_venue_answers_is_passed_on_as_it_is(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    assert (steady.name, steady.delay_s) == ("scripted", 900)
+    assert await steady.fetch_symbols() == {"X"}
+    assert await steady.fetch_bars("X", 0, 3600) == BARS
+    assert await steady.fetch_funding("X", 0, 3600) == [(3600, 0.0001)]
+    assert await steady.fetch_time_ms() == clock.now
+    assert not venue.is_closed
+    await steady.close()
+    assert venue.is_closed
+    assert clock.waits == []
+
+
+async def test_no_more_calls_are_under_way_at_once_than_are_allowed(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    venue.hold(*"ABCDEFGH")
+    asking = asyncio.ensure_future(outcomes(steady, *"ABCDEFGH"))
+    await yield_to_loop()
+    assert venue.in_flight == PATIENCE.max_concurrent_calls
+    venue.release()
+    assert await asking == [BARS] * 8
+    assert venue.max_in_flight == PATIENCE.max_concurrent_calls
+    assert [what for what, _ in venue.requests] == list("ABCDEFGH")
+
+
+@pytest.mark.parametrize(
+    ("spread", "waits"), [(0.0, [0.5, 1, 2]), (0.5, [0.75, 1.5, 3]), (1.0, [1, 2, 4])]
+)
+async def test_waits_double_and_are_spread_from_their_half_to_their_whole(
+    venue: ScriptedVenue, clock: SleepClock, spread: float, waits: list[float]
+) -> None:
+    venue.failures.extend([busy(), busy(), busy()])
+    assert await ask(steadied(venue, clock, spread)) == BARS
+    assert clock.waits == waits
+    gaps = [later - sooner for (_, sooner), (_, later) in pairwise(venue.requests)]
+    assert gaps == [1000 * wait for wait in waits]
+
+
+async def test_the_last_try_fails_as_the_venue_did(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    venue.failures.extend(VenueError(f"failure {number}") for number in range(1, 5))
+    assert (await refusal(steady)).reason == "failure 4"
+    assert len(venue.requests) == PATIENCE.max_tries
+    assert len(clock.waits) == PATIENCE.max_tries - 1
+
+
+async def test_what_a_venue_asks_to_be_waited_is_waited_for_where_it_is_short(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    venue.failures.append(busy(45))
+    assert await ask(steady) == BARS
+    [(_, first), (_, second)] = venue.requests
+    assert second - first == 45_000
+
+
+async def test_a_longer_wait_is_refused_at_once_until_enough_of_it_is_over(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    venue.failures.append(busy(600))
+    assert (await refusal(steady)).retry_after_s == 600
+    assert (await refusal(steady)).reason == "too many requests"
+    assert (len(venue.requests), clock.waits) == (1, [])
+    begun = clock.now
+    clock.now += 560_000
+    assert await ask(steady) == BARS
+    assert venue.requests[-1][1] - begun == 600_000
+
+
+async def test_every_call_waits_for_what_one_was_told(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    venue.failures.append(busy(30))
+    assert await outcomes(steady, *"ABCDE") == [BARS] * 5
+    begun = venue.requests[0][1]
+    assert all(at - begun >= 30_000 for what, at in venue.requests[3:])
+    assert venue.requests[3:]
+
+
+async def test_a_call_that_waits_already_waits_on_where_another_is_told_to(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    begun = clock.now
+    venue.hold("B")
+    venue.failures.extend([busy(10), busy(40)])
+    asking = asyncio.ensure_future(outcomes(steady, "B", "A"))
+    await yield_to_loop(30)
+    assert clock.waits == [1, 9]
+    venue.release()
+    assert await asking == [BARS] * 2
+    assert [(what, at - begun) for what, at in venue.requests[:2]] == [("B", 0), ("A", 0)]
+    assert min(at - begun for _, at in venue.requests[2:]) == 41_000
+
+
+async def test_a_venue_that_keeps_failing_is_left_alone_and_then_asked_again(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    assert (await left_alone(steady, venue)).reason == "too many requests"
+    asked, waited = len(venue.requests), len(clock.waits)
+    assert asked == PATIENCE.max_failures
+    clock.now += 59_999
+    assert all(isinstance(one, VenueError) for one in await outcomes(steady, *"ABC"))
+    assert (len(venue.requests), len(clock.waits)) == (asked, waited)
+    clock.now += 1
+    assert await ask(steady) == BARS
+
+
+async def test_one_failure_after_the_pause_is_enough_for_the_next_one(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    await left_alone(steady, venue)
+    asked = len(venue.requests)
+    clock.now += 60_000
+    venue.failures.append(busy())
+    await refusal(steady)
+    await refusal(steady)
+    assert len(venue.requests) == asked + 1
+
+
+async def test_an_answer_ends_a_row_of_failures(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    for _ in range(4):
+        venue.failures.extend([busy(), busy(), None])
+        assert await ask(steady) == BARS
+    assert len(venue.requests) == 12
+
+
+async def test_one_answer_to_many_calls_is_one_failure(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    shared = busy()
+    venue.failures.extend([shared, shared, shared] * 3)
+    assert await outcomes(steady, "A", "B", "C") == [BARS] * 3
+    assert len(venue.requests) == 12
+
+
+async def test_who_is_refused_for_good_does_not_ask_again(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    venue.failures.append(VenueError("this country is refused", is_permanent=True))
+    for _ in range(3):
+        assert (await refusal(steady)).is_permanent
+    assert (len(venue.requests), clock.waits) == (1, [])
+    clock.now += 60_000
+    assert await ask(steady) == BARS
+
+
+async def test_an_unknown_symbol_is_not_asked_for_again_and_no_failure_of_the_venue(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    for _ in range(2 * PATIENCE.max_failures):
+        venue.failures.append(UnknownSymbolError("not listed"))
+        assert isinstance(await refusal(steady), UnknownSymbolError)
+    assert (len(venue.requests), clock.waits) == (2 * PATIENCE.max_failures, [])
+    assert await ask(steady) == BARS
+
+
+async def test_a_call_that_is_cancelled_leaves_its_place(
+    steady: RetryingVenue, venue: ScriptedVenue
+) -> None:
+    venue.hold(*"ABCDEFGH")
+    asking = [asyncio.ensure_future(ask(steady, each)) for each in "ABCDEF"]
+    await yield_to_loop()
+    for each in asking:
+        each.cancel()
+    ended = await asyncio.gather(*asking, return_exceptions=True)
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+    venue.release()
+    assert await outcomes(steady, *"ABCDEF") == [BARS] * 6
+    assert venue.max_in_flight == PATIENCE.max_concurrent_calls
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_leaves_its_place(
+    steady: RetryingVenue, venue: ScriptedVenue, clock: SleepClock
+) -> None:
+    venue.failures.append(busy(30))
+    asking = asyncio.ensure_future(ask(steady))
+    await yield_to_loop(10)
+    assert clock.waits == [1]
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert await outcomes(steady, *"ABCDEF") == [BARS] * 6

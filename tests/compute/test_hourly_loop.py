@@ -1,0 +1,734 @@
+"""The hourly loop on a clock that the tests move: nothing lost, nothing twice, nothing too soon."""
+
+import asyncio
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from compute import hourly_pipeline as runs_module
+from compute.bars import HOUR_S
+from compute.hourly_loop import HourlyLoop
+from compute.sources.source import SourceError
+from compute.universe import Session
+from schemas.coverage import Coverage
+from schemas.vocabulary import TIMEFRAMES, Timeframe
+from store.errors import LockTakenError, StoreError
+from store.market_rows import Batch
+from store.sqlite.market_store import SqliteMarketStore
+from tests.doubles.scripted_source import (
+    NEVER,
+    AcceleratedClock,
+    ClockEnded,
+    LateHistory,
+    ScriptedSource,
+    check_store_file,
+    list_hours,
+    list_stepped_closes,
+    load_changes,
+    load_commits,
+    march_s,
+    open_loop,
+    run_loop_until,
+)
+from tests.support.small_market import Content, drop_commit_details, load_content
+
+pytestmark = pytest.mark.clause("steps")
+
+prove = pytest.mark.prove
+BEGINS = march_s("00:00", day=2)
+ROUND_THE_CLOCK = {"BTC": "24x7", "ETH": "24x7"}
+
+
+def script(clock: AcceleratedClock, *tickers: str, ends_at: int | None = None) -> ScriptedSource:
+    sessions = dict.fromkeys(tickers or ROUND_THE_CLOCK, "24x7")
+    return ScriptedSource(clock, sessions, BEGINS, ends_at)
+
+
+Logs = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def logs() -> Iterator[Logs]:
+    """What the loop logs; a failure that a test does not ask for is one of the test."""
+    with capture_logs() as captured:
+        yield captured
+    assert failures(captured) == []
+
+
+def failures(logs: Logs) -> list[str]:
+    """Take the failures out of what was logged, and return what they say."""
+    failed = [log for log in logs if log["event"] == "run_failed"]
+    logs[:] = [log for log in logs if log["event"] != "run_failed"]
+    return [log["failure"] for log in failed]
+
+
+@pytest.mark.clause("1.26", "1.27", "1.30", "3.2.1")
+async def test_a_run_follows_every_hour_at_three_minutes_past(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"), step_s=1)
+    source = script(clock)
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:03:00"))
+    first, *runs = await load_commits(tmp_path / "m.db")
+    assert (first.market_time, first.written_at) == (march_s("10:03") * 1000, None)
+    nominal = [(hour + 180) * 1000 for hour in list_hours("11:00", "13:00")]
+    assert [run.market_time for run in runs] == nominal
+    assert [run.written_at for run in runs] == nominal
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
+    for row in rows:
+        assert 0 <= row.created_at - (row.close_time + 180) * 1000 < 10
+
+
+@pytest.mark.clause("3.2.9")
+async def test_a_reading_that_turns_every_hour_is_published_every_hour(tmp_path: Path):
+    path, clock = tmp_path / "m.db", AcceleratedClock(march_s("10:20"))
+    source = script(clock, "BTC")
+    await run_loop_until(path, source, clock, march_s("14:30"))
+    first, *turns = [row for row in await load_changes(path) if row.timeframe == "1h"]
+    assert (first.before, first.published) == (None, False)
+    assert [first.close_time, *list_stepped_closes(turns, "BTC")] == source.closes(
+        "BTC", -1, march_s("14:00")
+    )
+    assert len(turns) > 3 * 20
+    assert {(row.before, row.after, row.published) for row in turns} == {
+        (1, -1, True),
+        (-1, 1, True),
+    }
+
+
+async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"), step_s=7 * 60)
+    source = script(clock)
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("20:00"))
+    _, *runs = await load_commits(tmp_path / "m.db")
+    assert [run.market_time // 1000 - 180 for run in runs] == list_hours("11:00", "19:00")
+    for run in runs:
+        assert run.written_at is not None
+        assert 0 <= run.written_at - run.market_time < 7 * 60_000
+    await check_store_file(tmp_path / "m.db", source, march_s("19:00"))
+
+
+@pytest.mark.clause("2.1.18")
+async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_written(
+    tmp_path: Path,
+):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    before = await load_changes(path)
+    clock.now = march_s("17:40") * 1000
+    await run_loop_until(path, source, clock, march_s("18:30"))
+    rows = await check_store_file(path, source, march_s("18:00"))
+    assert rows[: len(before)] == before
+    later = rows[len(before) :]
+    assert (
+        list_stepped_closes(later, "BTC")
+        == list_stepped_closes(later, "ETH")
+        == list_hours("13:00", "18:00")
+    )
+    order = [(row.close_time, TIMEFRAMES.index(row.timeframe), row.ticker) for row in rows]
+    assert order == sorted(order)
+    missed = [row.created_at for row in later if row.close_time <= march_s("17:00")]
+    assert missed == list(range(march_s("17:40") * 1000, march_s("17:40") * 1000 + len(missed)))
+    backfill = [row for row in before if row.close_time <= march_s("10:00")]
+    assert all(row.created_at // 1000 == row.close_time + 180 for row in backfill)
+
+
+@pytest.mark.clause("1.30", "3.2.8")
+async def test_late_assets_are_taken_in_by_the_passes_of_their_hour_or_the_next_run(
+    tmp_path: Path,
+):
+    path, due = tmp_path / "m.db", march_s("11:00")
+    clock = AcceleratedClock(march_s("10:20"), step_s=5)
+    source = script(clock, "BTC", "ETH", "SOL", "XRP", "ADA")
+    arrivals = {"ETH": 200, "SOL": 235, "XRP": 300, "ADA": 1500}
+    source.delays |= {(ticker, due): delay for ticker, delay in arrivals.items()}
+    seen = LateHistory()
+    await run_loop_until(path, source, clock, march_s("12:30"), late_history=seen)
+    rows = await check_store_file(path, source, march_s("12:00"))
+    written = {
+        row.ticker: row.created_at // 1000
+        for row in rows
+        if row.timeframe == "1h" and row.close_time == due
+    }
+    run = due + 180
+    assert written == {
+        "BTC": run,
+        "ETH": run + 30,
+        "SOL": run + 60,
+        "XRP": run + 120,
+        "ADA": run + HOUR_S,
+    }
+    said = [late for when, late in seen.late if when > run]
+    assert said == [
+        ("ADA", "ETH", "SOL", "XRP"),
+        ("ADA", "SOL", "XRP"),
+        ("ADA", "XRP"),
+        ("ADA",),
+        (),
+    ]
+    assert seen.late[-1][0] == run + HOUR_S + 5
+
+
+async def test_what_comes_late_to_a_first_start_is_written_when_it_comes(tmp_path: Path):
+    path, due = tmp_path / "m.db", march_s("11:00")
+    clock = AcceleratedClock(due + 190)
+    source = script(clock)
+    source.delays["ETH", due] = 200
+    await run_loop_until(path, source, clock, march_s("11:30"))
+    rows = await check_store_file(path, source, due)
+    times = {row.ticker: row.created_at for row in rows if row[3:5] == ("1h", due)}
+    assert times == {"BTC": (due + 180) * 1000, "ETH": (due + 210) * 1000}
+    written = [row.written_at for row in await load_commits(path)]
+    assert (written[0], written[-1]) == (None, (due + 210) * 1000)
+
+
+async def test_a_pass_in_which_nothing_came_writes_nothing(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays["ETH", march_s("12:00")] = 290
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
+    written = [row.written_at for row in (await load_commits(tmp_path / "m.db"))[1:]]
+    assert written == [march_s(time) * 1000 for time in ("11:03", "12:03", "12:05")]
+
+
+@pytest.mark.clause("1.28", "1.29", "3.2.8")
+@pytest.mark.parametrize(
+    ("timeframe", "close", "following"),
+    [("4h", march_s("12:00"), march_s("16:00")), ("1d", march_s("00:00", 5), march_s("00:00", 6))],
+)
+async def test_a_late_longer_bar_waits_for_its_own_next_run(
+    tmp_path: Path, timeframe: Timeframe, close: int, following: int
+):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(close - 90 * 60, step_s=10)
+    source = script(clock)
+    source.delays["ETH", close] = 90 * 60
+    await run_loop_until(path, source, clock, following - HOUR_S)
+    rows = await load_changes(path)
+    assert list_stepped_closes(rows, "BTC", timeframe)[-1] == close
+    assert list_stepped_closes(rows, "ETH", timeframe)[-1] < close
+    assert list_stepped_closes(rows, "ETH")[-1] == following - 2 * HOUR_S
+    await run_loop_until(path, source, clock, following + HOUR_S)
+    rows = await check_store_file(path, source, following)
+    (row,) = (r for r in rows if (r.ticker, r.timeframe, r.close_time) == ("ETH", timeframe, close))
+    assert row.created_at // 1000 == following + 180
+
+
+async def test_a_longer_bar_that_comes_within_the_late_passes_is_stepped_by_them(tmp_path: Path):
+    path, midnight = tmp_path / "m.db", march_s("00:00", 5)
+    clock = AcceleratedClock(midnight - 90 * 60)
+    source = script(clock)
+    source.delays["ETH", midnight] = 200
+    await run_loop_until(path, source, clock, midnight + 30 * 60)
+    rows = await check_store_file(path, source, midnight)
+    late = [row for row in rows if row.ticker == "ETH" and row.close_time == midnight]
+    assert [row.timeframe for row in late] == ["1h", "4h", "1d"]
+    assert {row.created_at // 1000 for row in late} == {midnight + 210}
+
+
+@pytest.mark.clause("1.29")
+@pytest.mark.parametrize("step_s", [180, pytest.param(60, marks=prove)])
+async def test_a_stocks_day_is_read_at_midnight_and_nothing_is_late_while_it_rests(
+    tmp_path: Path, step_s: int
+):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("12:00", 5), step_s)  # Thursday noon, until Tuesday
+    source = ScriptedSource(clock, {"BTC": "24x7", "NVDA": "XNAS", "XAU": "24x5"}, BEGINS)
+    seen = LateHistory()
+    await run_loop_until(path, source, clock, march_s("01:00", 10), late_history=seen)
+    rows = await check_store_file(path, source, march_s("00:00", 10))
+    assert [late for _, late in seen.late] == [()]
+    days = {row.close_time: row.created_at for row in rows if row.ticker == "NVDA"}
+    read = [(day, days[march_s("00:00", day)] // 1000) for day in (6, 7, 10)]
+    assert read == [(day, march_s("00:03", day)) for day in (6, 7, 10)]
+    assert not any(
+        march_s("00:00", 7) < close < march_s("00:00", 10) - 12 * HOUR_S for close in days
+    )
+
+
+async def test_a_bar_that_never_comes_makes_its_asset_late_for_an_hour(tmp_path: Path):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"), step_s=5)
+    source = script(clock)
+    source.delays["ETH", march_s("12:00")] = NEVER
+    seen = LateHistory()
+    await run_loop_until(path, source, clock, march_s("16:30"), late_history=seen)
+    rows = await check_store_file(path, source, march_s("16:00"))
+    assert list_stepped_closes(rows, "ETH")[-5:] == [
+        march_s("11:00"),
+        *list_hours("13:00", "16:00"),
+    ]
+    assert seen.late[1:] == [(march_s("12:03:05"), ("ETH",)), (march_s("13:03:05"), ())]
+    noon = next(r for r in rows if r[1:5] == ("ETH", "enzo", "4h", march_s("12:00")))
+    assert noon.created_at // 1000 == march_s("16:03")  # of three hours; its own run could not know
+
+
+async def test_a_clock_put_forward_by_hours_leaves_none_of_them_out(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    clock.jump(march_s("12:30"), to=march_s("17:10"))
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("18:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("18:00"))
+    written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
+    assert {written[hour] for hour in list_hours("13:00", "17:00")} == {march_s("17:10")}
+    assert written[march_s("18:00")] == march_s("18:03")
+
+
+async def test_a_clock_put_back_by_hours_repeats_nothing(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    clock.jump(march_s("12:30"), to=march_s("08:30"))
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    written = {row.close_time: row.created_at // 1000 for row in rows if row.timeframe == "1h"}
+    assert [written[hour] for hour in list_hours("11:00", "14:00")] == [
+        hour + 180 for hour in list_hours("11:00", "14:00")
+    ]
+    assert len(await load_commits(tmp_path / "m.db")) == 5
+
+
+async def test_a_process_started_on_a_clock_put_back_waits_and_its_rows_are_later(tmp_path: Path):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    clock.now = march_s("08:30") * 1000
+    await run_loop_until(path, source, clock, march_s("12:30"))
+    assert len(await load_commits(path)) == 3
+    await run_loop_until(path, source, clock, march_s("13:30"))
+    await check_store_file(path, source, march_s("13:00"))
+
+
+async def test_a_clock_put_back_while_late_bars_are_awaited_holds_nothing_up(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays["ETH", march_s("11:00")] = 290
+    clock.jump(march_s("11:03:15"), to=march_s("09:40"))
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("13:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
+    (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
+    assert late.created_at // 1000 == march_s("12:03")
+
+
+@pytest.mark.parametrize("late", [[], ["ETH"]])
+async def test_a_sleep_that_takes_five_hours_leaves_none_of_them_out(
+    tmp_path: Path, late: list[str]
+):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays |= {(ticker, march_s("11:00")): 290 for ticker in late}
+    clock.jump(march_s("11:03:10"), to=march_s("16:03:10"))
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("17:30"))
+    await check_store_file(tmp_path / "m.db", source, march_s("17:00"))
+    written = [run.written_at for run in (await load_commits(tmp_path / "m.db"))[1:]]
+    minutes = [None if when is None else when // 60_000 * 60 for when in written]
+    assert minutes == [march_s("11:03"), march_s("16:03"), march_s("17:03")]
+
+
+async def test_a_run_longer_than_an_hour_is_followed_by_the_hours_it_missed(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    asked: list[int] = []
+    overtaken: list[int] = []
+
+    async def slow(ticker: str, until: int) -> None:
+        asked.append(until)
+        for _ in range(14):  # another run would begin in between
+            await clock.sleep(0)
+            if until in list_hours("11:00", "12:00") and ticker == "BTC":
+                clock.now += 300_000
+        if asked[-1] != until:
+            overtaken.append(until)
+
+    source.before_fetch = slow
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("15:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("15:00"))
+    assert overtaken == []
+    minute = {row.close_time: row.created_at // 60_000 * 60 for row in rows}
+    times = ["12:13", "13:23", "13:23", "14:03", "15:03"]
+    assert [minute[hour] for hour in list_hours("11:00", "15:00")] == [
+        march_s(time) for time in times
+    ]
+
+
+async def test_a_second_loop_ends_while_another_computes_and_goes_on_after_it(
+    tmp_path: Path, logs: Logs
+):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    clock.ends_at = march_s("11:30")
+    async with open_loop(path, source, source.universe, clock) as (loop, first):
+        with pytest.raises(ClockEnded):
+            await loop.run()
+        logs.clear()
+        with pytest.raises(LockTakenError, match=str(os.getpid())):
+            await run_loop_until(path, source, clock, march_s("13:30"))
+        assert len(await first.commits()) == 2
+    assert logs == []
+    clock.now = march_s("14:30") * 1000
+    await run_loop_until(path, source, clock, march_s("15:30"))
+    assert [log["event"] for log in logs] == ["computing", "run", "pruned", "run"]
+    rows = await check_store_file(path, source, march_s("15:00"))
+    assert {
+        row.created_at // 60_000 * 60 for row in rows if row.close_time >= march_s("12:00")
+    } == {
+        march_s("14:30"),
+        march_s("15:03"),
+    }
+
+
+class Checkpoints:
+    """Cancels the running task at its n-th checkpoint."""
+
+    def __init__(self, cancelled_at: int) -> None:
+        self.passed = 0
+        self._cancelled_at = cancelled_at
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, loop: HourlyLoop) -> None:
+        """Run a loop to its end, or until it is cancelled."""
+        self._task = asyncio.create_task(loop.run())
+        with suppress(ClockEnded, asyncio.CancelledError):
+            await self._task
+
+    async def __call__(self, *facts: object) -> None:
+        self.passed += 1
+        if self.passed == self._cancelled_at and self._task is not None:
+            self._task.cancel()
+            self._task = None
+        await asyncio.sleep(0)
+
+
+def checked_store(reached: Checkpoints) -> type[SqliteMarketStore]:
+    """Return a store with a checkpoint before and after everything that the loop asks of it."""
+
+    class Checked(SqliteMarketStore):
+        async def commit(self, batch: Batch) -> None:
+            await reached()
+            await super().commit(batch)
+            await reached()
+
+        async def adopt_source(self, source: str, started_at: int) -> int:
+            await reached()
+            return await super().adopt_source(source, started_at)
+
+        async def publish_coverage(self, coverage: Coverage) -> None:
+            await super().publish_coverage(coverage)
+            await reached()
+
+        async def prune(self) -> int:
+            await reached()
+            return await super().prune()
+
+    return Checked
+
+
+async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[Content, int]:
+    """Play a recording that ends five hours ahead, cancelled once; return all that is then held."""
+    clock = AcceleratedClock(march_s("10:20"), step_s=600)
+    source = script(clock, ends_at=march_s("15:00"))
+    reached = Checkpoints(cancelled_at)
+    source.before_fetch = reached
+    async with open_loop(path, source, source.universe, clock, checked_store(reached)) as (loop, _):
+        running = asyncio.create_task(reached.run(loop))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        if ticks:
+            running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+    source.before_fetch = None
+    await run_loop_until(path, source, clock, march_s("20:00"))
+    await check_store_file(path, source, march_s("15:00"))
+    store = await SqliteMarketStore.open(path)
+    try:
+        return drop_commit_details(await load_content(store)), reached.passed
+    finally:
+        await store.close()
+
+
+# By default at one checkpoint of each kind at least: fetches, a commit before and after, pruning.
+@pytest.mark.parametrize(("first", "every"), [(4, 5), pytest.param(1, 1, marks=prove)])
+async def test_a_loop_cancelled_anywhere_ends_in_the_same_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, every: int
+):
+    monkeypatch.setattr(runs_module, "BATCH_S", 20 * HOUR_S)
+    whole, checkpoints = await held_after(tmp_path / "whole.db", cancelled_at=-1)
+    assert checkpoints > 25
+    for number in range(first, checkpoints + 1, every):
+        held, passed = await held_after(tmp_path / f"{number}.db", cancelled_at=number)
+        assert passed >= number
+        assert held == whole, number
+
+
+@pytest.mark.parametrize(
+    "ticks", [1, 30, 300, 3000, *(pytest.param(n, marks=prove) for n in (10, 100, 1000))]
+)
+async def test_a_loop_cancelled_at_any_moment_ends_in_the_same_content(tmp_path: Path, ticks: int):
+    whole, _ = await held_after(tmp_path / "whole.db", cancelled_at=-1)
+    held, _ = await held_after(tmp_path / "m.db", cancelled_at=-1, ticks=ticks)
+    assert held == whole
+
+
+@pytest.mark.parametrize("failure", [SourceError("no answer"), RuntimeError("unforeseen")])
+@pytest.mark.parametrize("hour", ["10:00", "12:00"])
+async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
+    tmp_path: Path, logs: Logs, failure: Exception, hour: str
+):
+    clock = AcceleratedClock(march_s("10:20"), step_s=5)
+    source = script(clock)
+    to_raise = [failure] * 3
+
+    async def fail(ticker: str, until: int) -> None:
+        if to_raise and ticker == "ETH" and until == march_s(hour):
+            raise to_raise.pop()
+
+    source.before_fetch = fail
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    assert failures(logs) == [f"{type(failure).__name__}: {failure}"] * 3
+    if hour == "12:00":
+        written = {row.created_at // 1000 for row in rows if row.close_time == march_s(hour)}
+        assert written == {march_s("12:03:30")}
+
+
+class Failing(SqliteMarketStore):
+    """A store whose third pass fails, before it is written or once it is."""
+
+    commit_calls = 0
+    fails_before = True
+
+    async def commit(self, batch: Batch) -> None:
+        type(self).commit_calls += 1
+        if self.commit_calls == 3 and self.fails_before:
+            raise StoreError("disk full")
+        await super().commit(batch)
+        if self.commit_calls == 3:
+            raise StoreError("no answer")
+
+
+async def test_a_source_that_is_not_ready_is_asked_again_and_no_bar_is_lost(
+    tmp_path: Path, logs: Logs
+):
+    clock = AcceleratedClock(march_s("10:30"))
+    source = script(clock)
+    path = tmp_path / "m.db"
+    await run_loop_until(path, source, clock, march_s("11:30"))
+    source.refusal = "the clock of this machine is 45 s ahead"
+    await run_loop_until(path, source, clock, march_s("13:30"))
+    refused = [line for line in logs if line["event"] == "source_not_ready"]
+    assert {line["reason"] for line in refused} == {source.refusal}
+    assert list_stepped_closes(await load_changes(path), "BTC")[-1] == march_s("11:00")
+    source.refusal = None
+    await run_loop_until(path, source, clock, march_s("14:30"))
+    await check_store_file(path, source, march_s("14:00"))
+
+
+async def test_bars_that_are_delayed_are_asked_for_when_they_are_due_and_are_not_late(
+    tmp_path: Path,
+):
+    clock, seen = AcceleratedClock(march_s("10:30")), LateHistory()
+    source = script(clock)
+    source.venue_delays["ETH"] = 900
+    for hour in range(11, 14):
+        source.delays["ETH", march_s(f"{hour}:00")] = 900
+    path = tmp_path / "m.db"
+    await run_loop_until(path, source, clock, march_s("13:40"), late_history=seen)
+    rows = await check_store_file(path, source, march_s("13:00"))
+    written = [r.created_at // 1000 for r in rows if r.ticker == "ETH" and r.timeframe == "1h"]
+    assert written[-3:] == [march_s("11:18:00"), march_s("12:18:00"), march_s("13:18:00")]
+    assert {late for _, late in seen.late} == {()}
+
+
+@pytest.mark.parametrize("fails_before", [True, False])
+async def test_a_store_that_fails_is_read_again_and_written_once(
+    tmp_path: Path, logs: Logs, fails_before: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Failing, "commit_calls", 0)
+    monkeypatch.setattr(Failing, "fails_before", fails_before)
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("14:30"), Failing)
+    await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    assert len(failures(logs)) == 1
+
+
+async def test_a_fetch_that_hangs_has_ended_before_its_asset_is_asked_again(
+    tmp_path: Path, logs: Logs
+):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    told: list[str] = []
+
+    async def hang_once(ticker: str, until: int) -> None:
+        told.append(f"{ticker} asked")
+        if told == ["BTC asked"]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                told.append("BTC ended")
+        elif told == ["BTC asked", "ETH asked"]:
+            raise SourceError("no answer")
+
+    source.before_fetch = hang_once
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
+    await check_store_file(tmp_path / "m.db", source, march_s("12:00"))
+    assert told[:4] == ["BTC asked", "ETH asked", "BTC ended", "BTC asked"]
+    assert failures(logs) == ["SourceError: no answer"]
+
+
+@pytest.mark.parametrize(
+    ("restarted_at", "written"), [("11:03:40", "11:05"), ("11:05:20", "12:03"), ("13:10", "13:10")]
+)
+async def test_a_late_bar_is_still_fetched_after_a_restart(
+    tmp_path: Path, restarted_at: str, written: str
+):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays["ETH", march_s("11:00")] = 290
+    await run_loop_until(path, source, clock, march_s("11:03:10"))
+    clock.now = march_s(restarted_at) * 1000
+    seen = LateHistory()
+    await run_loop_until(path, source, clock, march_s("13:30"), late_history=seen)
+    rows = await check_store_file(path, source, march_s("13:00"))
+    assert [late for _, late in seen.late][-1] == ()
+    (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
+    assert late.created_at // 1000 == march_s(written)
+
+
+async def test_late_bars_are_awaited_though_a_pass_for_them_fails(tmp_path: Path, logs: Logs):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays["ETH", march_s("11:00")] = 230
+    to_raise = [SourceError("no answer")]
+
+    async def fail(ticker: str, until: int) -> None:
+        if to_raise and clock.now_s == march_s("11:03:30"):
+            raise to_raise.pop()
+
+    source.before_fetch = fail
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:30"))
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("12:00"))
+    (late,) = (r for r in rows if r[1:5] == ("ETH", "enzo", "1h", march_s("11:00")))
+    assert late.created_at // 1000 == march_s("11:04")
+    assert len(failures(logs)) == 1
+
+
+async def test_late_assets_are_not_asked_again_where_their_passes_are_past(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+    source.delays["ETH", march_s("10:00")] = 1500
+    asked: list[tuple[str, int]] = []
+
+    async def note(ticker: str, until: int) -> None:
+        asked.append((ticker, until))
+
+    source.before_fetch = note
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("11:30"))
+    assert sorted(asked) == [
+        (ticker, march_s(hour)) for ticker in ("BTC", "ETH") for hour in ("10:00", "11:00")
+    ]
+    await check_store_file(tmp_path / "m.db", source, march_s("11:00"))
+
+
+async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path, logs: Logs):
+    tried: list[int] = []
+    clock = AcceleratedClock(march_s("10:20"))
+
+    class Full(SqliteMarketStore):
+        async def prune(self) -> int:
+            tried.append(clock.now_s)
+            if len(tried) == 1:
+                raise StoreError("disk full")
+            return await super().prune()
+
+    source = script(clock)
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("13:30"), Full)
+    assert tried == [march_s("10:20"), march_s("11:03")]
+    assert failures(logs) == ["StoreError: disk full"]
+    await check_store_file(tmp_path / "m.db", source, march_s("13:00"))
+
+
+async def test_a_recording_ends_the_loop_which_lets_go_of_the_store(tmp_path: Path):
+    path = tmp_path / "m.db"
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock, ends_at=march_s("09:00"))
+    async with open_loop(path, source, source.universe, clock) as (loop, _):
+        await loop.run()
+        assert clock.now_s < march_s("10:21")
+        async with open_loop(path, source, source.universe, clock) as (another, _):
+            await another.run()
+    await check_store_file(path, source, march_s("09:00"))
+    (only,) = await load_commits(path)
+    assert (only.market_time, only.written_at) == (march_s("09:03") * 1000, None)
+
+
+async def test_a_recording_that_ends_in_the_future_is_played_hour_by_hour(tmp_path: Path):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock, ends_at=march_s("14:00"))
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("20:00"))
+    assert clock.now_s < march_s("14:04")
+    rows = await check_store_file(tmp_path / "m.db", source, march_s("14:00"))
+    assert all(row.created_at // 1000 == row.close_time + 180 for row in rows)
+    nominal = [run.market_time // 1000 - 180 for run in await load_commits(tmp_path / "m.db")]
+    assert nominal == list_hours("10:00", "14:00")
+
+
+@pytest.mark.clause("1.35")
+async def test_rows_are_pruned_once_a_day(tmp_path: Path):
+    pruned: list[tuple[int, int]] = []
+    clock = AcceleratedClock(march_s("10:20"), step_s=30)
+
+    class Pruned(SqliteMarketStore):
+        async def prune(self) -> int:
+            count = await super().prune()
+            pruned.append((clock.now_s, (await self.progress()).pruned_before // 1000))
+            return count
+
+    source = script(clock)
+    await run_loop_until(tmp_path / "m.db", source, clock, march_s("12:00", day=7), Pruned)
+    starts = [march_s("10:20"), *(march_s("00:03", day) for day in (5, 6, 7))]
+    nominal = [march_s("10:03"), *starts[1:]]
+    assert pruned == [(a, b - 365 * 86_400) for a, b in zip(starts, nominal, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(n, marks=prove) for n in range(2, 200))]
+)
+async def test_whatever_befalls_it_every_bar_is_stepped_once(tmp_path: Path, logs: Logs, seed: int):
+    """Late and missing bars, failures, kills, downtime and clocks that jump, all drawn by lot."""
+    draw, path = Random(seed), tmp_path / "m.db"
+    sessions: dict[str, Session] = {"BTC": "24x7", "ETH": "24x7", "NVDA": "XNAS", "XAU": "24x5"}
+    clock = AcceleratedClock(march_s("10:00") + draw.randrange(3600), step_s=20)
+    source = ScriptedSource(clock, sessions, BEGINS)
+    troubled_until = march_s("00:00", day=6)
+    for ticker in sessions:
+        for close in source.closes(ticker, BEGINS, troubled_until):
+            if draw.random() < 0.15:
+                source.delays[ticker, close] = draw.choice([200, 250, 290, 900, 4000, 9000, NEVER])
+
+    async def trouble(ticker: str, until: int) -> None:
+        if clock.now_s < troubled_until and draw.random() < 0.01:
+            raise SourceError("no answer")
+        if clock.now_s < troubled_until and draw.random() < 0.01:
+            clock.now += draw.randrange(4000) * 1000
+
+    source.before_fetch = trouble
+    while clock.now_s < troubled_until:
+        if draw.random() < 0.3:
+            jump_at = clock.now_s + draw.randrange(4 * HOUR_S)
+            clock.jump(jump_at, to=jump_at + draw.randrange(-3 * HOUR_S, 6 * HOUR_S))
+        await run_loop_until(path, source, clock, clock.now_s + draw.randrange(8 * HOUR_S))
+        clock.now += draw.choice([0, 5, 60, 5000, 20_000]) * 1000
+    source.before_fetch = None
+    await run_loop_until(path, source, clock, march_s("00:30", day=9))
+    await check_store_file(path, source, march_s("00:00", day=9))
+    assert set(failures(logs)) <= {"SourceError: no answer"}

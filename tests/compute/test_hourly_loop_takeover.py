@@ -1,0 +1,100 @@
+"""Of two that compute on one PostgreSQL database one leads; who lost the lead writes no more."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from compute.hourly_loop import HourlyLoop
+from compute.hourly_pipeline import HourlyPipeline
+from store.errors import LockTakenError
+from store.postgres.market_store import PostgresMarketStore
+from tests.doubles.scripted_source import (
+    ALTERNATING,
+    AcceleratedClock,
+    ClockEnded,
+    ScriptedSource,
+    check_store,
+    list_hours,
+    march_s,
+)
+from tests.support.postgres.databases import cut_sessions
+
+pytestmark = pytest.mark.clause("postgres")
+
+BEGINS = march_s("00:00", day=2)
+BEHIND_S = 2 * 3600
+
+
+@asynccontextmanager
+async def looping(
+    database: str, source: ScriptedSource, clock: AcceleratedClock
+) -> AsyncIterator[tuple[HourlyLoop, PostgresMarketStore]]:
+    """Give a loop of a process of its own over a database, not yet prepared."""
+    store = await PostgresMarketStore.open(database)
+    try:
+        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
+        yield HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False), store
+    finally:
+        await store.close()
+
+
+def script(clock: AcceleratedClock) -> ScriptedSource:
+    return ScriptedSource(clock, {"BTC": "24x7", "ETH": "24x7"}, BEGINS)
+
+
+async def test_a_leader_cut_off_amid_a_run_writes_no_more_and_one_whose_clock_is_behind_goes_on(
+    database: str,
+):
+    clock, behind = (
+        AcceleratedClock(march_s("10:20")),
+        AcceleratedClock(march_s("14:03") - BEHIND_S),
+    )
+    source = script(clock)
+    clock.ends_at = behind.ends_at = march_s("16:30")
+    written = []
+
+    async def taken_over(ticker: str, until: int) -> None:
+        """Cut the first one off as it fetches; have the second come to the end of its day."""
+        if until < march_s("14:00") or written:
+            return
+        written.append(until)
+        await cut_sessions(database)
+        async with looping(database, script(behind), behind) as (loop, _):
+            with pytest.raises(ClockEnded):
+                await loop.run()
+            with pytest.raises(LockTakenError, match="is computing on"):
+                await first.lock()
+
+    source.before_fetch = taken_over
+    async with looping(database, source, clock) as (loop, first):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        rows = await check_store(first, source, march_s("16:00"))
+        passes = await first.commits()
+    assert [run.market_time // 1000 - 180 for run in passes[1:]] == list_hours("11:00", "16:00")
+    hours = [row for row in rows if (row.ticker, row.timeframe) == ("BTC", "1h")]
+    times = {row.close_time: row.created_at // 1000 for row in hours}
+    assert [times[hour] for hour in list_hours("13:00", "16:00")] == [
+        hour + 180 for hour in list_hours("13:00", "16:00")
+    ]
+
+
+async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobody_has(
+    database: str,
+):
+    clock = AcceleratedClock(march_s("10:20"))
+    source = script(clock)
+
+    async def cut() -> None:
+        if clock.now_s == march_s("12:30"):
+            await cut_sessions(database)
+
+    clock.watch, clock.ends_at = cut, march_s("14:30")
+    async with looping(database, source, clock) as (loop, store):
+        with pytest.raises(LockTakenError, match="no longer computing"):
+            await loop.run()
+        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
+        with pytest.raises(ClockEnded):
+            await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+        await check_store(store, source, march_s("14:00"))

@@ -1,0 +1,83 @@
+"""A replay killed by SIGKILL at any moment and run again ends as one that was never killed."""
+
+import asyncio
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from compute.universe import Universe
+from tests.support.forked_command import ForkedCommand
+from tests.support.signals_command import build_environment
+from tests.support.small_market import (
+    Content,
+    audit_store,
+    load_content,
+    open_store,
+    write_universe,
+)
+
+pytestmark = pytest.mark.clause("steps")
+
+LIMIT_S = 60
+
+
+def started(folder: Path, database: Path, universe: Path) -> ForkedCommand:
+    settings = {"database_url": f"sqlite:///{database}", "universe": str(universe)}
+    with open(os.devnull, "wb") as nobody:
+        arguments = ("replay", "--bars", str(folder))
+        return ForkedCommand(
+            folder, arguments, build_environment(folder, **settings), nobody.fileno()
+        )
+
+
+def passes(database: Path) -> int:
+    """Count the committed passes, without taking part in the writing."""
+    if not database.exists():
+        return 0
+    db = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)
+    try:
+        return int(db.execute("SELECT count(*) FROM passes").fetchone()[0])
+    except sqlite3.OperationalError:  # before the tables are there
+        return 0
+    finally:
+        db.close()
+
+
+def killed(process: ForkedCommand, database: Path, after: int, looks: int) -> bool:
+    """Kill a replay some looks after a number of passes; False where it had already ended."""
+    try:
+        while process.poll() is None and (passes(database) < after or looks > 0):
+            looks -= passes(database) >= after
+        process.kill()
+    finally:
+        status = process.wait(LIMIT_S)
+    assert status in (0, -9)
+    return status != 0
+
+
+async def held_by(path: Path) -> Content:
+    async with open_store(path) as store:
+        return await load_content(store)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.prove)])
+def test_a_replay_that_is_killed_and_run_again_ends_in_the_same_content(
+    kills: int, tmp_path: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    draw, universe_file = random.Random(kills), write_universe(tmp_path)
+    done = databases = 0
+    while done < kills:
+        databases += 1
+        database = tmp_path / f"{databases}.db"
+        for _ in range(min(5, kills - done)):
+            after = passes(database) + draw.randrange(3)
+            process = started(bars_folder, database, universe_file)
+            if not killed(process, database, after, draw.randrange(6)):
+                break
+            done += 1
+        assert started(bars_folder, database, universe_file).wait(LIMIT_S) == 0
+        assert asyncio.run(held_by(database)) == whole
+    assert asyncio.run(audit_store(database, universe)).findings == []

@@ -1,0 +1,44 @@
+"""A replay asked for its past says at every hour what one that ended there had as its latest."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from compute.bars import HOUR_S
+from compute.schedule import to_market_ms
+from compute.universe import Universe
+from store.market_rows import StoredSnapshot
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.small_market import DENSE, END, Content, open_store, prepare_pipeline
+
+pytestmark = pytest.mark.clause("answers")
+
+NEARLY_AN_HOUR_MS = HOUR_S * 1000 - 1
+
+
+def latest(snapshot: StoredSnapshot) -> tuple[object, ...]:
+    return snapshot.market_time, snapshot.readings, snapshot.late_tickers
+
+
+async def past(store: SqliteMarketStore, at: int) -> tuple[object, ...]:
+    return latest(await store.snapshot_at(at))
+
+
+async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
+    tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
+):
+    draw = Random(1)
+    hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
+    ended: dict[int, tuple[object, ...]] = {}
+    async with open_store(tmp_path / "pieces.db") as pieces:
+        runs = await prepare_pipeline(pieces, bars_folder, universe)
+        for hour in hours:
+            await runs.run_until(hour)
+            ended[to_market_ms(hour)] = latest(await pieces.snapshot())
+        async with open_store(small_market_parent / "market.db") as one:
+            assert len(await one.commits()) < len(hours) < len(await pieces.commits())
+            for at, board in ended.items():
+                assert await past(one, at) == await past(one, at + NEARLY_AN_HOUR_MS) == board
+                assert await past(pieces, at) == await past(pieces, at + NEARLY_AN_HOUR_MS) == board
+    assert len({str(readings) for _, readings, _ in ended.values()}) > len(hours) // 2

@@ -1,0 +1,45 @@
+"""server.json, by which MCP registries find the server."""
+
+import json
+import re
+import tomllib
+
+import httpx
+import jsonschema
+import pytest
+
+from rest_shim.endpoints import CALL_MCP
+from tests.support.signals_command import ROOT
+
+pytestmark = pytest.mark.clause("documents")
+
+SERVER = json.loads((ROOT / "server.json").read_text())
+
+
+def test_it_names_the_version_and_the_endpoint_of_any_host():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert SERVER["version"] == project["version"]
+    assert SERVER["name"].endswith("/" + project["name"])
+    (remote,) = SERVER["remotes"]
+    assert remote["type"] == "streamable-http"
+    # Registries refuse remotes that are not https or that leave the scheme to a variable.
+    assert remote["url"] == "https://{host}" + CALL_MCP.path
+    assert remote["variables"]["host"]["isRequired"] is True
+    assert "packages" not in SERVER
+
+
+def test_its_key_is_a_secret_that_the_client_asks_for():
+    (header,) = SERVER["remotes"][0]["headers"]
+    assert (header["name"], header["value"]) == ("Authorization", "Bearer {api_key}")
+    assert set(header["variables"]) == set(re.findall(r"\{(\w+)\}", header["value"]))
+    assert header["isSecret"] is header["variables"]["api_key"]["isSecret"] is True
+
+
+@pytest.mark.prove
+def test_it_holds_the_schema_that_it_names():
+    """The schema is not ours to keep here; it lies at the address of `$schema`."""
+    try:
+        published = httpx.get(SERVER["$schema"])
+    except httpx.ConnectError:
+        pytest.skip("the published schema cannot be reached from here")
+    jsonschema.validate(SERVER, published.raise_for_status().json())

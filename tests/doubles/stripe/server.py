@@ -1,0 +1,214 @@
+"""A Stripe on a loopback port, in the test's own event loop, that tests pay, refund and trouble.
+
+    async with stripe_double(clock) as stripe:
+        billing = StripeBilling(..., api_base=stripe.base_url)
+
+The real library talks to it. It can fail, drop, hold and count requests, and it signs webhooks by
+an HMAC of its own.
+"""
+
+import asyncio
+import hmac
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from schemas.clock import Clock
+from tests.doubles.stripe.api import ApiRequest, RefusalError, StripeApi, format_event, read_request
+from tests.doubles.stripe.records import Object, Status, StripeRecords
+from tests.support.running_service import open_loopback_socket, run_app
+
+API_KEY = "sk_test_51DoubleKey"
+WEBHOOK_SECRET = "whsec_double"
+MONTHLY, YEARLY = "price_monthly", "price_yearly"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failing answer: None is a dropped connection; `is_executed`: after the work was done."""
+
+    status: int | None
+    is_executed: bool
+
+
+class DroppedResponse(Response):
+    """An answer that breaks off: the server closes the connection in the middle of it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"100")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+class StripeDouble:
+    """One account, in test mode unless `livemode`; its plan has a monthly and a yearly price.
+
+    What happens here returns the event that tells of it.
+    """
+
+    def __init__(self, clock: Clock, *, livemode: bool = False) -> None:
+        self.api_key = API_KEY.replace("test", "live") if livemode else API_KEY
+        self.webhook_secret = WEBHOOK_SECRET
+        self.prices = {"monthly": MONTHLY, "yearly": YEARLY}
+        self.books = StripeRecords(clock, livemode=livemode)
+        self.books.add_price(MONTHLY, 129_00, "month")
+        self.books.add_price(YEARLY, 1_199_00, "year")
+        self.books.set_up_portal()
+        self.requests: list[ApiRequest] = []
+        self._clock = clock
+        self._api = StripeApi(self.books, self.api_key)
+        self._troubles: deque[Failure] = deque()
+        self._open = asyncio.Event()
+        self._open.set()
+
+    @property
+    def base_url(self) -> str:
+        """Where it is served; also what a session's pay page begins with."""
+        return self._api.address
+
+    def build_app(self, address: str) -> Starlette:
+        """Return the ASGI app, which names its pay pages below an address."""
+        self._api.address = address
+        methods = ["GET", "POST", "DELETE"]
+        return Starlette(
+            routes=[
+                Route("/c/pay/{session}", self._pay_page, methods=["GET", "POST"]),
+                Route("/v1/{path:path}", self._answer, methods=methods),
+            ]
+        )
+
+    def pay(self, session: str, *, is_delayed: bool = False) -> Object:
+        """Pay a checkout; with a delayed method the money comes with `settle`."""
+        return self.books.complete(self.books.objects[session], is_delayed=is_delayed)
+
+    def settle(self, session: str) -> Object:
+        return self.books.settle(self.books.objects[session])
+
+    def expire(self, session: str) -> Object:
+        return self.books.expire(self.books.objects[session])
+
+    def cancel_subscription(self, subscription: str) -> Object:
+        return self.set_status(subscription, "canceled")
+
+    def set_status(self, subscription: str, status: Status) -> Object:
+        return self.books.set_status(self.books.objects[subscription], status)
+
+    def refund(self, charge: str, amount: int | None = None) -> Object:
+        """Refund an amount of cents, or all that is left."""
+        self.books.refund(self.books.objects[charge], amount)
+        return self.events[0]
+
+    def dispute(
+        self, charge: str, status: str = "needs_response", case_type: str = "chargeback"
+    ) -> Object:
+        return self.books.dispute(self.books.objects[charge], status, case_type)
+
+    @property
+    def events(self) -> list[Object]:
+        """Every event, newest first."""
+        return self.books.list_objects("event")
+
+    def sessions(self) -> list[Object]:
+        """Every checkout, newest first."""
+        return self.books.list_objects("checkout.session")
+
+    def subscription_of(self, session: str) -> str:
+        subscription: str = self.books.objects[session]["subscription"]
+        return subscription
+
+    def charge_of(self, session: str) -> str:
+        """Return the id of the newest charge of a paid checkout's customer."""
+        customer = self.books.objects[session]["customer"]
+        charge: str = self.books.list_objects("charge", customer=customer)[0]["id"]
+        return charge
+
+    def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
+        """Answer the next requests with a status, before or after doing what they ask."""
+        self._troubles.extend([Failure(status, is_executed)] * times)
+
+    def drop(self, *, times: int = 1, is_executed: bool = False) -> None:
+        """Break off the next answers, before or after doing what the requests ask."""
+        self._troubles.extend([Failure(None, is_executed)] * times)
+
+    def hold(self) -> None:
+        """Let requests wait until `release`."""
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    def sign(
+        self, event: Object, *, at: int | None = None, secret: str | None = None
+    ) -> tuple[bytes, str]:
+        """Return body and Stripe-Signature of a webhook; `at` in epoch seconds is its stamp."""
+        payload = format_event(event)
+        return payload, sign_payload(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
+
+    async def send(self, url: str, event: Object, *, at: int | None = None) -> httpx.Response:
+        """Post an event to a webhook endpoint, as Stripe does."""
+        payload, signed = self.sign(event, at=at)
+        headers = {"Content-Type": "application/json", "Stripe-Signature": signed}
+        async with httpx.AsyncClient(verify=False, timeout=30) as client:
+            return await client.post(url, content=payload, headers=headers)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            self._api.authenticate(request.headers.get("authorization"))
+            ask = await read_request(request)
+        except RefusalError as refusal:
+            return JSONResponse(refusal.body, refusal.status)
+        self.requests.append(ask)
+        trouble = self._troubles.popleft() if self._troubles else None
+        await self._open.wait()
+        if trouble is None:
+            return self._api.answer(ask)
+        if trouble.is_executed:
+            self._api.answer(ask)
+        return DroppedResponse() if trouble.status is None else _build_failure(trouble)
+
+    async def _pay_page(self, request: Request) -> Response:
+        session = self.books.objects[request.path_params["session"]]
+        if request.method == "POST":
+            self.pay(session["id"])
+            return RedirectResponse(session["success_url"], 303)
+        return Response(
+            "<form method=post><button>Subscribe</button></form>", media_type="text/html"
+        )
+
+
+def sign_payload(payload: bytes, at: int, secret: str) -> str:
+    """Return the header of a body signed at a time in epoch seconds: HMAC-SHA256 over both."""
+    digest = hmac.digest(secret.encode(), f"{at}.".encode() + payload, "sha256").hex()
+    return f"t={at},v1={digest},v0={'0' * 64}"
+
+
+def _build_failure(trouble: Failure) -> Response:
+    """Return a failure as Stripe words it; what was executed may be asked again at once."""
+    status = trouble.status or 500
+    if status == 429:
+        error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
+    else:
+        error = RefusalError(status, "An unknown error occurred.")
+    retry = "true" if trouble.is_executed else "false"
+    headers = {"Stripe-Should-Retry": retry, "Request-Id": "req_double"}
+    return JSONResponse(error.body, status, headers)
+
+
+@asynccontextmanager
+async def run_stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
+    """Serve a Stripe until the block ends; `clock` tells epoch ms."""
+    double = StripeDouble(clock, livemode=livemode)
+    with open_loopback_socket() as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with run_app(double.build_app(address), bound):
+            try:
+                yield double
+            finally:
+                double.release()

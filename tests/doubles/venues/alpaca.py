@@ -1,0 +1,187 @@
+"""Alpaca's stock bars, and its trading API's clock and assets, as its documentation says.
+
+Bars lie on the clock: those of an hour begin at full hours, so the first of a day has half an hour
+of regular trading. A market here has half-hour bars, or longer ones that begin at full hours.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from typing import Any
+
+from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.sessions import list_expected_bars
+from tests.doubles.venues.market import EVER
+from tests.doubles.venues.venue import (
+    Answer,
+    FailureKind,
+    RefusedError,
+    Symbol,
+    VenueDouble,
+    VenueRequest,
+)
+
+DATA, TRADING, PAPER = "data.alpaca.markets", "api.alpaca.markets", "paper-api.alpaca.markets"
+API_KEY_ID, API_SECRET_KEY = "PKDOUBLE", "double-secret"
+DELAY_S = 900
+REGULAR_S = 13 * HOUR_S // 2
+_PERIODS = {"30Min": 1800, "1Hour": HOUR_S}
+
+
+class Alpaca:
+    """An account without a subscription: the consolidated tape, older than 15 minutes."""
+
+    hosts = (DATA, TRADING, PAPER)
+    failures: Mapping[FailureKind, Answer] = {
+        "rate_limited": (429, {"message": "too many requests."}),
+        "banned": (429, {"message": "too many requests."}),
+    }
+
+    def to_key(self, symbol: Symbol) -> str:
+        return symbol.base
+
+    def fill_in_key(self, asked: VenueRequest) -> None:
+        asked.key = asked.query.get("symbols")
+
+    def answer(self, venue: VenueDouble, asked: VenueRequest) -> Any:
+        _authenticate(asked)
+        match asked.host, asked.path:
+            case "data.alpaca.markets", "v2/stocks/bars":
+                return _answer_bars(venue, asked)
+            case (_, "v2/clock"):
+                return _format_clock(venue.now_ms)
+            case (_, "v2/assets"):
+                return [_format_asset(key) for key, _ in venue.list_tradable()]
+        raise RefusedError(404, {"message": "endpoint not found."})
+
+
+def _authenticate(asked: VenueRequest) -> None:
+    key_id = asked.headers.get("apca-api-key-id")
+    secret = asked.headers.get("apca-api-secret-key")
+    if not key_id or not secret:
+        raise RefusedError(401, {"message": "unauthorized."})
+    if (key_id, secret) != (API_KEY_ID, API_SECRET_KEY):
+        raise RefusedError(403, {"message": "forbidden."})
+
+
+def _answer_bars(venue: VenueDouble, asked: VenueRequest) -> Any:
+    """Return a page: symbol by symbol, each oldest first, cut after `limit` bars in all."""
+    symbols = sorted(set(asked.query.get("symbols", "").split(",")) - {""})
+    limit = asked.get_integer("limit", 1000)
+    if not symbols or not 1 <= limit <= 10_000 or asked.query.get("timeframe") not in _PERIODS:
+        raise RefusedError(400, {"message": "invalid request parameters"})
+    known = venue.now - DELAY_S
+    last = _parse_time(asked.query.get("end"), known)
+    if last > known and asked.query.get("feed", "sip") == "sip":
+        message = "subscription does not permit querying recent SIP data"
+        raise RefusedError(403, {"message": message})
+    rows = list(islice(_list_rows(venue, asked, symbols, known, last), limit + 1))
+    page = rows[:limit]
+    token = _format_token(*page[-1]) if len(rows) > limit else None
+    bars = {
+        symbol: [_format_bar(bar) for _, bar in some] for symbol, some in groupby(page, _first_of)
+    }
+    return {"bars": bars, "next_page_token": token}
+
+
+def _first_of(row: tuple[str, RawBar]) -> str:
+    return row[0]
+
+
+def _list_rows(
+    venue: VenueDouble, asked: VenueRequest, symbols: list[str], known: int, last: int
+) -> Iterator[tuple[str, RawBar]]:
+    """Yield symbols with bars that open from the start on, after those of the page before."""
+    first = _parse_time(asked.query.get("start"), venue.now // DAY_S * DAY_S)
+    after = _parse_token(asked.query.get("page_token"))
+    is_adjusted = asked.query.get("adjustment", "raw") in ("split", "all")
+    period_s = _PERIODS[asked.query["timeframe"]]
+    listed = dict(venue.list_tradable())
+    for symbol in symbols:
+        if symbol in listed:
+            market = listed[symbol].market
+            bars = market.get_page(known, first, last, EVER, is_adjusted=is_adjusted)
+            for bar in _align_to_clock(bars, period_s):
+                if (symbol, bar.open_time) > after:
+                    yield symbol, bar
+
+
+def _align_to_clock(bars: list[RawBar], period_s: int) -> Iterator[RawBar]:
+    """Yield bars of one period each, built from what begins in it."""
+    for opened, group in groupby(bars, lambda bar: bar.open_time // period_s * period_s):
+        some = list(group)
+        high, low = max(bar.high for bar in some), min(bar.low for bar in some)
+        volume = sum(bar.volume for bar in some)
+        yield RawBar(opened, some[0].open, high, low, some[-1].close, volume)
+
+
+def _format_bar(bar: RawBar) -> dict[str, Any]:
+    o, h, low, c, v = bar[1:]
+    return {
+        "t": _format_time(bar.open_time),
+        "o": o,
+        "h": h,
+        "l": low,
+        "c": c,
+        "v": v,
+        "n": 1,
+        "vw": c,
+    }
+
+
+def _format_token(symbol: str, bar: RawBar) -> str:
+    return base64.b64encode(f"{symbol}|{bar.open_time}".encode()).decode()
+
+
+def _parse_token(token: str | None) -> tuple[str, int]:
+    if not token:
+        return "", 0
+    symbol, _, opened = base64.b64decode(token).decode().partition("|")
+    return symbol, int(opened)
+
+
+def _parse_time(text: str | None, default: int) -> int:
+    """Return a time in RFC 3339, or the beginning of a date."""
+    if not text:
+        return default
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise RefusedError(400, {"message": f"invalid time: {text}"}) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+
+
+def _format_time(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _format_asset(symbol: str) -> dict[str, Any]:
+    return {
+        "id": f"00000000-0000-0000-0000-{symbol.encode().hex():0>12}",
+        "class": "us_equity",
+        "exchange": "NASDAQ",
+        "symbol": symbol,
+        "name": symbol,
+        "status": "active",
+        "tradable": True,
+        "marginable": True,
+        "shortable": True,
+        "easy_to_borrow": True,
+        "fractionable": True,
+    }
+
+
+def _format_clock(now_ms: int) -> dict[str, Any]:
+    now = now_ms // 1000
+    around = list_expected_bars("XNYS", now - 10 * DAY_S, now + 10 * DAY_S)
+    openings = around.open_time[around.slot == 0].tolist()
+    next_open = next(at for at in openings if at > now)
+    next_close = next(at + REGULAR_S for at in openings if at + REGULAR_S > now)
+    stamp = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {
+        "timestamp": stamp,
+        "is_open": next_close < next_open,
+        "next_open": _format_time(next_open),
+        "next_close": _format_time(next_close),
+    }

@@ -1,0 +1,162 @@
+"""Every venue on one loopback port, in the test's own event loop, that tests trouble.
+
+    async with venues(clock) as double:
+        double.venue("binance").lists("BTC/USDT", market)
+        redirected(ccxt.binance(), double.base_url)
+
+A venue's real host is the first part of the path: BASE/api.binance.com/api/v3/time.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from schemas.clock import Clock
+from tests.doubles.stripe.server import DroppedResponse
+from tests.doubles.venues.alpaca import Alpaca
+from tests.doubles.venues.binance import Binance
+from tests.doubles.venues.bybit import Bybit
+from tests.doubles.venues.coinbase import Coinbase
+from tests.doubles.venues.gate import Gate
+from tests.doubles.venues.hyperliquid import Hyperliquid
+from tests.doubles.venues.kraken import Kraken
+from tests.doubles.venues.kucoin import Kucoin
+from tests.doubles.venues.okx import Okx
+from tests.doubles.venues.venue import (
+    Answer,
+    Dialect,
+    Failure,
+    FailureKind,
+    RefusedError,
+    VenueDouble,
+    VenueRequest,
+)
+from tests.support.running_service import open_loopback_socket, run_app
+
+DIALECTS: dict[str, Callable[[], Dialect]] = {
+    "alpaca": Alpaca,
+    "binance": Binance,
+    "bybit": Bybit,
+    "coinbase": Coinbase,
+    "gate": Gate,
+    "hyperliquid": Hyperliquid,
+    "kraken": Kraken,
+    "kucoin": Kucoin,
+    "okx": Okx,
+}
+_DEFAULT_FAILURES: dict[FailureKind, Answer] = {
+    "unavailable": (503, "<html><head><title>503 Service Unavailable</title></head></html>"),
+    "restricted": (403, "<html><head><title>403 Forbidden</title></head></html>"),
+}
+
+
+class VenuesDouble:
+    """All venues; `clock` tells epoch ms, `base_url` what their hosts are put behind."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.base_url = ""
+        self.clock = clock
+        self._venues = {name: VenueDouble(make(), clock) for name, make in DIALECTS.items()}
+        self._hosts = {host: one for one in self._venues.values() for host in one.dialect.hosts}
+
+    def get_venue(self, name: str) -> VenueDouble:
+        return self._venues[name]
+
+    def set_failure_share(self, share: float, seed: int) -> None:
+        """Fail a share of the calls to every venue."""
+        for venue in self._venues.values():
+            venue.set_failure_share(share, seed)
+
+    def clear_failures(self) -> None:
+        """End every trouble of every venue."""
+        for venue in self._venues.values():
+            venue.clear_failures()
+
+    def build_app(self, address: str) -> Starlette:
+        """Return the ASGI app, which is reached at an address."""
+        self.base_url = address
+        return Starlette(
+            routes=[Route("/{host}/{path:path}", self._answer, methods=["GET", "POST"])]
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        venue = self._hosts.get(request.path_params["host"])
+        if venue is None:
+            return Response("no such host", 404)
+        asked = await _read_request(request, venue)
+        venue.requests.append(asked)
+        trouble = venue.take_failure(asked)
+        if trouble is None:
+            return _answer_correctly(venue, asked)
+        return await _answer_failure(venue, asked, trouble)
+
+
+async def _read_request(request: Request, venue: VenueDouble) -> VenueRequest:
+    query = dict(request.query_params)
+    if request.method == "POST":
+        body = await request.json()
+        query = {name: str(value) for name, value in (body | body.get("req", {})).items()}
+    path, host = request.path_params["path"], request.path_params["host"]
+    asked = VenueRequest(host, path, query, request.headers, venue.now_ms)
+    venue.dialect.fill_in_key(asked)
+    return asked
+
+
+def _answer_correctly(venue: VenueDouble, asked: VenueRequest) -> Response:
+    try:
+        return _build_response(200, venue.dialect.answer(venue, asked))
+    except RefusedError as refused:
+        return _build_response(refused.status, refused.body)
+
+
+async def _answer_failure(venue: VenueDouble, asked: VenueRequest, trouble: Failure) -> Response:
+    if trouble.kind == "hanging":
+        await trouble.released.wait()
+        return _answer_correctly(venue, asked)
+    if trouble.kind == "dropped":
+        return DroppedResponse()
+    if trouble.kind == "truncated":
+        whole = _answer_correctly(venue, asked)
+        return Response(whole.body[: len(whole.body) // 2], media_type="application/json")
+    status, body = (_DEFAULT_FAILURES | dict(venue.dialect.failures))[trouble.kind]
+    return _build_response(trouble.status or status, body, trouble.headers)
+
+
+def _build_response(status: int, body: Any, headers: Any = None) -> Response:
+    """Return an answer as JSON; text is a page of whatever stands before the venue."""
+    if isinstance(body, str):
+        return Response(body, status, headers, media_type="text/html")
+    printed = json.dumps(body, separators=(",", ":"))
+    return Response(printed, status, headers, media_type="application/json")
+
+
+def redirect_exchange(exchange: Any, base_url: str) -> Any:
+    """Put an exchange's API behind an address: scheme://host/path becomes BASE/host/path."""
+
+    def rewrite_urls(urls: Any) -> Any:
+        if isinstance(urls, dict):
+            return {name: rewrite_urls(url) for name, url in urls.items()}
+        return re.sub(r"^https?:/", base_url, urls)
+
+    exchange.urls["api"] = rewrite_urls(exchange.urls["api"])
+    return exchange
+
+
+@asynccontextmanager
+async def run_venues_double(clock: Clock) -> AsyncIterator[VenuesDouble]:
+    """Serve every venue until the block ends; `clock` tells epoch ms."""
+    double = VenuesDouble(clock)
+    with open_loopback_socket() as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with run_app(double.build_app(address), bound):
+            try:
+                yield double
+            finally:
+                double.clear_failures()

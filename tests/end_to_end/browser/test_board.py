@@ -1,0 +1,118 @@
+"""A real browser walks the board and an asset's page: `make prove`."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
+from tests.support.full_universe import fill_full_universe
+from tests.support.running_service import RunningService, run_service
+from tests.support.web_page import MAX_BYTES
+
+pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
+
+WHOLE = 252  # the universe and its removed asset
+
+
+@pytest.fixture
+async def full(tmp_path: Path) -> AsyncIterator[RunningService]:
+    """The service on a board of the whole universe."""
+    async with run_service(tmp_path) as served:
+        await fill_full_universe(served.market)
+        yield served
+
+
+async def member_of(served: RunningService) -> list[dict[str, str]]:
+    name, _, value = (await served.get_session_cookie()).partition("=")
+    return [{"name": name, "value": value, "url": served.base_url}]
+
+
+async def shown(walk: BrowserWindow) -> list[str]:
+    """Return the tickers of the rows that are to be seen."""
+    tickers: list[str] = await walk.page.locator(
+        ".heat tbody th[scope=row] a:visible"
+    ).all_inner_texts()
+    told = await walk.page.inner_text("#shown")
+    assert told == str(len(tickers))
+    return tickers
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_everything_can_be_read_and_reached(
+    full: RunningService, width: int, scheme: str
+) -> None:
+    async with open_window(width, scheme, await member_of(full)) as member:
+        for path, title in (("/", "Board of readings"), ("/assets/BTC", "Bitcoin (BTC)")):
+            await member.page.goto(full.base_url + path)
+            await member.wait_for_title(title)
+        await member.page.context.clear_cookies()
+        for path in ("/", "/assets/BTC", "/assets/BTCC"):
+            await member.page.goto(full.base_url + path)
+            await member.check_fits()
+            await member.check_accessible()
+        # A browser tells of a page that is not found, as it should be.
+        assert [said for said in member.complaints if "404" not in said] == []
+        assert member.hosts == {urlsplit(full.base_url).netloc}
+
+
+async def test_the_first_page_is_small_with_all_that_a_browser_loads(full: RunningService) -> None:
+    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
+        loaded: list[Any] = []
+        walk.page.on("requestfinished", lambda request: loaded.append(request))
+        await walk.page.goto(full.base_url)
+        names = {urlsplit(request.url).path.rpartition("/")[2] for request in loaded}
+        assert {"", "page.css", "board.css", "board.js"} <= names
+        sizes = [len(await (await request.response()).body()) for request in loaded]
+        assert WHOLE * 100 < sum(sizes) < MAX_BYTES
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_a_member_filters_as_they_type_and_opens_an_asset_by_keyboard(
+    full: RunningService, width: int
+) -> None:
+    async with open_window(width, cookies=await member_of(full)) as walk:
+        await walk.page.goto(full.base_url)
+        assert len(await shown(walk)) == WHOLE
+        await walk.tab_to_field("text")
+        await walk.page.keyboard.type("BITcoin")
+        found = await shown(walk)
+        assert "BTC" in found
+        assert len(found) < 10
+        async with walk.page.expect_navigation():
+            await walk.page.keyboard.press("Enter")
+        assert await shown(walk) == found
+        await walk.tab_to("BTC")
+        async with walk.page.expect_navigation():
+            await walk.page.keyboard.press("Enter")
+        assert await walk.title() == "Bitcoin (BTC)"
+        assert walk.complaints == []
+
+
+async def test_each_filter_leaves_with_a_script_what_it_leaves_without(
+    full: RunningService,
+) -> None:
+    async with open_window(WIDTHS[1], cookies=await member_of(full)) as walk:
+        for chosen in (
+            {"direction": "bearish"},
+            {"indicator": "ceres"},
+            {"indicator": "ceres", "direction": "neutral"},
+            {"asset_class": "metal", "direction": "bullish"},
+            {"asset_class": "crypto", "direction": "neutral", "indicator": "llnr"},
+        ):
+            await walk.page.goto(full.base_url)
+            for name, value in chosen.items():
+                await walk.page.select_option(f"select[name={name}]", value)
+            by_script = await shown(walk), await cells(walk)
+            await walk.page.get_by_role("button", name="Filter").click()
+            await walk.page.wait_for_url("**/?*")
+            assert (await shown(walk), await cells(walk)) == by_script
+            assert len(by_script[0]) > 0
+        assert walk.complaints == []
+
+
+async def cells(walk: BrowserWindow) -> int:
+    return int(await walk.page.locator(".heat td:visible").count())

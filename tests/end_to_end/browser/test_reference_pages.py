@@ -1,0 +1,69 @@
+"""A real browser reads the reference pages and copies from them: `make prove`."""
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from mcp_server.client_registration import render_claude_code
+from tests.support.browser import BROWSER_TESTS, WIDTHS, open_window
+from tests.support.running_service import RunningService
+
+pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
+READ = {
+    "": "Documentation",
+    "/connect": "Connect an agent",
+    "/buy": "Buy access",
+    "/tools": "MCP tools",
+    "/rest": "REST endpoints",
+    "/indicators": "The indicators",
+    "/performance": "Performance",
+}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+async def test_the_pages_fit_and_axe_has_nothing_serious_to_say(
+    served: RunningService, width: int, scheme: str
+) -> None:
+    async with open_window(width, scheme) as walk:
+        for path, title in READ.items():
+            walk.complaints.clear()
+            await walk.page.goto(f"{served.base_url}/docs{path}")
+            await walk.wait_for_title(title)
+            assert walk.complaints == []
+        assert walk.hosts == {urlsplit(served.base_url).netloc}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+async def test_lines_are_copied_by_the_keyboard_and_that_is_said(
+    served: RunningService, width: int
+) -> None:
+    async with open_window(width) as walk:
+        await walk.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await walk.page.goto(f"{served.base_url}/docs/connect")
+        focused = await walk.tab_to("Copy")
+        assert await focused.get_attribute("aria-label") == "Copy the lines for Claude Code"
+        await walk.page.keyboard.press("Enter")
+        await walk.page.get_by_role("status").get_by_text("Copied").wait_for()
+        copied = await walk.page.evaluate("navigator.clipboard.readText()")
+        assert copied == render_claude_code(served.base_url)
+        assert walk.complaints == []
+
+
+async def test_without_a_clipboard_the_lines_are_selected(served: RunningService) -> None:
+    async with open_window(WIDTHS[0]) as walk:
+        await walk.page.add_init_script("delete Navigator.prototype.clipboard")
+        await walk.page.goto(f"{served.base_url}/docs/connect")
+        await walk.page.get_by_role("button", name="Copy the lines for Claude Code").click()
+        await walk.page.get_by_role("status").get_by_text("Selected").wait_for()
+        selected = await walk.page.evaluate("getSelection().toString()")
+        assert selected.strip() == render_claude_code(served.base_url)
+
+
+async def test_a_wide_table_scrolls_by_the_keyboard(served: RunningService) -> None:
+    async with open_window(WIDTHS[0]) as walk:
+        await walk.page.goto(f"{served.base_url}/docs/tools")
+        table = walk.page.get_by_role("group", name="Arguments of signals_get_state")
+        await table.focus()
+        await walk.page.keyboard.press("ArrowRight")
+        await walk.page.wait_for_function("document.activeElement.scrollLeft > 0")
+        assert await table.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"

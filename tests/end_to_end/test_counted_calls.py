@@ -1,0 +1,175 @@
+"""The count of calls where processes are killed, and where two of them serve one store."""
+
+import asyncio
+import itertools
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.service.commands.test_cli import write_bars
+from tests.support.bad_inputs import STATE, USAGE
+from tests.support.running_service import Transport
+from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+
+pytestmark = pytest.mark.clause("access")
+
+CONNECTIONS = 64
+FACES: tuple[Transport, Transport] = ("rest", "mcp")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose recording has been played, so that serving it starts at once."""
+    bars = write_bars(tmp_path / "bars")
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    return tmp_path
+
+
+def new_key(folder: Path) -> str:
+    return run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+
+
+@contextmanager
+def serving(
+    folder: Path, processes: int, **settings: str
+) -> Iterator[list[tuple[RunningCommand, int]]]:
+    """Serve a folder by so many processes; yield each with its port once all listen."""
+    source = f"files:{folder / 'bars'}"
+    with ExitStack() as started:
+        made = []
+        for port in [find_free_port() for _ in range(processes)]:
+            beginning = start_signals(folder, "serve", port=port, source=source, **settings)
+            made.append((started.enter_context(beginning), int(port)))
+        for process, _ in made:
+            process.says("--header")
+        yield made
+
+
+@dataclass
+class Connection:
+    """One connection kept alive, over which the same call is made again and again.
+
+    It does little else than wait, so that the load comes to rest in the server.
+    """
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    request: bytes
+
+    async def call(self) -> int:
+        """Make the call; return the status of its answer, over MCP the one it would have."""
+        self.writer.write(self.request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        body = await self.reader.readexactly(int(found(rb"content-length: (\d+)", head)))
+        refused = re.search(rb'"signals/status":(\d+)', body)
+        return int(refused[1] if refused else found(rb"HTTP/1.1 (\d+)", head))
+
+
+def found(pattern: bytes, text: bytes) -> bytes:
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return match[1]
+
+
+@asynccontextmanager
+async def connected(
+    port: int, transport: Transport, api_key: str, tool: str
+) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Connection(reader, writer, request(transport, api_key, tool))
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def request(transport: Transport, api_key: str, tool: str) -> bytes:
+    params = {"name": tool, "arguments": {}}
+    rpc = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    body = json.dumps(rpc) if transport == "mcp" else ""
+    path = tool.removeprefix("signals_get_")
+    line = "POST /api/v1/mcp" if transport == "mcp" else f"GET /api/v1/{path}"
+    return (
+        f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api_key}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+def stored(folder: Path) -> list[int]:
+    """Return the counts of all keys and days, as any other program would read them."""
+    with closing(sqlite3.connect(folder / "signals.db-access")) as db:
+        return [used for (used,) in db.execute("SELECT used FROM usage")]
+
+
+async def called_until_killed(
+    process: RunningCommand, port: int, api_key: str, after: int
+) -> tuple[int, int]:
+    """Call from many connections, kill the process amid; return answers and calls made."""
+    sent, answered = itertools.count(), itertools.count()
+
+    async def call_on(transport: Transport) -> None:
+        async with connected(port, transport, api_key, USAGE) as connection:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    next(sent)
+                    assert await connection.call() == 200
+                    if next(answered) == after:
+                        process.process.kill()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(call_on(FACES[n % 2]) for n in range(CONNECTIONS)))
+    return next(answered), next(sent)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.prove)])
+def test_killed_under_load_no_answer_that_was_received_is_missing_from_the_count(
+    folder: Path, kills: int
+) -> None:
+    api_key, answered, sent = new_key(folder), 0, 0
+    for kill in range(1, kills + 1):
+        with serving(folder, processes=1) as [(process, port)]:
+            answers, calls = asyncio.run(called_until_killed(process, port, api_key, 150 * kill))
+        answered, sent = answered + answers, sent + calls
+        count = sum(stored(folder))
+        print(f"kill {kill}: {answered} answered <= {count} counted <= {sent} sent")
+        assert answers > 150 * kill
+        assert answered <= count <= sent
+
+
+async def called_together(api_key: str, ports: Sequence[int], times: int) -> list[int]:
+    """Call each port over both faces at once, so many times each; return the statuses."""
+
+    async def call_on(port: int, transport: Transport) -> list[int]:
+        async with connected(port, transport, api_key, STATE) as connection:
+            return [await connection.call() for _ in range(times)]
+
+    async with asyncio.timeout(60):
+        asked = [
+            call_on(port, transport) for port in ports for transport in FACES for _ in range(4)
+        ]
+        return [status for made in await asyncio.gather(*asked) for status in made]
+
+
+def test_two_processes_on_one_store_share_the_limit_and_a_revocation_to_the_call(
+    folder: Path,
+) -> None:
+    limit = 150
+    with serving(folder, processes=2, daily_limit=str(limit)) as served:
+        ports = [port for _, port in served]
+        statuses = asyncio.run(called_together(new_key(folder), ports, 20))
+        assert set(statuses) == {200, 429}
+        # Over a midnight there are two days, each with a limit of its own.
+        assert max(stored(folder)) == limit
+        assert sum(stored(folder)) == statuses.count(200)
+
+        fresh = new_key(folder)
+        assert set(asyncio.run(called_together(fresh, ports, 1))) == {200}
+        assert run_signals(folder, "keys", "revoke", "2").returncode == 0
+        assert set(asyncio.run(called_together(fresh, ports, 1))) == {403}

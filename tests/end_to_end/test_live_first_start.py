@@ -1,0 +1,147 @@
+"""A first start on live venues, as its operator and the first callers see it: real processes."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from compute.bars import DAY_S, HOUR_S
+from compute.sources.history_diff import MAX_COMPARED_BARS
+from compute.universe import Universe
+from schemas.vocabulary import format_instant
+from service.commands.cli import wall_clock
+from service.config.settings import PREFIX
+from tests.doubles.venues.server import VenuesDouble, run_venues_double
+from tests.doubles.venues.venue import VenueRequest
+from tests.service.commands.test_serve import stored
+from tests.support.live_service import UNIVERSE, list_universe
+from tests.support.live_settings import KEY, build_live_settings
+from tests.support.signals_command import run_signals, start_signals
+
+pytestmark = pytest.mark.clause("live")
+
+WITHIN_S = 30.0
+CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "signals_get_state", "arguments": {}},
+}
+
+
+def only(*tickers: str) -> Universe:
+    assets = tuple(UNIVERSE.by_ticker[ticker] for ticker in tickers)
+    return Universe(assets=assets, renamed_on=UNIVERSE.renamed_on)
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[VenuesDouble]:
+    """The venues by the wall clock; they list a coin and a stock."""
+    async with run_venues_double(wall_clock) as running_double:
+        now = wall_clock() // 1000 // HOUR_S * HOUR_S
+        await list_universe(running_double, only("ETH", "NVDA"), now - 332 * DAY_S, now + DAY_S)
+        yield running_double
+
+
+def history(double: VenuesDouble) -> list[VenueRequest]:
+    return [asked for asked in double.get_venue("binance").requests if "klines" in asked.path]
+
+
+async def until_asked(double: VenuesDouble, count: int) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while len(history(double)) < count:  # noqa: ASYNC110 (the double is asked, and says nothing)
+            await asyncio.sleep(0.002)
+
+
+async def state_once_served(client: httpx.AsyncClient) -> dict[str, Any]:
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            answer = await client.get("/api/v1/state")
+            if answer.status_code != 503:
+                told: dict[str, Any] = answer.raise_for_status().json()
+                return told
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.clause("fresh")
+async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_killed(
+    double, tmp_path
+):
+    given = build_live_settings(tmp_path, only("ETH"), double)
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
+    headers = {"X-Api-Key": made.stdout.strip()}
+    address = f"http://127.0.0.1:{given['port']}"
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
+        with start_signals(tmp_path, "serve", **given) as process:
+            await until_asked(double, 4)
+            double.venue("binance").misbehaves("hanging", path="klines", times=None)
+            await asyncio.to_thread(process.wait_for_line, "Listening on ")
+            assert "Still building history: answers are 503 until it is done.\n" in process.printed
+            if "%" not in "".join(process.printed):  # where the machine is slow, it follows
+                await asyncio.to_thread(process.wait_for_line, "%")
+            assert [line for line in process.printed if line.startswith("building history: ")]
+            kept = stored(tmp_path)[0]
+            refused = await client.get("/api/v1/state")
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "900")
+            assert refused.json()["error"] == "unavailable"
+            assert (
+                f"built is up to {format_instant(kept)}, it goes to " in refused.json()["message"]
+            )
+            called = (await client.post("/api/v1/mcp", json=CALL)).json()["result"]
+            assert called["isError"]
+            assert json.loads(called["content"][0]["text"]) == refused.json()
+            for path in ("", "/catalog", "/openapi.json", "/signals/sample"):
+                assert (await client.get(f"/api/v1{path}")).status_code == 200, path
+        hung = len(history(double))
+        double.behaves()
+        with start_signals(tmp_path, "serve", **given) as process:
+            await asyncio.to_thread(process.wait_for_line, "Listening on ")
+            state = await state_once_served(client)
+    assert (state["meta"]["source"], state["meta"]["simulated"]) == ("live", False)
+    assert state["meta"]["stale"] is False
+    assert [asset["ticker"] for asset in state["assets"]] == ["ETH"]
+    after = [asked.get_seconds("startTime", 0) for asked in history(double)[hung:]]
+    compared = (MAX_COMPARED_BARS + 1) * HOUR_S
+    assert min(after) >= kept // 1000 // HOUR_S * HOUR_S - compared
+    assert max(Counter(after).values()) == 1
+
+
+@pytest.mark.prove
+async def test_of_several_processes_one_alone_asks_the_venues(double, tmp_path):
+    given = build_live_settings(tmp_path, only("ETH"), double)
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "tests")
+    headers = {"X-Api-Key": made.stdout.strip()}
+    address = f"http://127.0.0.1:{given['port']}"
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
+        with start_signals(tmp_path, "serve", "--workers", "2", **given) as process:
+            await asyncio.to_thread(process.wait_for_line, "Listening on ")
+            state = await state_once_served(client)
+            assert await asyncio.to_thread(process.stop) == 0
+    assert state["meta"]["source"] == "live"
+    asked = [one.get_seconds("startTime", 0) for one in history(double)]
+    assert max(Counter(asked).values()) == 1
+
+
+@pytest.mark.prove
+async def test_compute_builds_history_alone_and_repeats_no_secret_of_a_wrong_key(double, tmp_path):
+    given = build_live_settings(tmp_path, only("ETH", "NVDA"), double)
+    wrong = {"alpaca_key_id": "PKWRONG0KEY", "alpaca_secret_key": "wrong+secret/value"}
+    with start_signals(tmp_path, "compute", **given, **wrong) as process:
+        await asyncio.to_thread(process.wait_for_line, "building history: 100%")
+        assert await asyncio.to_thread(process.stop) == 0
+    said = "".join(process.printed)
+    assert f"check {PREFIX}ALPACA_KEY_ID and {PREFIX}ALPACA_SECRET_KEY" in said
+    assert not [secret for secret in wrong.values() if secret in said]
+    assert stored(tmp_path)[1] > 1
+    done = await asyncio.to_thread(run_signals, tmp_path, "audit", universe=given["universe"])
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+def test_half_a_key_ends_the_command_in_one_line_without_it(tmp_path):
+    done = run_signals(tmp_path, "compute", source="live", alpaca_key_id=KEY["alpaca_key_id"])
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert KEY["alpaca_key_id"] not in done.stderr

@@ -1,0 +1,241 @@
+"""One who outgrows a machine changes a URL: the commands, and many processes, on PostgreSQL."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from access.maintenance import compute_cutoffs
+from access.throttle import Limit
+from compute.indicators.registry import INDICATORS
+from schemas.vocabulary import format_instant
+from service.commands.compute_command import PLAYED_OUT_NOTE, compute
+from service.config.settings import Settings
+from tests.service.commands.test_cli import only_line, write_bars
+from tests.support.bad_inputs import STATE
+from tests.support.postgres.databases import cut_sessions
+from tests.support.row_builders import run_sql
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    RunningService,
+    make_batch,
+    make_coverage,
+    run_service,
+)
+from tests.support.signals_command import (
+    RunningCommand,
+    find_free_port,
+    run_signals,
+    start_signals,
+    write_cut_universe,
+)
+
+pytestmark = pytest.mark.clause("postgres")
+
+HIDDEN = "hidden"
+
+
+@pytest.fixture
+def url(database: str) -> str:
+    """The address of an empty database, with a password that the server does not ask for."""
+    return database.replace("@", f":{HIDDEN}@")
+
+
+def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, url: str):
+    said = []
+
+    def run(*arguments: str, status: int = 0, **settings: str) -> str:
+        done = run_signals(tmp_path, *arguments, database_url=url, **settings)
+        said.append(done.stdout + done.stderr)
+        assert done.returncode == status, said[-1]
+        return done.stdout.strip()
+
+    bars = write_bars(tmp_path / "bars", count=210)
+    source = f"files:{bars}"
+    for command in ("audit", "prune"):
+        run(command, status=1)
+        assert only_line(said[-1]).startswith("signals: there is no store at postgresql://")
+    assert "fix  store: there is none at postgresql://" in run("doctor", status=1)
+    run("replay", "--bars", str(bars))
+    api_key = run("keys", "create", "--label", "me")
+    assert api_key.startswith("ek_")
+    assert run("keys", "list").endswith("\tme")
+    assert run("audit").splitlines()[-1] == "clean"
+    assert run("prune") == "pruned 0 rows"
+    told = run("doctor", source=source)
+    assert {line.split()[0] for line in told.splitlines()} == {"ok"}
+    assert "PostgreSQL" in told
+    assert "computing: no process is at the moment" in told
+    run("backup", status=1)
+    assert "pg_dump" in only_line(said[-1])
+    run("restore", "copy", status=1)
+    assert "pg_restore" in only_line(said[-1])
+    run("compute", source=source)
+    assert said[-1].splitlines()[-1] == PLAYED_OUT_NOTE
+    run("keys", "list", source="simulated")
+    run("compute", source="simulated", status=1)
+    assert "holds the bars of files:" in only_line(said[-1])
+    port = find_free_port()
+    with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
+        process.wait_for_line("Listening on ")
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers={"X-Api-Key": api_key})
+        assert [asset["ticker"] for asset in answer.json()["assets"]] == ["BTC"]
+        assert process.stop() == 0
+        said.append("".join(process.printed))
+    assert "computing" not in said[-1]
+    assert HIDDEN not in "".join(said)
+    assert {path.name for path in tmp_path.iterdir()} == {"bars"}
+
+
+def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean(
+    tmp_path: Path, url: str
+):
+    path = tmp_path / "signals.db"
+    file, said = f"sqlite:///{path}", []
+
+    def run(*arguments: str, status: int = 0, database: str = file) -> str:
+        done = run_signals(tmp_path, *arguments, database_url=database)
+        said.append(done.stdout + done.stderr)
+        assert done.returncode == status, said[-1]
+        return done.stdout.strip()
+
+    bars = write_bars(tmp_path / "bars", count=210)
+    run("replay", "--bars", str(bars))
+    run("keys", "create", "--label", "me")
+    kept = run_sql(path, "SELECT data FROM carries WHERE indicator = 0 AND timeframe = 0")[0]
+    run_sql(path, "UPDATE carries SET data = x'00' WHERE data = ?", kept)
+    assert "findings" in run("migrate", "--from", file, status=1, database=url).splitlines()[-1]
+    run("replay", "--bars", str(bars), status=1, database=url)
+    assert "run `signals migrate` again" in only_line(said[-1])
+    run_sql(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
+    assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
+    assert said[-1].splitlines()[-1].endswith(": set SIGNALS_DATABASE_URL to it.")
+    for command in (("keys", "list"), ("audit",)):
+        assert run(*command, database=url) == run(*command)
+    run("replay", "--bars", str(bars), database=url)
+    run("migrate", "--from", file, "--to", url, status=1)
+    assert "is in use" in only_line(said[-1])
+    run("migrate", "--from", file, status=1)
+    assert "name two" in only_line(said[-1])
+    run("migrate", "--from", "mysql://there", "--to", url, status=1)
+    assert "expected sqlite:///PATH or postgresql://" in only_line(said[-1])
+    assert HIDDEN not in "".join(said)
+
+
+@asynccontextmanager
+async def served_twice(
+    database: str, **settings: object
+) -> AsyncIterator[tuple[RunningService, RunningService]]:
+    """Serve one database by two apps with stores of their own."""
+    async with (
+        run_service(database, make_coverage(), **settings) as first,
+        run_service(database, **settings) as second,
+    ):
+        yield first, second
+
+
+async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(database: str):
+    limits = {"daily_limit": 4, "submissions": Limit(2, 600)}
+    async with served_twice(database, **limits) as (first, second):
+        headers = first.key_headers
+        turns = [
+            (await one.get_api("/state", **headers)).status_code for one in (first, second) * 3
+        ]
+        assert turns == [200, 200, 200, 200, 429, 429]
+        email = {"contact_email": "agent@example.com"}
+        asked = [
+            await one.client.post("/api/v1/access-request", json=email)
+            for one in (first, second, first, second)
+        ]
+        assert [answer.is_success for answer in asked] == [True, True, False, False]
+        assert asked[-1].status_code == 429
+        mine, _ = await second.keys.list()
+        assert await second.keys.revoke(mine.id)
+        answer = await first.get_api("/state", **headers)
+        assert (answer.status_code, answer.json()["error"]) == (403, "revoked_key")
+
+
+async def test_a_commit_by_one_process_is_soon_served_by_another(database: str):
+    async with served_twice(database) as (first, second):
+        before = (await second.fetch_answer("mcp", STATE))["meta"]["as_of"]
+        await first.market.commit(make_batch(NOON + HOUR_MS, []))
+        async with asyncio.timeout(30):
+            while (await second.fetch_answer("mcp", STATE))["meta"]["as_of"] == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_the_upkeep_that_two_processes_make_at_once_deletes_all_once(database: str):
+    rows = 40
+    async with served_twice(database) as (first, second):
+        for number in range(rows):
+            await first.access.mark_event_handled(f"evt_{number}", 0)
+            await first.access.record_attempt("checkout", f"192.0.2.{number}", 0, 20, 600)
+        before = compute_cutoffs(first.clock())
+        pruned = await asyncio.gather(*(one.access.prune(before) for one in (first, second)))
+    assert sum(pruned) == 2 * rows
+
+
+def computing(folder: Path, url: str, **settings: str) -> AbstractContextManager[RunningCommand]:
+    universe = write_cut_universe(folder, {"BTC", "NVDA"})
+    return start_signals(folder, "compute", database_url=url, universe=universe, **settings)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+def test_another_process_takes_over_when_the_one_that_computes_is_gone(
+    tmp_path: Path, url: str, number: signal.Signals
+):
+    with computing(tmp_path, url) as first:
+        first.wait_for_line("Computing on postgresql://")
+        with computing(tmp_path, url) as second:
+            assert f"pid {first.process.pid} on " in second.wait_for_line("Standing by")
+            gone_at = time.monotonic()
+            first.process.send_signal(number)
+            second.wait_for_line("event=computing")
+            print(f"{number.name}: another computed {time.monotonic() - gone_at:.1f} s after")
+            assert second.stop() == 0
+    assert run_signals(tmp_path, "audit", database_url=url).stdout.splitlines()[-1] == "clean"
+
+
+@pytest.mark.prove
+async def test_one_whose_session_is_cut_says_so_and_goes_on_where_nobody_took_over(
+    tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]
+):
+    universe = write_cut_universe(tmp_path, {"BTC", "NVDA"})
+    settings = Settings.read({"SIGNALS_DATABASE_URL": database, "SIGNALS_UNIVERSE": universe})
+    clock = ManualClock()
+    computing = asyncio.create_task(compute(settings, INDICATORS, clock))
+    told = ""
+
+    async def says(text: str) -> None:
+        nonlocal told
+        while text not in told:
+            await asyncio.sleep(0.01)
+            told += "".join(capsys.readouterr())
+
+    async with asyncio.timeout(60):
+        await says("Computing on postgresql://")
+        for hours in (1, 2):
+            told = ""
+            await cut_sessions(database)
+            clock.now = NOON + hours * HOUR_MS
+            await says("standing_by")
+            await says(f"hour={format_instant(clock.now)[:14]}00:00.000Z")
+            await says("rows=")  # of the prune that follows, so that nothing is amid
+            assert told.count("standing_by") == 1
+            assert "no longer computing on postgresql://" in told
+            assert "run_failed" not in told
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await computing == 0
+    done = await asyncio.to_thread(
+        run_signals, tmp_path, "audit", database_url=database, universe=universe
+    )
+    assert done.stdout.splitlines()[-1] == "clean"

@@ -1,0 +1,144 @@
+"""A purchase by Stripe's own library through a real `signals serve`, which leaves no secret."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.commands.cli import wall_clock
+from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.service.commands.test_cli import write_bars
+from tests.service.config.test_billing import selling
+from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+
+pytestmark = pytest.mark.clause("sales")
+
+UNKNOWN_KEY = "ek_" + "A" * 43
+LIMITS = {"daily_limit": "3", "checkout_limit": "3/600", "trusted_proxies": "127.0.0.1"}
+UNKNOWN_TOKEN = "ct_" + "B" * 43
+
+
+@dataclass
+class Selling:
+    """A service in a process of its own, the Stripe that it sells by, and all that it said."""
+
+    folder: Path
+    address: str
+    process: RunningCommand
+    stripe: StripeDouble
+    client: httpx.AsyncClient
+    refusals: list[str] = field(default_factory=list)
+
+    async def post(self, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+        """Post JSON; what is no success is kept as text."""
+        response = await self.client.post(f"{self.address}{path}", json=body)
+        return self._kept(response), response.json()
+
+    async def get(self, path: str, api_key: str) -> int:
+        headers = {"Authorization": f"Bearer {api_key}"}
+        return self._kept(await self.client.get(f"{self.address}{path}", headers=headers))
+
+    def _kept(self, response: httpx.Response) -> int:
+        if response.status_code >= 400:
+            self.refusals.append(f"{response.headers}\n{response.text}")
+        return response.status_code
+
+    async def checkout(self, client: str = "192.0.2.1") -> tuple[int, dict[str, Any]]:
+        """Begin a checkout from an address, as a proxy that the service trusts tells it."""
+        self.client.headers["X-Forwarded-For"] = client
+        return await self.post("/api/v1/access/checkout", contact_email="agent@example.com")
+
+    async def claim(self, token: str) -> tuple[int, dict[str, Any]]:
+        return await self.post("/api/v1/access/claim", claim_token=token)
+
+    async def report(self, event: dict[str, Any], *, secret: str | None = None) -> int:
+        """Send a webhook, signed with the endpoint's secret or another."""
+        body, signature = self.stripe.sign(event, secret=secret)
+        sent = {"Stripe-Signature": signature}
+        url = f"{self.address}/webhooks/stripe"
+        return self._kept(await self.client.post(url, content=body, headers=sent))
+
+
+@asynccontextmanager
+async def service(folder: Path) -> AsyncIterator[Selling]:
+    """Serve a recording and sell it by a Stripe that cannot be asked while the service starts."""
+    bars, port = write_bars(folder / "bars"), find_free_port()
+    async with run_stripe_double(wall_clock) as stripe, httpx.AsyncClient(timeout=30) as client:
+        stripe.fail(503)
+        given = selling(stripe) | LIMITS | {"source": f"files:{bars}"}
+        with start_signals(folder, "serve", port=port, **given) as process:
+            await asyncio.to_thread(process.wait_for_line, "Register with a client")
+            address = f"http://127.0.0.1:{port}"
+            yield Selling(folder, address, process, stripe, client)
+            assert await asyncio.to_thread(process.stop) == 0
+
+
+def stored(folder: Path) -> bytes:
+    """Return all that the two files of a store hold, their logs too."""
+    files = sorted(folder.glob("signals.db*"))
+    assert {"signals.db", "signals.db-access", "signals.db-access-wal"} <= {f.name for f in files}
+    return b"".join(file.read_bytes() for file in files)
+
+
+def assert_nowhere(secrets: Iterable[str], places: Iterable[bytes]) -> None:
+    for place in places:
+        for secret in secrets:
+            assert secret.encode() not in place, place[:2000]
+
+
+async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_secret_is_left(
+    tmp_path,
+):
+    made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "me")
+    own_key = made.stdout.strip()
+    async with service(tmp_path) as shop:
+        assert "Billing: stripe in test mode, nobody pays.\n" in shop.process.printed
+        assert [line for line in shop.process.printed if "event=billing_unavailable" in line]
+        shop.stripe.fail(503)
+        assert (await shop.checkout())[0] == 503
+        status, begun = await shop.checkout()
+        assert (status, begun["mode"]) == (201, "test")
+        session = shop.stripe.sessions()[0]["id"]
+        assert begun["checkout_url"].startswith(shop.stripe.base_url)
+        assert (await shop.claim(begun["claim_token"]))[1]["status"] == "pending"
+
+        # A pending outcome is repeated for two seconds, so another checkout is paid.
+        status, paid = await shop.checkout()
+        bought = shop.stripe.sessions()[0]["id"]
+        shop.stripe.pay(bought)
+        status, claim = await shop.claim(paid["claim_token"])
+        assert (status, claim["status"], claim["mode"]) == (200, "active", "test")
+        api_key = claim["api_key"]
+        assert [await shop.get("/api/v1/state", key) for key in (api_key, own_key)] == [200, 200]
+
+        ended = shop.stripe.cancel_subscription(shop.stripe.subscription_of(bought))
+        assert await shop.report(ended, secret="whsec_other") == 400
+        assert await shop.get("/api/v1/state", api_key) == 200
+        assert await shop.report(ended) == 200
+        assert [await shop.get("/api/v1/state", key) for key in (api_key, own_key)] == [403, 200]
+
+        assert [await shop.get("/api/v1/state", own_key) for _ in range(2)] == [200, 429]
+        assert [(await shop.checkout(of))[0] for of in ("192.0.2.1", "192.0.2.2")] == [429, 201]
+        assert await shop.get("/api/v1/state", UNKNOWN_KEY) == 401
+        assert await shop.get("/api/v1/state", api_key + "x") == 401
+        assert (await shop.claim(paid["claim_token"]))[0] == 409
+        assert (await shop.claim(UNKNOWN_TOKEN))[0] == 404
+        assert (await shop.claim(f"{begun['claim_token']} "))[0] == 400
+        assert (await shop.post("/api/v1/access/claim", claim=paid["claim_token"]))[0] == 400
+        assert (await shop.post("/api/v1/access/checkout", contact_email=api_key))[0] == 400
+        shop.stripe.expire(session)
+        secrets = [
+            *(api_key, own_key, UNKNOWN_KEY),
+            *(begun["claim_token"], paid["claim_token"], UNKNOWN_TOKEN),
+            *(shop.stripe.api_key, shop.stripe.webhook_secret, "whsec_other"),
+        ]
+        assert_nowhere(secrets, [stored(tmp_path)])
+    said = "".join(shop.process.printed).encode()
+    assert b"event=upkeep" in said
+    assert_nowhere(secrets, [said, *(text.encode() for text in shop.refusals)])
+    assert len(shop.refusals) == 12

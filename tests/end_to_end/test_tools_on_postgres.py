@@ -1,0 +1,92 @@
+"""The views over PostgreSQL: bodies that other modules run over SQLite, on a database each."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from asyncpg.connection import LoggedQuery
+
+from store.postgres.engine import POOL_SIZE, PostgresEngine
+from tests.access import test_quota_transports as test_quota
+from tests.mcp_server.tools import test_get_confluence as test_get_confluence
+from tests.mcp_server.tools import test_get_flips as test_get_flips
+from tests.mcp_server.tools import test_get_signals as test_get_signals
+from tests.mcp_server.tools import test_get_signals_alerts as test_get_alerts
+from tests.mcp_server.tools import test_get_signals_forward_paging as test_reading_forward
+from tests.mcp_server.tools import test_get_state as test_get_state
+from tests.mcp_server.tools import test_get_stats as test_get_stats
+from tests.mcp_server.tools import test_get_usage as test_get_usage
+from tests.mcp_server.tools import test_state_matrix as test_matrix
+from tests.serving import test_snapshot_cache_past as test_past
+from tests.support.running_service import RunningService, Transport, make_coverage, run_service
+from tests.support.store_homes import wait_for_version
+
+pytestmark = pytest.mark.clause("postgres")
+
+
+@pytest.fixture
+def transport() -> Transport:
+    """One transport: what both rest on is the same."""
+    return "mcp"
+
+
+@pytest.fixture
+async def served(database: str) -> AsyncIterator[RunningService]:
+    """The service on a seeded simulated store."""
+    async with run_service(database, make_coverage()) as running:
+        yield running
+
+
+BODIES = (
+    test_get_alerts.test_pages_of_all_join_to_the_whole_and_polling_loses_nothing,
+    test_get_confluence.test_a_result_has_exactly_the_fields_of_its_table,
+    test_get_flips.test_groups_and_flips_have_exactly_the_fields_of_their_tables,
+    test_get_signals.test_filters_together_narrow_the_feed,
+    test_get_signals.test_offset_pages_join_to_the_whole_feed,
+    test_get_signals.test_polling_with_the_cursor_neither_loses_nor_repeats_a_row,
+    test_get_signals.test_rows_beyond_retention_are_never_returned,
+    test_get_state.test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker,
+    test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
+    test_get_usage.test_mode_and_quota_are_told_and_the_call_itself_counts,
+    test_matrix.test_the_views_have_each_what_the_other_has_not,
+    test_past.test_dexter_is_read_as_it_stood_then,
+    test_past.test_hourly_runs_within_one_nominal_pass_are_told_apart,
+    test_quota.test_keys_are_counted_each_for_itself,
+    test_reading_forward.test_filters_and_offset_hold_in_the_order_asked_for,
+    test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
+)
+globals().update({body.__name__: body for body in BODIES})
+
+
+@asynccontextmanager
+async def asked(engine: PostgresEngine) -> AsyncIterator[list[str]]:
+    """Yield what the sessions of a pool are asked meanwhile."""
+    said: list[str] = []
+
+    def hear(query: LoggedQuery) -> None:
+        said.append(query.query)
+
+    async with AsyncExitStack() as held:
+        sessions = [
+            await held.enter_async_context(engine._pool.acquire()) for _ in range(POOL_SIZE)
+        ]
+        for session in sessions:
+            session.add_query_logger(hear)
+    yield said
+
+
+async def test_a_call_costs_the_database_its_count_and_at_most_one_page(
+    served: RunningService,
+) -> None:
+    await wait_for_version(served.market, 0)
+    async with asked(served.market._engine) as read, asked(served.access._engine) as counted:
+        for tool, cost in (("signals_get_state", 0), ("signals_get_signals", 1)):
+            await served.call(tool, {})
+            read.clear()
+            counted.clear()
+            await served.call(tool, {"ticker": "BTC"})
+            assert (len(read), len(counted)) == (cost, 1), (read, counted)
+        counted.clear()
+        await asyncio.gather(*(served.call("signals_get_usage", {}) for _ in range(40)))
+        assert len(counted) < 40

@@ -1,0 +1,102 @@
+"""What registers the server with each client: right for the client, and the key is never in it."""
+
+import asyncio
+import json
+import shlex
+import tomllib
+
+import pytest
+
+from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, build_registration_file
+from tests.support.signals_command import ROOT, run_signals
+
+pytestmark = pytest.mark.clause("documents")
+
+BASE = "https://signals.example.com"
+URL = f"{BASE}/api/v1/mcp"
+HTTP = {"type": "http", "url": URL}
+PROGRAMS = [client for client in CLIENTS if client.language == "python"]
+
+
+def row(name: str) -> str:
+    return CLIENTS_BY_NAME[name].render_lines(BASE)
+
+
+def bearer(api_key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"}
+
+
+def test_claude_code_writes_the_variable_and_not_the_key():
+    words = shlex.split(row("claude-code"))
+    assert words[:6] == ["claude", "mcp", "add", "--transport", "http", "signals"]
+    assert words[6:] == [URL, "--header", "Authorization: Bearer ${SIGNALS_API_KEY}"]
+
+
+def test_claude_desktop_starts_the_bridge():
+    made = json.loads(CLIENTS_BY_NAME["claude-desktop"].render_lines(BASE, "/bin/signals"))
+    assert made["mcpServers"]["signals"] == {
+        "command": "/bin/signals",
+        "args": ["stdio", "--url", BASE],
+        "env": {"SIGNALS_API_KEY": "YOUR_API_KEY"},
+    }
+
+
+def test_cursor_reads_the_variable_of_its_environment():
+    server = json.loads(row("cursor"))["mcpServers"]["signals"]
+    assert server == {"url": URL, "headers": bearer("${env:SIGNALS_API_KEY}")}
+
+
+def test_vscode_asks_for_the_key_as_for_a_password():
+    made = json.loads(row("vscode"))
+    (asked,) = made["inputs"]
+    assert (asked["type"], asked["password"]) == ("promptString", True)
+    assert made["servers"]["signals"] == HTTP | {"headers": bearer(f"${{input:{asked['id']}}}")}
+
+
+def test_codex_is_told_which_variable_holds_the_key():
+    server = tomllib.loads(row("codex"))["mcp_servers"]["signals"]
+    assert server == {"url": URL, "bearer_token_env_var": "SIGNALS_API_KEY"}
+
+
+@pytest.mark.parametrize("client", PROGRAMS, ids=lambda client: client.name)
+def test_a_program_compiles_and_reads_the_variable(client):
+    compile(client.lines(BASE), client.name, "exec")
+    assert "{os.environ['SIGNALS_API_KEY']}" in client.lines(BASE)
+    assert f'"{URL}"' in client.lines(BASE)
+
+
+async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsys):
+    monkeypatch.setenv("SIGNALS_API_KEY", served.api_key)
+    program = CLIENTS_BY_NAME["python-sdk"].render_lines(served.base_url)
+    await asyncio.to_thread(exec, program, {})
+    assert "trend_oracle" in capsys.readouterr().out
+
+
+def test_the_registration_file_of_the_repository_is_the_manifests():
+    shown = json.loads((ROOT / "mcp.json").read_text())
+    assert shown == build_registration_file("http://127.0.0.1:8000")
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_the_command_prints_the_lines_alone(tmp_path, client):
+    done = run_signals(
+        tmp_path, "connect", client.name, "--url", f"{URL}/", api_key="ek_" + "k" * 43
+    )
+    assert (done.returncode, done.stdout) == (0, client.lines(BASE))
+    assert done.stderr == f"{client.told}\n"
+
+
+def test_the_command_alone_lists_the_clients(tmp_path):
+    listed = run_signals(tmp_path, "connect").stdout.splitlines()
+    assert [line.split("\t")[0] for line in listed] == [client.name for client in CLIENTS]
+
+
+def test_an_unknown_client_is_refused_with_those_known(tmp_path):
+    done = run_signals(tmp_path, "connect", "emacs")
+    assert done.returncode == 2
+    assert all(client.name in done.stderr for client in CLIENTS)
+
+
+def test_the_address_is_that_of_the_settings_unless_given(tmp_path):
+    done = run_signals(tmp_path, "connect", "codex", base_url=BASE)
+    assert done.stdout == row("codex")

@@ -1,0 +1,51 @@
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from tests.support.running_service import make_coverage, run_service
+
+pytestmark = pytest.mark.clause("endpoint")
+
+NEEDS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"ticker": "BTC"}}
+
+
+@pytest.mark.clause("1.39", "4.14.2", "4.14.9", "4.14.10", "4.14.17")
+async def test_the_sdks_client_lists_and_calls_every_tool(served):
+    async with httpx2.AsyncClient(headers=served.key_headers) as http:
+        transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names == list(TOOLS_BY_NAME)
+            for name in names:
+                result = await client.call_tool(name, NEEDS.get(name, {}))
+                assert not result.is_error
+                assert result.structured_content is not None
+                assert ("signals/quota" in (result.meta or {})) is TOOLS_BY_NAME[name].requires_key
+            refused = await client.call_tool("signals_get_state", {"ticker": "BTX"})
+            assert refused.is_error
+            assert "BTC" in refused.content[0].text
+
+
+async def test_the_sdks_client_reads_what_is_left_and_when_to_come_back(tmp_path):
+    async with (
+        run_service(tmp_path, make_coverage(), daily_limit=1) as served,
+        httpx2.AsyncClient(headers=served.key_headers) as http,
+    ):
+        transport = streamable_http_client(f"{served.base_url}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            answered = await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            spent = await client.call_tool("signals_get_state", {"ticker": "BTC"})
+            usage = await client.call_tool("signals_get_usage", {})
+    assert answered.meta["signals/quota"] == usage.structured_content["quota"]
+    assert answered.meta["signals/quota"]["remaining_today"] == 0
+    assert spent.is_error
+    assert "daily quota of 1 " in spent.content[0].text
+    assert spent.meta == {
+        "signals/error": "rate_limited",
+        "signals/status": 429,
+        "signals/retry_after_seconds": 42_820,
+        "signals/quota": answered.meta["signals/quota"],
+        "signals/request_id": spent.meta["signals/request_id"],
+    }

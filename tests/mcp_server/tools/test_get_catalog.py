@@ -1,0 +1,381 @@
+import json
+from datetime import date
+
+import pytest
+
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.registry import INDICATORS
+from compute.sources.files import FilesSource
+from compute.universe import Universe, load_universe
+from mcp_server.tools.get_catalog import DESCRIPTION
+from schemas.catalog import CatalogIndicator
+from schemas.coverage import Coverage
+from schemas.vocabulary import INDICATOR_IDS
+from tests.support.bad_inputs import CATALOG, STATE, STATS
+from tests.support.full_universe import parse_size
+from tests.support.running_service import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_coverage,
+)
+from tests.support.shared_service import served as served
+from tests.support.small_market import write_bars
+
+pytestmark = pytest.mark.clause("answers")
+
+LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
+FOLLOWED = {"BTC", "ETH", "BNB", "SOL", "NVDA", "TSLA"}
+OPEN_HEADERS = [
+    {},
+    {"Authorization": "Bearer ek_" + "a" * 43},
+    {"Authorization": "nonsense"},
+    {"X-Api-Key": ""},
+]
+
+
+def changed(published: Coverage, **assets: dict[str, object]) -> Coverage:
+    """Return a coverage with some fields of some assets changed."""
+    return published.model_copy(
+        update={
+            "assets": tuple(
+                asset.model_copy(update=assets.get(asset.ticker, {})) for asset in published.assets
+            )
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def packaged() -> Universe:
+    return load_universe()
+
+
+@pytest.fixture(scope="module")
+def full_files_source(packaged, tmp_path_factory) -> FilesSource:
+    """An hourly bar of each of the 251 tracked assets."""
+    folder = tmp_path_factory.mktemp("bars")
+    for asset in packaged.tracked:
+        write_bars(folder, asset.ticker, [(NOON // 1000 - 3780, 10.0, 11.0, 9.0, 10.5, 1.0)])
+    return FilesSource(folder, packaged)
+
+
+@pytest.fixture
+async def whole(served_empty, packaged, full_files_source) -> RunningService:
+    """The service on what the compute job publishes before its first run."""
+    runs = HourlyPipeline(
+        served_empty.market, full_files_source, packaged, INDICATORS, lambda: NOON
+    )
+    await runs.prepare()
+    return served_empty
+
+
+@pytest.mark.clause(
+    "1.5",
+    "1.6",
+    "1.8",
+    "1.17",
+    "1.18",
+    "1.19",
+    "1.21",
+    "2.7.3",
+    "2.7.5",
+    "2.7.19",
+    "2.7.20",
+    "2.7.21",
+    "2.13.5",
+    "4.2.2",
+)
+async def test_a_full_source_gives_the_counts_of_the_specification(whole, transport):
+    answer = await whole.answer(transport, CATALOG)
+    counted = {name: answer["assets"][name] for name in ("total", "crypto", "equities_and_metals")}
+    assert counted == {"total": 251, "crypto": 176, "equities_and_metals": 75}
+    universe = answer["tiers"]["universe"]
+    assert (universe["assets"], universe["retention_days"]) == (251, 365)
+    assert (universe["logged_combinations"], universe["state_readings"]) == (4518, 5271)
+    assert (universe["indicators"], universe["state_indicators"]) == (LOGGED, [*INDICATOR_IDS])
+    assert universe["timeframes"] == answer["timeframes"] == ["1h", "4h", "1d"]
+
+
+@pytest.mark.clause("1.23", "1.24", "1.25", "2.7.18", "2.7.24", "2.7.25", "2.13.5", "4.7.25")
+async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, transport):
+    answer = await whole.answer(transport, CATALOG)
+    alerts = answer["tiers"]["alerts"]
+    assert set(alerts["tickers"]) == FOLLOWED
+    assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 6 * 2 * 7)
+    assert alerts["indicators"] == [*INDICATOR_IDS]
+    assert (alerts["cooldown_candles"], alerts["retention_days"]) == (20, 90)
+    rows = {row["ticker"]: row for row in answer["coverage"]["assets"]}
+    assert {ticker for ticker, row in rows.items() if row["alerts"]} == FOLLOWED
+    assert rows["BTC"] == {
+        "ticker": "BTC",
+        "asset_class": "crypto",
+        "universe": ["1h", "4h", "1d"],
+        "alerts": ["4h", "1d"],
+    }
+
+
+@pytest.mark.clause("2.7.1", "4.2.1")
+async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whole, transport):
+    before = await whole.answer(transport, CATALOG)
+    assert before["meta"]["as_of"] is None
+    assert before["generated_at"] == "2026-09-30T12:03:00.000Z"
+    await whole.market.commit(make_batch(NOON + HOUR_MS, []))
+    after = await whole.answer(transport, CATALOG)
+    assert after["meta"]["as_of"] == "2026-09-30T13:03:00.000Z"
+    assert {**after, "meta": None} == {**before, "meta": None}
+
+
+async def test_the_description_tells_the_size_on_the_whole_universe(whole):
+    text = json.dumps(await whole.answer("mcp", CATALOG), separators=(",", ":"))
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.05)
+    assert len(text) < 50_000
+
+
+async def test_without_any_coverage_a_call_is_told_when_to_come_back(served_empty, transport):
+    status, error = await served_empty.refusal(transport, CATALOG)
+    assert (status, error["error"]) == (503, "unavailable")
+    assert "900 seconds" in error["message"]
+    assert (await served_empty.rest("/catalog")).headers["retry-after"] == "900"
+
+
+@pytest.mark.clause("1.5", "2.7.4", "2.7.24")
+async def test_tracked_assets_are_listed_in_the_order_published(served, transport):
+    answer = await served.answer(transport, CATALOG)
+    tickers = ["ETH", "BTC", "NVDA", "XAU", "DARK"]
+    assert [asset["ticker"] for asset in answer["assets"]["list"]] == tickers
+    assert [row["ticker"] for row in answer["coverage"]["assets"]] == tickers
+    assert answer["assets"]["list"][0] == {
+        "ticker": "ETH",
+        "name": "Ethereum",
+        "asset_class": "crypto",
+    }
+    assert answer["meta"]["removed_assets"] == ["MATIC"]
+
+
+@pytest.mark.clause("2.7.3", "2.7.18", "2.7.20", "2.7.25", "4.2.2")
+async def test_every_count_follows_from_what_the_source_serves(served, transport):
+    answer = await served.answer(transport, CATALOG)
+    counts = (answer["assets"]["total"], answer["assets"]["crypto"])
+    assert (*counts, answer["assets"]["equities_and_metals"]) == (5, 3, 2)
+    universe = answer["tiers"]["universe"]
+    # ETH, BTC and NVDA on three timeframes, XAU on one, DARK on none.
+    assert (universe["assets"], universe["logged_combinations"]) == (4, 10 * 6)
+    assert universe["state_readings"] == 10 * 7
+    rows = {row["ticker"]: (row["universe"], row["alerts"]) for row in answer["coverage"]["assets"]}
+    assert (rows["DARK"], rows["XAU"]) == (([], []), (["1d"], []))
+    assert answer["tiers"]["alerts"]["engines"] == 0
+    assert answer["tiers"]["alerts"]["tickers"] == answer["tiers"]["alerts"]["timeframes"] == []
+
+
+@pytest.mark.clause("4.2.3")
+async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothing_else(
+    served, transport
+):
+    rows = (await served.answer(transport, CATALOG))["coverage"]["assets"]
+    state = await served.answer(transport, STATE)
+    held = {
+        asset["ticker"]: [*asset["signals"]["enzo"]]
+        for asset in state["assets"]
+        if asset["ticker"] not in state["meta"]["removed_assets"]
+    }
+    assert held == {row["ticker"]: row["universe"] for row in rows if row["universe"]}
+
+
+@pytest.mark.clause("2.7.18")
+async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served_alone, transport):
+    followed = changed(make_coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
+    await served_alone.market.publish_coverage(followed)
+    alerts = (await served_alone.answer(transport, CATALOG))["tiers"]["alerts"]
+    assert alerts["tickers"] == ["BTC", "XAU"]
+    assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 3 * 7)
+
+
+@pytest.mark.clause("2.1.15", "2.13.5", "3.3.1", "3.3.2")
+async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(served, transport):
+    alerts = (await served.answer(transport, CATALOG))["tiers"]["alerts"]
+    assert alerts["actions"] == ["LONG", "SHORT", "CLOSE"]
+    assert "BUY" in alerts["note"]
+    assert "SELL" in alerts["note"]
+
+
+@pytest.mark.clause("1.2")
+@pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])
+async def test_the_list_is_the_same_on_any_clock(served_alone, transport, removed_on):
+    before = await served_alone.answer(transport, CATALOG)
+    await served_alone.market.publish_coverage(
+        changed(make_coverage(), MATIC={"removed_on": removed_on})
+    )
+    after = await served_alone.answer(transport, CATALOG)
+    assert {**after, "meta": None} == {**before, "meta": None}
+
+
+@pytest.mark.clause("4.2.2")
+async def test_a_newly_published_coverage_is_seen_by_the_next_call(served_alone, transport):
+    await served_alone.answer(transport, CATALOG)
+    fewer = make_coverage().model_copy(update={"assets": ASSETS[:2]})
+    await served_alone.market.publish_coverage(fewer)
+    answer = await served_alone.answer(transport, CATALOG)
+    assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
+
+
+@pytest.mark.clause("2.7.6", "2.7.7", "2.7.8", "2.7.10", "9.16")
+async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, transport):
+    listed = {one["id"]: one for one in (await served.answer(transport, CATALOG))["indicators"]}
+    assert list(listed) == [*INDICATOR_IDS]
+    everywhere = {f"/api/v1/{name}" for name in ("state", "signals", "flips", "confluence")}
+    for id_ in LOGGED:
+        assert listed[id_]["available_in"] == ["universe", "alerts"]
+        assert set(listed[id_]["appears_in"]) == everywhere
+    assert listed["perpkit"]["available_in"] == ["alerts"]
+    assert set(listed["perpkit"]["appears_in"]) == everywhere - {"/api/v1/flips"}
+    assert listed["perpkit"]["name"] == "PerpKit"
+
+
+@pytest.mark.clause("2.7.9", "2.7.11", "3.5.2", "4.2.2")
+async def test_an_indicators_note_and_status_are_those_published(whole, transport):
+    listed = (await whole.answer(transport, CATALOG))["indicators"]
+    assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
+    assert {one["status"] for one in listed} == {"stable"}
+    assert all(one["note"] for one in listed)
+
+
+@pytest.mark.clause("2.7.9", "3.5.1", "3.5.2")
+@pytest.mark.parametrize("status", ["stable", "experimental", "legacy"])
+async def test_an_indicator_has_the_status_that_was_published(served_alone, transport, status):
+    known = make_coverage().indicators
+    first = known[0].model_copy(update={"status": status})
+    held = make_coverage().model_copy(update={"indicators": (first, *known[1:])})
+    await served_alone.market.publish_coverage(held)
+    listed = (await served_alone.answer(transport, CATALOG))["indicators"]
+    assert [one["status"] for one in listed] == [status, *["stable"] * 6]
+
+
+@pytest.mark.clause("2.7.22", "2.7.25")
+async def test_coverage_says_what_an_empty_list_of_timeframes_means(served, transport):
+    note = (await served.answer(transport, CATALOG))["coverage"]["note"]
+    assert "An empty universe list: the source of this deployment has no data" in note
+    assert "An empty alerts list: universe only" in note
+
+
+@pytest.mark.clause("2.7.23", "4.7.24")
+async def test_each_tier_lists_the_indicators_that_it_logs(served, transport):
+    by_tier = (await served.answer(transport, CATALOG))["coverage"]["indicators_by_tier"]
+    assert by_tier == {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
+
+
+@pytest.mark.clause("2.7.12", "2.7.13", "2.13.7", "2.13.8", "3.5.1")
+async def test_every_field_and_status_of_an_indicator_is_explained(served, transport):
+    answer = await served.answer(transport, CATALOG)
+    assert set(answer["indicator_fields"]) == set(CatalogIndicator.model_fields)
+    assert set(answer["indicator_fields"]) == set(answer["indicators"][0])
+    assert set(answer["indicator_statuses"]) == {"stable", "experimental", "legacy"}
+    texts = [*answer["indicator_fields"].values(), *answer["indicator_statuses"].values()]
+    assert [text for text in texts if len(text) < 20] == []
+
+
+@pytest.mark.clause("2.4.7", "2.4.10", "2.7.14", "2.7.15", "2.7.16", "2.7.17", "9.19")
+async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, transport):
+    (key,) = (await served.answer(transport, CATALOG))["legacy_indicator_keys"]
+    note = key.pop("note")
+    assert key == {
+        "id": "dexter",
+        "name": "Dexter",
+        "status": "legacy",
+        "alias_of": "enzo",
+        "renamed_on": "2026-08-01",
+        "appears_in": ["/api/v1/state", "/api/v1/confluence"],
+    }
+    assert "out of date" in note
+
+
+@pytest.mark.clause("2.7.26", "2.13.6", "6.8")
+async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds(served, transport):
+    cadence = (await served.answer(transport, CATALOG))["cadence"]
+    assert set(cadence) == {
+        "schedule",
+        "1h",
+        "4h",
+        "1d",
+        "publication",
+        "recommended_poll_interval_s",
+    }
+    assert "minute :03 UTC" in cadence["schedule"]
+    assert "00:03" in cadence["1d"]
+    assert "3 to 5 minutes" in cadence["publication"]
+    assert cadence["recommended_poll_interval_s"] == 900
+
+
+PARTLY = "data of 4 of the 5 assets"
+DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
+
+
+@pytest.mark.clause("1.3", "2.7.2")
+@pytest.mark.parametrize(
+    ("published", "said"),
+    [
+        (make_coverage("simulated"), {"Simulated market data", PARTLY}),
+        (make_coverage("recorded", NOON), {"recorded until 2026-09-30", PARTLY}),
+        (changed(make_coverage("live"), **DARK_MARKET), {"Nothing is covered"}),
+        (changed(make_coverage("live"), DARK={"timeframes": ("1d",)}), set()),
+    ],
+    ids=["simulated", "recorded", "nothing", "live"],
+)
+async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
+    served_alone, transport, published, said
+):
+    await served_alone.market.publish_coverage(published)
+    answer = await served_alone.answer(transport, CATALOG)
+    note, meta = answer["note"], answer["meta"]
+    assert "not investment advice" in note
+    parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)
+    assert {part for part in parts if part in note} == said
+    assert ("not covered" in note) == (PARTLY in said)
+    assert meta["source"] == published.source
+    assert meta["simulated"] == (published.source == "simulated")
+
+
+@pytest.mark.clause("4.2.1", "4.14.18")
+@pytest.mark.parametrize("headers", OPEN_HEADERS)
+async def test_it_needs_no_key_and_ignores_any(served, headers):
+    response = await served.client.get("/api/v1/catalog", headers=headers)
+    assert response.status_code == 200
+    result = await served.call(CATALOG, headers=headers)
+    assert result["structuredContent"] == response.json()
+
+
+async def test_a_tool_without_arguments_refuses_any(served):
+    status, error = await served.refusal("mcp", STATS, ticker="BTC")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "this call takes no arguments" in error["message"]
+
+
+async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, transport):
+    whole = await served.answer(transport, CATALOG)
+    asked = await served.answer(transport, CATALOG, ticker="xau, BTC")
+    for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
+        assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
+    assert "Both lists hold XAU, BTC alone" in asked["note"]
+    for answer in (whole, asked):
+        del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
+    assert asked == whole
+
+
+async def test_a_removed_ticker_is_listed_nowhere_and_named_with_its_successor(served, transport):
+    asked = await served.answer(transport, CATALOG, ticker="MATIC")
+    assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
+    assert "MATIC was removed on 2026-09-27, its coin continues as POL" in asked["note"]
+
+
+async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):
+    status, error = await served.refusal(transport, CATALOG, ticker="BTX")
+    assert (status, error["error"]) == (400, "unknown_ticker")
+    assert "did you mean BTC?" in error["message"]
+
+
+@pytest.mark.parametrize("query", ["ticker=", "ticker=BTC,", "ticker=BTC&ticker=ETH"])
+async def test_an_open_endpoint_judges_the_parameter_that_it_has(served, query):
+    response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
+    assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
+    assert "ticker" in response.json()["message"]

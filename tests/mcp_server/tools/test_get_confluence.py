@@ -1,0 +1,326 @@
+import itertools
+import json
+import random
+from datetime import date
+from fractions import Fraction
+
+import pytest
+
+from compute.universe import load_universe
+from mcp_server.tools.get_confluence import DESCRIPTION
+from schemas.coverage import CoveredAsset
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES
+from tests.support.bad_inputs import CONFLUENCE, STATE
+from tests.support.full_universe import parse_largest_size, publish_assets
+from tests.support.running_service import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+)
+
+pytestmark = pytest.mark.clause("answers")
+
+Readings = dict[str, int]
+
+
+def metal(ticker: str) -> CoveredAsset:
+    return CoveredAsset(ticker=ticker, name=ticker, asset_class="metal", timeframes=TIMEFRAMES)
+
+
+def of(bullish: int, others: int) -> Readings:
+    """Return that many bullish readings and then that many neutral ones."""
+    return dict(zip(STORED_KEYS, [1] * bullish + [0] * others, strict=False))
+
+
+async def hold_metals(served: RunningService, held: dict[str, Readings]) -> None:
+    """Let the board hold the 4h readings of made-up metals; the seeded one has 1d alone."""
+    await publish_assets(served, *ASSETS, *map(metal, held))
+    rows = [
+        make_change(NOON + HOUR_MS + number, ticker, key, "4h", reading)
+        for number, (ticker, key, reading) in enumerate(
+            (ticker, key, reading)
+            for ticker, readings in held.items()
+            for key, reading in readings.items()
+        )
+    ]
+    await served.market.commit(make_batch(NOON + HOUR_MS, rows))
+
+
+async def tickers(served: RunningService, transport: str, **arguments: object) -> list[str]:
+    answer = await served.fetch_answer(transport, CONFLUENCE, **arguments)
+    return [result["ticker"] for result in answer["results"]]
+
+
+@pytest.mark.clause("2.5.2", "2.5.4", "2.5.5", "2.5.6", "2.5.10", "4.8.10")
+async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
+    answer = await served.answer(transport, CONFLUENCE)
+    assert set(answer) == {"as_of", "query", "results", "meta"}
+    assert answer["results"][1] == {
+        "ticker": "ETH",
+        "name": "Ethereum",
+        "asset_class": "crypto",
+        "agree": 6,
+        "total_reporting": 7,
+        "score": 6 / 7,
+        "votes": {id_: "neutral" if id_ == "ceres" else "bullish" for id_ in INDICATOR_IDS},
+    }
+
+
+@pytest.mark.clause("1.15", "2.5.8", "2.5.11")
+async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, transport):
+    later = NOON + HOUR_MS
+    await served.market.commit(make_batch(later, [make_change(later, "BTC", "enzo", "4h", -1, 1)]))
+    first, second = (await served.answer(transport, CONFLUENCE))["results"]
+    assert (first["ticker"], first["agree"], first["total_reporting"]) == ("BTC", 7, 8)
+    assert (first["votes"]["enzo"], first["votes"]["dexter"]) == ("bearish", "bullish")
+    assert (second["ticker"], second["agree"], second["total_reporting"]) == ("ETH", 6, 7)
+
+
+@pytest.mark.clause("2.4.10")
+async def test_the_legacy_key_is_explained_where_it_voted(served, transport):
+    shown = await served.answer(transport, CONFLUENCE, timeframe="1d")
+    assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
+    hidden = await served.answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
+    assert hidden["results"]
+    assert hidden["meta"]["legacy_keys"] == {}
+
+
+@pytest.mark.clause("2.5.11")
+async def test_votes_come_in_the_order_of_the_vocabulary(served, transport):
+    (btc, _) = (await served.answer(transport, CONFLUENCE))["results"]
+    assert list(btc["votes"]) == [*INDICATOR_IDS, "dexter"]
+
+
+@pytest.mark.clause("2.5.8", "2.5.10", "4.8.10")
+async def test_an_indicator_without_a_reading_is_left_out(served, transport):
+    await hold_metals(served, {"XPT": {"llnr": 1, "trend_oracle": 1, "ceres": 0}})
+    (result,) = (await served.answer(transport, CONFLUENCE, asset_class="metal", min_agree=2))[
+        "results"
+    ]
+    assert (result["agree"], result["total_reporting"], result["score"]) == (2, 3, 2 / 3)
+    assert result["votes"] == {"trend_oracle": "bullish", "ceres": "neutral", "llnr": "bullish"}
+
+
+@pytest.mark.clause("1.15", "4.8.1")
+async def test_only_the_asked_timeframe_votes(served, transport):
+    agreeing = {}
+    for timeframe in TIMEFRAMES:
+        answer = await served.answer(transport, CONFLUENCE, timeframe=timeframe)
+        agreeing[timeframe] = {result["ticker"]: result["agree"] for result in answer["results"]}
+    assert agreeing == {
+        "1h": {"BTC": 5, "ETH": 5},
+        "4h": {"BTC": 8, "ETH": 6},
+        "1d": {"BTC": 7, "ETH": 6},
+    }
+
+
+@pytest.mark.clause("2.5.7", "4.8.4", "4.8.9")
+async def test_bearish_agreement_is_counted_and_ranked_alike(served, transport):
+    answer = await served.answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
+    agreeing = [(r["ticker"], r["agree"], r["total_reporting"]) for r in answer["results"]]
+    assert agreeing == [("XAU", 6, 7), ("NVDA", 5, 7)]
+
+
+@pytest.mark.clause("1.15", "4.8.9")
+async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
+    held = {
+        "A5": of(5, 2),
+        "B3": of(3, 1),
+        "Z6": of(6, 2),
+        "A3": of(3, 1),
+        "M1": of(3, 0),
+    }
+    await hold_metals(served, held)
+    assert await tickers(served, transport, asset_class="metal") == ["M1", "Z6", "A3", "B3", "A5"]
+    assert set((await served.answer(transport, CONFLUENCE))["meta"]["rules"]) == {
+        "votes",
+        "score",
+        "ranking",
+    }
+
+
+@pytest.mark.clause("2.5.9")
+async def test_a_score_is_the_unrounded_quotient(served, transport):
+    await hold_metals(served, {"XPT": of(5, 2), "XPD": of(7, 0)})
+    answer = await served.answer(transport, CONFLUENCE, asset_class="metal")
+    assert [repr(result["score"]) for result in answer["results"]] == ["1.0", "0.7142857142857143"]
+
+
+@pytest.mark.clause("8.24")
+async def test_three_must_agree_unless_said(served, transport):
+    await hold_metals(served, {f"X{agree}": of(agree, 7 - agree) for agree in (2, 3, 4)})
+    assert await tickers(served, transport, asset_class="metal") == ["X4", "X3"]
+
+
+@pytest.mark.clause("8.22", "8.23")
+@pytest.mark.parametrize("min_agree", [0, 7])
+async def test_less_than_one_and_more_than_six_are_refused(served, transport, min_agree):
+    status, error = await served.refusal(transport, CONFLUENCE, min_agree=min_agree)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "an integer from 1 to 6" in error["message"]
+
+
+@pytest.mark.clause("4.8.5", "4.8.7", "8.22", "8.23")
+@pytest.mark.parametrize("min_agree", range(1, 7))
+async def test_an_asset_is_listed_once_it_reaches_min_agree(served, transport, min_agree):
+    await hold_metals(served, {f"X{agree}": of(agree, 7 - agree) for agree in range(8)})
+    found = await tickers(served, transport, asset_class="metal", min_agree=min_agree)
+    assert found == [f"X{agree}" for agree in range(7, min_agree - 1, -1)]
+
+
+@pytest.mark.clause("4.8.8")
+async def test_asset_class_narrows_the_results(served, transport):
+    asked = {"timeframe": "1d", "direction": "bearish"}
+    assert await tickers(served, transport, **asked, asset_class="stock") == ["NVDA"]
+    assert await tickers(served, transport, **asked, asset_class="metal") == ["XAU"]
+    assert await tickers(served, transport, **asked, asset_class="crypto") == []
+
+
+async def test_an_asset_takes_part_until_the_day_of_its_removal(served, transport):
+    midnight = NOON - NOON % DAY_MS + DAY_MS
+    matic = ASSETS[-1].model_copy(update={"removed_on": date(2026, 10, 1)})
+    await publish_assets(served, *ASSETS[:-1], matic)
+    await served.market.commit(make_batch(midnight - 1, []))
+    assert await tickers(served, transport, timeframe="1d") == ["BTC", "MATIC", "ETH"]
+    await served.market.commit(make_batch(midnight, []))
+    assert await tickers(served, transport, timeframe="1d") == ["BTC", "ETH"]
+    state = await served.answer(transport, STATE, ticker="MATIC")
+    assert state["counts"]["assets"] == 1
+
+
+@pytest.mark.clause("2.5.2", "2.13.12", "4.8.2", "4.8.3", "4.8.6")
+@pytest.mark.parametrize(
+    ("arguments", "echoed"),
+    [
+        ({}, {"timeframe": "4h", "direction": "bullish", "min_agree": 3, "asset_class": None}),
+        (
+            {"timeframe": "1h", "direction": "bearish", "min_agree": 6, "asset_class": "metal"},
+            {"timeframe": "1h", "direction": "bearish", "min_agree": 6, "asset_class": "metal"},
+        ),
+    ],
+)
+async def test_the_query_is_echoed_with_its_defaults(served, transport, arguments, echoed):
+    assert (await served.answer(transport, CONFLUENCE, **arguments))["query"] == echoed
+
+
+@pytest.mark.clause("2.5.1")
+async def test_as_of_is_the_last_compute_whatever_the_clock_says(served, transport):
+    served.clock.now += 5 * HOUR_MS
+    answer = await served.answer(transport, CONFLUENCE)
+    assert answer["as_of"] == answer["meta"]["as_of"] == "2026-09-30T12:03:00.000Z"
+    assert (answer["meta"]["simulated"], answer["meta"]["stale"]) == (True, True)
+    assert answer["meta"]["removed_assets"] == ["MATIC"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"asset_class": "metal"}, "No metal asset has a reading on 4h."),
+        (
+            {"asset_class": "crypto", "direction": "bearish"},
+            "No indicator of any crypto asset is bearish on 4h now.",
+        ),
+    ],
+)
+async def test_an_empty_answer_says_why(served, transport, arguments, reason):
+    answer = await served.answer(transport, CONFLUENCE, **arguments, min_agree=1)
+    assert answer["results"] == []
+    assert answer["meta"]["note"].endswith(reason)
+    assert "No " not in (await served.answer(transport, CONFLUENCE))["meta"]["note"]
+
+
+async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, transport):
+    await hold_metals(served, {"XPD": of(2, 5), "XPT": of(4, 3), "XAG": of(3, 4)})
+    answer = await served.answer(transport, CONFLUENCE, asset_class="metal", min_agree=6)
+    assert answer["results"] == []
+    assert answer["meta"]["note"].endswith(
+        "No metal asset has 6 bullish indicators on 4h now; "
+        "the highest agreement is 4, so lower min_agree to 4."
+    )
+    assert await tickers(served, transport, asset_class="metal", min_agree=4) == ["XPT"]
+
+
+async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+    status, error = await served_empty.refusal(transport, CONFLUENCE)
+    assert (status, error["error"]) == (503, "unavailable")
+    assert "900 seconds" in error["message"]
+
+
+def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> list[dict]:
+    """Count the votes of a state answer the slow way."""
+    found = []
+    for asset in state["assets"]:
+        votes = {
+            key: readings[timeframe]
+            for key, readings in asset["signals"].items()
+            if timeframe in readings
+        }
+        agree = sum(vote == direction for vote in votes.values())
+        if agree >= min_agree and asset["ticker"] not in state["meta"]["removed_assets"]:
+            named = {key: asset[key] for key in ("ticker", "name", "asset_class")}
+            counted = {"agree": agree, "total_reporting": len(votes)}
+            found.append({**named, **counted, "score": agree / len(votes), "votes": votes})
+    found.sort(key=lambda result: result["ticker"])
+    found.sort(key=lambda result: result["agree"], reverse=True)
+    found.sort(key=lambda r: Fraction(r["agree"], r["total_reporting"]), reverse=True)
+    return found
+
+
+@pytest.mark.clause("2.5.6", "2.5.7", "2.5.8", "2.5.9", "2.5.10", "4.8.1", "4.8.4", "4.8.10")
+@pytest.mark.parametrize("seed", range(2))
+async def test_confluence_follows_from_state(served, transport, seed):
+    draw = random.Random(seed)
+    metals = [metal(f"X{number:02}") for number in range(12)]
+    await publish_assets(served, *ASSETS, *metals)
+    later = NOON + HOUR_MS
+    cells = [
+        (asset.ticker, key, timeframe)
+        for asset in (*ASSETS, *metals)
+        for key in STORED_KEYS
+        for timeframe in TIMEFRAMES
+        if draw.random() < 0.8
+    ]
+    rows = [
+        make_change(later + number, ticker, key, timeframe, draw.choice([1, 1, 0, -1]))
+        for number, (ticker, key, timeframe) in enumerate(cells)
+    ]
+    await served.market.commit(make_batch(later, rows))
+    compared = 0
+    for timeframe, direction in itertools.product(TIMEFRAMES, ["bullish", "bearish"]):
+        asked = {
+            "timeframe": timeframe,
+            "direction": direction,
+            "min_agree": draw.randint(1, 4),
+        }
+        asset_class = draw.choice([{}, {"asset_class": "crypto"}, {"asset_class": "metal"}])
+        state = await served.answer(transport, STATE, **asset_class)
+        answer = await served.answer(transport, CONFLUENCE, **asked, **asset_class)
+        assert answer["results"] == modelled(state, **asked)
+        assert answer["as_of"] == state["as_of"]
+        compared += len(answer["results"])
+    assert compared > 20
+
+
+async def test_the_description_names_the_size_of_the_largest_answer(served):
+    universe = load_universe()
+    assets = [
+        CoveredAsset(
+            ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class, timeframes=("1d",)
+        )
+        for asset in universe.assets
+        if asset.removed_on is None
+    ]
+    legacy = [asset.ticker for asset in universe.assets if asset.added_on < universe.renamed_on]
+    await publish_assets(served, *assets)
+    later = NOON + HOUR_MS
+    cells = [(asset.ticker, id_) for asset in assets for id_ in INDICATOR_IDS]
+    cells += [(ticker, "dexter") for ticker in legacy]
+    rows = [make_change(later + n, *cell, "1d", 1) for n, cell in enumerate(cells)]
+    await served.market.commit(make_batch(later, rows))
+    answer = await served.answer("mcp", CONFLUENCE, timeframe="1d")
+    assert len(answer["results"]) == 251
+    text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
+    assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)

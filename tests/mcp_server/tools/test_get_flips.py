@@ -1,0 +1,564 @@
+import json
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute.universe import load_universe
+from mcp_server.tools.get_flips import (
+    DESCRIPTION,
+    GET_FLIPS,
+    ROW_LIMIT,
+    group_flips,
+    select_newest_changes,
+)
+from schemas.coverage import CoveredAsset
+from schemas.vocabulary import (
+    INDICATOR_IDS,
+    READING_NAMES,
+    Timeframe,
+    classify_change,
+    format_instant,
+)
+from serving.json_schema import build_output_schema
+from serving.snapshot_cache import Snapshot, build_snapshot
+from store.market_rows import ChangeRow, StoredSnapshot
+from tests.support.bad_inputs import FLIPS, SIGNALS
+from tests.support.full_universe import parse_largest_size, publish_assets
+from tests.support.running_service import (
+    ASSETS,
+    HOUR_MS,
+    NAMES,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    run_service,
+)
+
+pytestmark = pytest.mark.clause("answers")
+
+# Late enough that no window reaches back to the seeded rows.
+END = NOON + 100 * HOUR_MS
+LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
+WINDOWS = [("1h", 3, 6), ("4h", 12, 24), ("1d", 48, 72)]
+
+
+def row(
+    created_at: int,
+    ticker: str,
+    indicator: str,
+    before: int,
+    after: int,
+    timeframe: Timeframe = "1d",
+) -> ChangeRow:
+    """Return a change whose id no other instant can have."""
+    made = make_change(created_at, ticker, indicator, timeframe, after, before)
+    return made._replace(close_time=created_at)
+
+
+def turns(*turned: tuple[str, str, int, int]) -> list[ChangeRow]:
+    """Return daily changes a millisecond apart, oldest first; the newest lies at END."""
+    first = END - len(turned) + 1
+    return [row(first + number, *one) for number, one in enumerate(turned)]
+
+
+async def commit(served: RunningService, rows: list[ChangeRow], market_time: int = END) -> None:
+    """Commit rows and set the wall clock to the market time of their pass."""
+    await served.market.commit(make_batch(market_time, rows))
+    served.clock.now = market_time
+
+
+def cells(answer: dict) -> dict[str, list[str]]:
+    """Return the indicators of each ticker of an answer, all in its order."""
+    return {
+        group["ticker"]: [flip["indicator"] for flip in group["flips"]]
+        for group in answer["groups"]
+    }
+
+
+@pytest.mark.clause("1.14", "2.6.3", "2.6.7", "2.6.9", "2.6.10", "2.6.17", "2.6.18", "4.9.16")
+async def test_groups_and_flips_have_exactly_the_fields_of_their_tables(served, transport):
+    await commit(served, turns(("NVDA", "trend_oracle", 1, -1), ("NVDA", "llnr", 0, 1)))
+    answer = await served.answer(transport, FLIPS)
+    assert set(answer) == {"as_of", "query", "groups", "counts", "capped", "meta"}
+    assert answer["groups"] == [
+        {
+            "ticker": "NVDA",
+            "name": "NVIDIA",
+            "asset_class": "stock",
+            "dominant": "mixed",
+            "bullish": 1,
+            "bearish": 1,
+            "score": 1,
+            "latest_at": "2026-10-04T16:03:00.000Z",
+            "flips": [
+                {
+                    "indicator": "llnr",
+                    "indicator_name": "LLNR",
+                    "from": "neutral",
+                    "to": "bullish",
+                    "change_type": "activation",
+                    "price": 101.5,
+                    "created_at": "2026-10-04T16:03:00.000Z",
+                },
+                {
+                    "indicator": "trend_oracle",
+                    "indicator_name": "Trend Oracle",
+                    "from": "bullish",
+                    "to": "bearish",
+                    "change_type": "reversal",
+                    "price": 101.5,
+                    "created_at": "2026-10-04T16:02:59.999Z",
+                },
+            ],
+        }
+    ]
+
+
+@pytest.mark.clause(
+    "4.9.3",
+    "4.9.5",
+    "4.9.6",
+    "4.9.7",
+    "4.9.8",
+    "4.9.9",
+    "4.9.10",
+    "4.9.11",
+    "8.26",
+    "8.27",
+    "8.28",
+    "8.29",
+    "8.30",
+    "8.31",
+    "8.32",
+)
+@pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
+async def test_a_window_excludes_its_start_and_includes_its_end(
+    served, transport, timeframe, default, most
+):
+    instants = [END - hours * HOUR_MS + late for hours in (most, default) for late in (0, 1)]
+    rows = [
+        row(created_at, "XAU", indicator, 1, -1, timeframe)
+        for created_at, indicator in zip([*instants, END], LOGGED, strict=False)
+    ]
+    await commit(served, rows)
+    answer = await served.answer(transport, FLIPS, timeframe=timeframe)
+    assert cells(answer) == {"XAU": ["enzo", "ceres"]}
+    assert answer["query"] == {"timeframe": timeframe, "hours": default, "direction": "all"}
+    assert await served.answer(transport, FLIPS, timeframe=timeframe, hours=default) == answer
+    answer = await served.answer(transport, FLIPS, timeframe=timeframe, hours=most)
+    assert cells(answer) == {"XAU": ["enzo", "ceres", "reversals", "bayesian_trend"]}
+    assert answer["query"]["hours"] == most
+
+
+@pytest.mark.clause("4.9.7", "4.9.9", "4.9.11", "8.30", "8.31", "8.32")
+@pytest.mark.parametrize(("timeframe", "default", "most"), WINDOWS)
+async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
+    served, transport, timeframe, default, most
+):
+    status, error = await served.refusal(transport, FLIPS, timeframe=timeframe, hours=most + 1)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert f"an integer from 1 to {most}" in error["message"]
+    assert error["message"].startswith(f"hours: {most + 1} is ")
+
+
+@pytest.mark.clause("4.9.4", "4.9.5", "8.25", "8.26")
+@pytest.mark.parametrize("timeframe", ["1h", "4h", "1d"])
+async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
+    served, transport, timeframe
+):
+    await commit(
+        served,
+        [
+            row(END - HOUR_MS, "XAU", "enzo", 1, -1, timeframe),
+            row(END - HOUR_MS + 1, "XAU", "llnr", 1, -1, timeframe),
+        ],
+    )
+    answer = await served.answer(transport, FLIPS, timeframe=timeframe, hours=1)
+    assert (cells(answer), answer["query"]["hours"]) == ({"XAU": ["llnr"]}, 1)
+    for hours in (0, 73):
+        status, error = await served.refusal(transport, FLIPS, timeframe=timeframe, hours=hours)
+        assert (status, error["error"]) == (400, "invalid_parameter")
+        refused = f"hours: {hours} is not accepted; accepted: an integer from 1 to 72"
+        assert refused in error["message"]
+
+
+@pytest.mark.clause("2.6.22", "4.9.2", "4.9.12", "4.9.18")
+async def test_the_query_is_echoed_with_its_defaults(served, transport):
+    answer = await served.answer(transport, FLIPS)
+    assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
+    asked = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
+    assert (await served.answer(transport, FLIPS, **asked))["query"] == asked
+
+
+@pytest.mark.clause("2.6.18", "2.6.19", "4.9.13", "4.9.15")
+async def test_the_newest_change_is_chosen_before_direction_applies(served, transport):
+    await commit(
+        served,
+        turns(
+            ("NVDA", "enzo", -1, 1),
+            ("XAU", "enzo", -1, 1),
+            ("NVDA", "enzo", 1, -1),
+            ("NVDA", "llnr", -1, 1),
+        ),
+    )
+    everything = await served.answer(transport, FLIPS)
+    assert cells(everything) == {"NVDA": ["llnr", "enzo"], "XAU": ["enzo"]}
+    bullish = await served.answer(transport, FLIPS, direction="bullish")
+    assert cells(bullish) == {"NVDA": ["llnr"], "XAU": ["enzo"]}
+    bearish = await served.answer(transport, FLIPS, direction="bearish")
+    assert cells(bearish) == {"NVDA": ["enzo"]}
+
+
+@pytest.mark.clause("2.6.13", "2.6.14", "2.6.17", "2.6.24", "4.9.12")
+async def test_direction_decides_what_a_group_counts(served, transport):
+    await commit(
+        served,
+        turns(
+            ("XAU", "llnr", -1, 1),
+            ("XAU", "enzo", -1, 1),
+            ("XAU", "ceres", 1, 0),
+            ("XAU", "reversals", 1, -1),
+        ),
+    )
+    shown = {}
+    for direction in ("all", "bullish", "bearish"):
+        answer = await served.answer(transport, FLIPS, direction=direction)
+        (group,) = answer["groups"]
+        shown[direction] = [group[key] for key in ("bullish", "bearish", "score", "dominant")]
+        shown[direction] += [group["latest_at"], answer["counts"]["flips"]]
+    at, earlier = format_instant(END), format_instant(END - 2)
+    assert shown == {
+        "all": [2, 1, 2, "bullish", at, 4],
+        "bullish": [2, 0, 2, "bullish", earlier, 2],
+        "bearish": [0, 1, 1, "bearish", at, 1],
+    }
+
+
+@pytest.mark.clause("2.6.11", "2.6.12", "2.6.13", "2.6.14", "2.6.15")
+@pytest.mark.parametrize(
+    ("afters", "dominant", "score"),
+    [
+        ([1, 1, -1, -1], "mixed", 2),
+        ([0, 0], "mixed", 0),
+        ([1, 1, -1, -1, 1], "bullish", 3),
+        ([-1, 0, 0, 0], "bearish", 1),
+    ],
+)
+async def test_the_larger_side_dominates_and_a_tie_is_mixed(
+    served, transport, afters, dominant, score
+):
+    turned = [("XAU", id_, -after or 1, after) for id_, after in zip(LOGGED, afters, strict=False)]
+    await commit(served, turns(*turned))
+    (group,) = (await served.answer(transport, FLIPS))["groups"]
+    assert (group["dominant"], group["score"]) == (dominant, score)
+    assert (group["bullish"], group["bearish"]) == (afters.count(1), afters.count(-1))
+
+
+@pytest.mark.clause("2.6.16", "2.6.23", "2.6.24", "4.9.17")
+async def test_groups_rank_by_score_then_by_their_latest_change(served, transport):
+    await commit(
+        served,
+        turns(
+            ("BTC", "llnr", 1, -1),
+            ("BTC", "enzo", 1, -1),
+            ("ETH", "llnr", 1, -1),
+            ("XAU", "llnr", 1, 0),
+            ("XAU", "enzo", -1, 1),
+            ("NVDA", "enzo", 1, -1),
+            ("DARK", "enzo", 1, 0),
+        ),
+    )
+    answer = await served.answer(transport, FLIPS)
+    assert list(cells(answer)) == ["BTC", "NVDA", "XAU", "ETH", "DARK"]
+    assert answer["counts"] == {"groups": 5, "flips": 7}
+
+
+def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
+    # No store holds two rows of one instant, so only plain rows can show it.
+    rows = [row(END, ticker, "enzo", -1, 1) for ticker in ("NVDA", "BTC", "XAU", "ETH")]
+    groups = group_flips(select_newest_changes(rows, seeded_board()), "all", seeded_board())
+    assert [group.ticker for group in groups] == ["BTC", "ETH", "NVDA", "XAU"]
+
+
+@pytest.mark.clause("2.6.4", "2.6.5", "2.6.6", "3.2.3", "3.2.5", "3.2.6", "3.2.7")
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
+)
+async def test_a_flip_says_from_what_to_what_at_which_price(served, transport, before, after, kind):
+    await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
+    (group,) = (await served.answer(transport, FLIPS))["groups"]
+    (flip,) = group["flips"]
+    assert (flip["from"], flip["to"]) == (READING_NAMES[before], READING_NAMES[after])
+    assert (flip["change_type"], flip["price"]) == (kind, 0.1 + 0.2)
+
+
+@pytest.mark.clause("2.6.21", "4.9.3")
+async def test_as_of_ends_the_window_and_moves_with_the_clock(served, transport):
+    start = END - 48 * HOUR_MS
+    await commit(served, [row(start + 1000, "XAU", "enzo", 1, -1), row(END, "XAU", "llnr", 1, -1)])
+    served.clock.now = END + 999
+    answer = await served.answer(transport, FLIPS)
+    assert (answer["as_of"], cells(answer)) == (
+        format_instant(END + 999),
+        {"XAU": ["llnr", "enzo"]},
+    )
+    assert answer["meta"]["as_of"] == format_instant(END)
+    served.clock.now = END + 1000
+    answer = await served.answer(transport, FLIPS)
+    assert (answer["as_of"], cells(answer)) == (format_instant(END + 1000), {"XAU": ["llnr"]})
+
+
+@pytest.mark.clause("2.6.21", "4.9.14")
+async def test_a_window_never_ends_before_the_newest_row(served, transport):
+    await commit(served, turns(("XAU", "llnr", 1, -1), ("XAU", "enzo", 1, -1)), END - 1)
+    served.clock.now = NOON
+    answer = await served.answer(transport, FLIPS)
+    assert (answer["as_of"], cells(answer)) == (format_instant(END), {"XAU": ["enzo", "llnr"]})
+
+
+async def test_on_a_recording_the_window_ends_with_it(tmp_path, transport):
+    async with run_service(tmp_path, make_coverage("recorded", END)) as served:
+        await commit(served, [row(END - 48 * HOUR_MS + 1, "XAU", "llnr", 1, -1)])
+        served.clock.now = END + 1000 * HOUR_MS
+        answer = await served.fetch_answer(transport, FLIPS)
+        assert (answer["as_of"], cells(answer)) == (format_instant(END), {"XAU": ["llnr"]})
+        assert answer["meta"]["next_update"]["1d"] is None
+
+
+@pytest.mark.clause("4.9.1")
+async def test_only_the_asked_timeframe_is_read(served, transport):
+    frames = ("1h", "4h", "1d")
+    ids = ("llnr", "enzo", "ceres")
+    rows = [
+        row(END - 2 + n, "NVDA", id_, 1, -1, timeframe)
+        for n, (id_, timeframe) in enumerate(zip(ids, frames, strict=True))
+    ]
+    await commit(served, rows)
+    for id_, timeframe in zip(ids, frames, strict=True):
+        assert cells(await served.answer(transport, FLIPS, timeframe=timeframe)) == {"NVDA": [id_]}
+
+
+@pytest.mark.clause("2.6.2", "4.9.14")
+async def test_what_the_feed_does_not_show_is_no_flip(served, transport):
+    hidden = turns(
+        ("BTC", "perpkit", 1, -1),
+        ("BTC", "dexter", 1, -1),
+        ("XAU", "enzo", 1, -1),
+        ("ETH", "llnr", 1, -1),
+    )
+    hidden[2] = hidden[2]._replace(published=False)
+    await commit(served, hidden)
+    assert cells(await served.answer(transport, FLIPS)) == {"ETH": ["llnr"]}
+
+
+@pytest.mark.clause("2.6.2")
+def test_the_schema_of_a_flip_names_the_logged_indicators_alone():
+    part = build_output_schema(GET_FLIPS.result)
+    for name in ("groups", "flips"):
+        part = part["properties"][name]["items"]
+    assert part["properties"]["indicator"]["enum"] == LOGGED
+
+
+async def test_a_first_reading_is_no_flip(served, transport):
+    first, later = turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, -1))
+    await commit(served, [first._replace(before=None), later])
+    assert cells(await served.answer(transport, FLIPS)) == {"XAU": ["llnr"]}
+
+
+async def test_a_removed_asset_takes_no_part(served, transport):
+    await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
+    answer = await served.answer(transport, FLIPS)
+    assert cells(answer) == {"ETH": ["llnr"]}
+    assert answer["counts"] == {"groups": 1, "flips": 1}
+    assert answer["meta"]["removed_assets"] == ["MATIC"]
+    feed = await served.answer(transport, SIGNALS, ticker="MATIC")
+    assert feed["pagination"]["returned"] == 1
+
+
+@pytest.mark.clause("2.6.25", "8.53")
+async def test_one_row_beyond_the_limit_caps_the_answer(served, transport):
+    first = END - ROW_LIMIT + 1
+    rows = [row(first, "XAU", "enzo", 1, -1)]
+    rows += [row(first + n, "BTC", "enzo", 1, -1) for n in range(1, ROW_LIMIT)]
+    await commit(served, rows)
+    answer = await served.answer(transport, FLIPS)
+    assert (answer["capped"], list(cells(answer))) == (False, ["BTC", "XAU"])
+    assert "Capped" not in answer["meta"]["note"]
+    await commit(served, [row(END + 1, "ETH", "enzo", 1, -1)], END + 1)
+    answer = await served.answer(transport, FLIPS)
+    assert (answer["capped"], list(cells(answer))) == (True, ["ETH", "BTC"])
+    assert "only the newest 2000 changes" in answer["meta"]["note"]
+
+
+@pytest.mark.clause("2.6.26", "2.13.10", "4.9.6", "4.9.8", "4.9.10")
+async def test_the_rules_repeat_windows_and_row_limit(served, transport):
+    rules = (await served.answer(transport, FLIPS))["meta"]["rules"]
+    assert rules["hours"] == {
+        timeframe: {"default": default, "max": most} for timeframe, default, most in WINDOWS
+    }
+    assert rules["row_limit"] == 2000
+    assert set(rules) > {"window", "newest", "grouping", "direction", "ranking"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"timeframe": "4h"}, "Nothing changed on 4h in the 12 h up to as_of"),
+        ({"timeframe": "4h"}, "hours may be up to 24"),
+        ({"hours": 1, "direction": "bullish"}, "No newest change on 1d in the 1 h up to as_of"),
+        ({"direction": "bullish"}, "2 turned otherwise and direction all shows them"),
+    ],
+)
+async def test_an_empty_answer_says_why_and_when_to_ask_again(served, transport, arguments, reason):
+    await commit(served, turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, 0)))
+    answer = await served.answer(transport, FLIPS, **arguments)
+    assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
+    assert reason in answer["meta"]["note"]
+    assert "meta.next_update says when to ask again" in answer["meta"]["note"]
+    found = await served.answer(transport, FLIPS)
+    assert "next_update" not in found["meta"]["note"]
+
+
+async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+    status, error = await served_empty.refusal(transport, FLIPS)
+    assert (status, error["error"]) == (503, "unavailable")
+    assert (await served_empty.refusal(transport, FLIPS, timeframe="1h", hours=7))[0] == 400
+
+
+def seeded_board() -> Snapshot:
+    board = build_snapshot(
+        StoredSnapshot(make_coverage(), END, END, {"MATIC": {"enzo": {"1d": 1}}})
+    )
+    assert board is not None
+    return board
+
+
+def modelled(flips: list[dict], direction: str) -> list[dict]:
+    """Group changes the slow way: cell by cell, ranked by one stable sort a rule."""
+    groups = []
+    for asset in sorted(ASSETS, key=lambda asset: asset.ticker):
+        newest = []
+        for id_ in LOGGED:
+            of_cell = [f for f in flips if (f["ticker"], f["indicator"]) == (asset.ticker, id_)]
+            newest += sorted(of_cell, key=lambda flip: flip["created_at"])[-1:]
+        kept = [flip for flip in newest if direction in ("all", flip["to"])]
+        if kept and asset.ticker != "MATIC":
+            kept.sort(key=lambda flip: flip["created_at"], reverse=True)
+            groups.append(modelled_group(asset, kept))
+    groups.sort(key=lambda group: group["latest_at"], reverse=True)
+    groups.sort(key=lambda group: group["score"], reverse=True)
+    return groups
+
+
+def modelled_group(asset: CoveredAsset, flips: list[dict]) -> dict:
+    sides = [flip["to"] for flip in flips if flip["to"] != "neutral"]
+    bullish, bearish = sides.count("bullish"), sides.count("bearish")
+    lead = {-1: "bearish", 0: "mixed", 1: "bullish"}
+    return {
+        "ticker": asset.ticker,
+        "name": asset.name,
+        "asset_class": asset.asset_class,
+        "dominant": lead[(bullish > bearish) - (bullish < bearish)],
+        "bullish": bullish,
+        "bearish": bearish,
+        "score": max(bullish, bearish),
+        "latest_at": flips[0]["created_at"],
+        "flips": [{key: flip[key] for key in flip if key != "ticker"} for flip in flips],
+    }
+
+
+def plain(rows: Iterable[ChangeRow]) -> list[dict]:
+    """Return rows as flips of their tickers."""
+    return [
+        {
+            "ticker": one.ticker,
+            "indicator": one.indicator,
+            "indicator_name": NAMES[one.indicator],
+            "from": READING_NAMES[one.before],
+            "to": READING_NAMES[one.after],
+            "change_type": classify_change(one.before, one.after),
+            "price": one.price,
+            "created_at": format_instant(one.created_at),
+        }
+        for one in rows
+    ]
+
+
+TURNED = st.tuples(
+    st.sampled_from([asset.ticker for asset in ASSETS]),
+    st.sampled_from(LOGGED),
+    st.sampled_from([(1, 0), (1, -1), (0, 1), (0, -1), (-1, 0), (-1, 1)]),
+)
+
+
+@pytest.mark.clause("2.6.11", "2.6.13", "2.6.14", "2.6.19", "4.9.15", "4.9.16", "4.9.17")
+@given(
+    turned=st.lists(TURNED, max_size=40), direction=st.sampled_from(["all", "bullish", "bearish"])
+)
+def test_grouping_equals_a_slow_model(turned, direction):
+    rows = turns(*((ticker, id_, *readings) for ticker, id_, readings in turned))
+    board = seeded_board()
+    groups = group_flips(select_newest_changes(reversed(rows), board), direction, board)
+    shown = [group.model_dump(by_alias=True) for group in groups]
+    assert shown == modelled(plain(rows), direction)
+
+
+async def fed(served: RunningService, transport: str, since: str, timeframe: str) -> list[dict]:
+    """Read the feed after an instant as a client does, page by page, as flips of tickers."""
+    asked = {"since": since, "timeframe": timeframe, "limit": 25}
+    page, rows = {"has_more": True}, []
+    while page["has_more"]:
+        answer = await served.fetch_answer(transport, SIGNALS, **asked, offset=len(rows))
+        page = answer["pagination"]
+        rows += answer["signals"]
+    shared = ("ticker", "indicator", "indicator_name", "change_type", "price", "created_at")
+    return [{**{key: one[key] for key in shared}, **one["transition"]} for one in rows]
+
+
+@pytest.mark.clause("4.7.18", "4.9.1", "4.9.13", "4.9.14", "4.9.15")
+@pytest.mark.parametrize("seed", range(2))
+async def test_flips_follow_from_the_feed(served, transport, seed):
+    draw = random.Random(seed)
+    tickers = [asset.ticker for asset in ASSETS]
+    instants = sorted(draw.sample(range(END - 20 * HOUR_MS, END), 120))
+    rows = [
+        row(at, draw.choice(tickers), draw.choice(LOGGED), 1, draw.choice([0, -1]), frame)
+        if draw.random() < 0.5
+        else row(at, draw.choice(tickers), draw.choice(LOGGED), -1, 1, frame)
+        for at in instants
+        for frame in [draw.choice(["4h", "1d"])]
+    ]
+    await commit(served, rows)
+    for timeframe, hours in (("4h", 6), ("4h", 24), ("1d", 12)):
+        since = format_instant(END - hours * HOUR_MS)
+        feed = await fed(served, transport, since, timeframe)
+        assert len(feed) > 10
+        for direction in ("all", "bullish", "bearish"):
+            asked = {"timeframe": timeframe, "hours": hours, "direction": direction}
+            answer = await served.answer(transport, FLIPS, **asked)
+            assert answer["groups"] == modelled(feed, direction)
+            assert answer["counts"]["groups"] == len(answer["groups"]) > 0
+
+
+async def test_the_description_names_the_size_of_the_largest_answer(served):
+    assets = [
+        CoveredAsset(
+            ticker=asset.ticker, name=asset.name, asset_class=asset.asset_class, timeframes=("1d",)
+        )
+        for asset in load_universe().assets
+        if asset.removed_on is None
+    ]
+    await publish_assets(served, *assets)
+    turned = [(asset.ticker, id_, -1, 1) for asset in assets for id_ in LOGGED]
+    prices = [one._replace(price=12345.67) for one in turns(*turned)]
+    await commit(served, prices)
+    answer = await served.answer("mcp", FLIPS)
+    assert (answer["counts"], answer["capped"]) == ({"groups": 251, "flips": 1506}, False)
+    text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
+    assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)

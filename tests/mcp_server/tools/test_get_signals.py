@@ -1,0 +1,300 @@
+import pytest
+
+from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
+from tests.support.bad_inputs import SIGNALS, STATE
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    make_flips,
+)
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("feed")
+
+
+async def signals(served: RunningService, **arguments: object) -> dict:
+    return await served.fetch_answer("mcp", SIGNALS, **arguments)
+
+
+@pytest.mark.clause("2.2.5", "2.2.6", "4.7.17")
+async def test_the_feed_is_newest_first_and_complete(served):
+    answer = await signals(served)
+    times = [row["created_at"] for row in answer["signals"]]
+    assert times == sorted(times, reverse=True)
+    assert answer["pagination"] == {
+        "limit": 50,
+        "offset": 0,
+        "returned": 8,
+        "has_more": False,
+        "next_cursor": "2026-09-30T12:03:00.005Z",
+    }
+
+
+@pytest.mark.clause(
+    "1.16",
+    "2.1.1",
+    "2.1.3",
+    "2.1.4",
+    "2.1.5",
+    "2.1.6",
+    "2.1.8",
+    "2.1.10",
+    "2.1.12",
+    "2.1.19",
+    "3.2.4",
+)
+async def test_a_row_has_exactly_the_fields_of_its_table(served):
+    (row,) = (await signals(served, ticker="nvda"))["signals"]
+    hour = (NOON - 3_600_000) // 3_600_000 * 3600
+    assert row == {
+        "id": f"universe.NVDA.llnr.1d.{hour}.1",
+        "tier": "universe",
+        "ticker": "NVDA",
+        "asset_class": "stock",
+        "indicator": "llnr",
+        "indicator_name": "LLNR",
+        "timeframe": "1d",
+        "direction": "neutral",
+        "transition": {"from": "bearish", "to": "neutral"},
+        "change_type": "deactivation",
+        "action": None,
+        "price": 101.5,
+        "created_at": "2026-09-30T11:03:00.001Z",
+    }
+
+
+@pytest.mark.clause("3.2.2", "3.2.3", "3.2.4", "3.2.5", "3.2.6", "3.2.7")
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ("bullish", "bearish", "reversal"),
+        ("bearish", "bullish", "reversal"),
+        ("neutral", "bullish", "activation"),
+        ("neutral", "bearish", "activation"),
+        ("bullish", "neutral", "deactivation"),
+        ("bearish", "neutral", "deactivation"),
+    ],
+)
+async def test_a_change_is_named_after_where_it_came_from_and_went(
+    served_alone, transport, before, after, kind
+):
+    numbers = {name: number for number, name in READING_NAMES.items()}
+    later = NOON + 3_600_000
+    moved = make_change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
+    await served_alone.market.commit(make_batch(later, [moved]))
+    row = (await served_alone.answer(transport, SIGNALS, limit=1))["signals"][0]
+    assert row["transition"] == {"from": before, "to": after}
+    assert (row["direction"], row["change_type"]) == (after, kind)
+    (asset,) = (await served_alone.answer(transport, STATE, ticker="ETH", indicator="llnr"))[
+        "assets"
+    ]
+    assert asset["signals"]["llnr"]["1d"] == after
+
+
+@pytest.mark.clause("4.7.5", "4.7.6", "4.7.7")
+@pytest.mark.parametrize("name", ["trend_oracle", "trend-oracle", "Trend Oracle", "TREND ORACLE"])
+async def test_an_indicator_is_found_by_id_screener_id_and_display_name(served, name):
+    answer = await signals(served, indicator=name)
+    assert {row["indicator"] for row in answer["signals"]} == {"trend_oracle"}
+
+
+@pytest.mark.clause("4.7.5", "4.7.7")
+async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(
+    served_alone, transport
+):
+    published = make_coverage()
+    renamed = [
+        one.model_copy(update={"name": "Second Wind"}) if one.id == "enzo" else one
+        for one in published.indicators
+    ]
+    await served_alone.market.publish_coverage(
+        published.model_copy(update={"indicators": tuple(renamed)})
+    )
+    for name in ("enzo", "Second Wind", "second-wind"):
+        rows = (await served_alone.answer(transport, SIGNALS, indicator=name))["signals"]
+        assert {(row["indicator"], row["indicator_name"]) for row in rows} == {
+            ("enzo", "Second Wind")
+        }
+
+
+@pytest.mark.clause("4.7.8", "4.7.29")
+async def test_each_of_the_seven_ids_is_accepted_and_a_refusal_names_them_all(served, transport):
+    for id_ in INDICATOR_IDS:
+        await served.answer(transport, SIGNALS, indicator=id_)
+    status, error = await served.refusal(transport, SIGNALS, indicator="macd")
+    assert (status, error["error"]) == (400, "unknown_indicator")
+    assert f"accepted: {', '.join(INDICATOR_IDS)}" in error["message"]
+
+
+@pytest.mark.clause("4.7.4", "4.7.28")
+async def test_a_ticker_is_matched_exactly_in_any_case(served, transport):
+    answer = await served.answer(transport, SIGNALS, ticker="BTC")
+    assert {row["ticker"] for row in answer["signals"]} == {"BTC"}
+    assert await served.answer(transport, SIGNALS, ticker="bTc") == answer
+    for near in ("BT", "BTCX", "Bitcoin"):
+        status, error = await served.refusal(transport, SIGNALS, ticker=near)
+        assert (status, error["error"]) == (400, "unknown_ticker")
+
+
+async def test_filters_together_narrow_the_feed(served):
+    answer = await signals(served, ticker="BTC", timeframe="4h", direction="bullish")
+    assert [row["change_type"] for row in answer["signals"]] == ["activation"]
+
+
+@pytest.mark.clause("2.2.4", "4.7.18", "8.19")
+async def test_offset_pages_join_to_the_whole_feed(served):
+    whole = (await signals(served))["signals"]
+    first = await signals(served, limit=5)
+    second = await signals(served, limit=5.0, offset=5)
+    assert first["signals"] + second["signals"] == whole
+    assert (first["pagination"]["has_more"], second["pagination"]["has_more"]) == (True, False)
+
+
+@pytest.mark.clause("2.2.1", "2.2.2", "2.2.3", "2.3.1")
+@pytest.mark.parametrize(("offset", "returned", "has_more"), [(0, 3, True), (6, 2, False)])
+async def test_a_page_says_which_limit_and_offset_it_used(
+    served, transport, offset, returned, has_more
+):
+    answer = await served.answer(transport, SIGNALS, limit=3, offset=offset)
+    assert set(answer) == {"signals", "pagination", "meta"}
+    assert answer["pagination"] == {
+        "limit": 3,
+        "offset": offset,
+        "returned": returned,
+        "has_more": has_more,
+        "next_cursor": answer["signals"][0]["created_at"],
+    }
+    assert len(answer["signals"]) == returned
+
+
+@pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
+async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, transport):
+    later = NOON + 300 * 3_600_000
+    await served_alone.market.commit(make_batch(later, make_flips(later, 201)))
+    for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
+        answer = await served_alone.answer(transport, SIGNALS, **arguments)
+        assert len(answer["signals"]) == answer["pagination"]["returned"] == rows
+        assert answer["pagination"]["limit"] == rows
+        assert answer["pagination"]["has_more"] is True
+    for limit in (0, 201):
+        status, error = await served_alone.refusal(transport, SIGNALS, limit=limit)
+        assert (status, error["error"]) == (400, "invalid_parameter")
+
+
+@pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
+async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, transport):
+    whole = await served.answer(transport, SIGNALS)
+    assert whole["pagination"]["offset"] == 0
+    assert await served.answer(transport, SIGNALS, offset=0) == whole
+    assert (await served.answer(transport, SIGNALS, offset=1))["signals"] == whole["signals"][1:]
+    status, error = await served.refusal(transport, SIGNALS, offset=-1)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+
+
+@pytest.mark.clause("4.7.20")
+async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, transport):
+    first = (await served_alone.answer(transport, SIGNALS, limit=4))["signals"]
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
+    second = (await served_alone.answer(transport, SIGNALS, limit=4, offset=4))["signals"]
+    assert second[:2] == first[2:]
+
+
+@pytest.mark.clause("4.6.12", "4.7.22")
+async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alone, transport):
+    later = NOON + 10 * HOUR_MS
+    await served_alone.market.commit(make_batch(later, make_flips(later, 4)))
+    rows = (await served_alone.answer(transport, SIGNALS))["signals"]
+    newest = {
+        (row["ticker"], row["indicator"], row["timeframe"]): row["direction"]
+        for row in reversed(rows)
+    }
+    held = {
+        (asset["ticker"], indicator, timeframe): reading
+        for asset in (await served_alone.answer(transport, STATE))["assets"]
+        for indicator, readings in asset["signals"].items()
+        for timeframe, reading in readings.items()
+    }
+    assert {cell: held[cell] for cell in newest} == newest
+    assert len(newest) == 4 < len(rows)
+
+
+@pytest.mark.clause("2.2.4")
+async def test_has_more_is_false_when_the_page_ends_with_the_last_row(served):
+    assert (await signals(served, limit=8))["pagination"]["has_more"] is False
+
+
+@pytest.mark.clause("2.1.1", "2.2.5", "4.7.19")
+async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_alone):
+    seen = [row["id"] for row in (await signals(served_alone))["signals"]]
+    cursor = (await signals(served_alone))["pagination"]["next_cursor"]
+    assert (await signals(served_alone, since=cursor))["signals"] == []
+    later = NOON + 3_600_000
+    await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
+    fresh = (await signals(served_alone, since=cursor))["signals"]
+    assert len(fresh) == 2
+    assert not set(seen) & {row["id"] for row in fresh}
+
+
+@pytest.mark.clause("6.11")
+async def test_polling_faster_than_the_runs_returns_identical_data(served_alone, transport):
+    answers = []
+    for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
+        served_alone.clock.now = now
+        answer = await served_alone.answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
+        del answer["meta"]["nothing_new_before"]
+        answers.append(answer)
+    assert answers[0]["pagination"]["returned"] == 5
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.clause("4.7.11")
+@pytest.mark.parametrize(
+    "since",
+    [
+        "2026-09-30T12:03:00.003Z",
+        "2026-09-30T12:03:00.003999Z",
+        "2026-09-30T14:03:00.003+02:00",
+        "2026-09-30T12:03:00.003+00:00",
+        "2026-09-30T12:03:00.003 00:00",
+        "2026-09-30 12:03:00,003z",
+    ],
+)
+async def test_since_is_exclusive_in_every_spelling(served, since):
+    assert len((await signals(served, since=since))["signals"]) == 2
+
+
+@pytest.mark.clause("8.38", "8.40")
+async def test_rows_beyond_retention_are_never_returned(served_alone):
+    later = NOON + 365 * 86_400_000
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "ETH", "llnr", "1d", -1, 1)])
+    )
+    answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
+    # The rows of NOON's own pass but the first are younger than 365 days.
+    assert len(answer["signals"]) == 6
+    assert answer["meta"]["retention_days"] == {"universe": 365, "alerts": 90}
+
+
+@pytest.mark.clause("2.2.5", "4.7.26", "8.20")
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"direction": "exit"}, "alerts tier"),
+        ({"indicator": "perpkit"}, "not logged"),
+        ({"since": "2026-09-30T12:03:00.005Z"}, "next_update"),
+        ({"since": "2027-01-01T00:00:00Z"}, "after the last compute"),
+        ({"offset": 2**63 - 1}, "lower offset"),
+        ({"offset": 10**30}, "lower offset"),
+        ({"ticker": "XAU"}, "Nothing matching"),
+    ],
+)
+async def test_an_empty_page_says_what_empty_means(served, arguments, reason):
+    answer = await signals(served, **arguments)
+    assert answer["signals"] == []
+    assert answer["pagination"]["next_cursor"] is None
+    assert reason in answer["meta"]["note"]

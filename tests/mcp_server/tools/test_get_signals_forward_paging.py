@@ -1,0 +1,283 @@
+"""A reader that goes forward page by page, while runs are committed, has every row once, in order.
+
+It keeps nothing but the last next_cursor, which it writes in ways of its own.
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
+from serving.argument_values import parse_instant_ms
+from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.bad_inputs import SIGNALS
+from tests.support.running_service import HOUR_MS, NOON, RunningService, Transport, run_service
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("feed")
+
+TIERS = ("universe", "alerts", "all")
+ZONES = [timezone(timedelta(hours=hours, minutes=30)) for hours in (-4, 0, 5)]
+
+
+class Interrupted(SqliteMarketStore):
+    """A store that lets something happen between the board of an answer and its rows."""
+
+    between: Callable[[], Awaitable[None]] | None = None
+
+    async def _interrupt(self) -> None:
+        if self.between is not None:
+            await self.between()
+
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
+        await self._interrupt()
+        return await super().changes_feed(query)
+
+    async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
+        await self._interrupt()
+        return await super().alerts_feed(query)
+
+    async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
+        await self._interrupt()
+        return await super().merged_feed(query, alerts_after)
+
+
+@dataclass
+class Writer:
+    """Commits runs of many rows of both tiers over a connection of its own, as compute does."""
+
+    store: SqliteMarketStore
+    draw: Random
+    runs_left: int
+    run: int = NOON + HOUR_MS
+    newest: int = NOON + 5
+
+    async def write(self, most: int = 60) -> None:
+        if self.runs_left:
+            self.runs_left -= 1
+            rows = [self._row() for _ in range(self.draw.randint(0, most))]
+            await self.store.commit(
+                Batch(
+                    self.run,
+                    changes=[row for row in rows if isinstance(row, ChangeRow)],
+                    alerts=[row for row in rows if isinstance(row, AlertRow)],
+                    written_at=self.run,
+                )
+            )
+            self.run += HOUR_MS * self.draw.randint(0, 1)  # or a late pass of the same hour
+
+    def _row(self) -> FeedRow:
+        draw = self.draw
+        self.newest = max(self.newest + 1, self.run)
+        ticker, timeframe = draw.choice(("BTC", "ETH", "NVDA")), draw.choice(TIMEFRAMES)
+        place = self.newest, ticker, draw.choice(STORED_KEYS[:7]), timeframe, self.newest, 1
+        if draw.random() < 0.3:
+            return AlertRow(*place, draw.choice(ACTIONS), 1.5)
+        after = draw.randint(-1, 1)
+        return ChangeRow(*place, draw.choice((None, -after)), after, 1.5, draw.random() < 0.8)
+
+    async def stored(self, tier: str) -> list[str]:
+        """Return the ids of all rows that a tier shows, oldest first."""
+        rows: list[FeedRow] = []
+        if tier != "alerts":
+            rows += [row async for row in self.store.changes() if row.published]
+        if tier != "universe":
+            rows += [row async for row in self.store.alerts()]
+        return [row.id for row in sorted(rows, key=lambda row: row.created_at)]
+
+
+@dataclass
+class Reader:
+    """Reads forward; what it knows is its cursor, in milliseconds, and what it has read."""
+
+    served: RunningService
+    transport: Transport
+    tier: str
+    draw: Random
+    cursor: int | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    async def page(self, limit: int) -> bool:
+        """Read a page; return whether more were there."""
+        arguments: dict[str, Any] = {"tier": self.tier, "order": "oldest", "limit": limit}
+        if self.cursor is not None:
+            arguments["since"] = self._written(self.cursor)
+        answer = await asked(self.served, self.transport, **arguments)
+        rows, pagination = answer["signals"], answer["pagination"]
+        assert len(rows) == pagination["returned"] <= limit
+        assert pagination["next_cursor"] == (rows[-1]["created_at"] if rows else None)
+        assert len(rows) == limit or not pagination["has_more"]
+        self.rows += rows
+        if rows:
+            cursor = parse_instant_ms("next_cursor", pagination["next_cursor"])
+            assert self.cursor is None or cursor > self.cursor
+            self.cursor = cursor
+        has_more: bool = pagination["has_more"]
+        return has_more
+
+    def _written(self, cursor: int) -> str:
+        """Write the cursor as a client in some part of the world may."""
+        text = format_instant(cursor)
+        if self.draw.random() < 0.5:
+            return text
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return at.astimezone(self.draw.choice(ZONES)).isoformat(timespec="milliseconds")
+
+    def begun_anew(self) -> "Reader":
+        """Return the reader as it starts again after a stop, with the cursor that it had kept."""
+        return Reader(self.served, self.transport, self.tier, self.draw, self.cursor, self.rows)
+
+
+async def asked(served: RunningService, transport: Transport, **arguments: Any) -> dict[str, Any]:
+    """Return an answer without holding it against its schema, which takes longer than reading."""
+    if transport == "mcp":
+        answer: dict[str, Any] = (await served.call(SIGNALS, arguments))["structuredContent"]
+        return answer
+    response = await served.client.get(
+        "/api/v1/signals", params=arguments, headers=served.key_headers
+    )
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def newest_first(served: RunningService, transport: Transport, tier: str) -> list[str]:
+    """Read the whole feed as SPEC.md pages it, while nothing is written."""
+    rows: list[dict[str, Any]] = []
+    while True:
+        answer = await asked(served, transport, tier=tier, limit=200, offset=len(rows))
+        rows += answer["signals"]
+        if not answer["pagination"]["has_more"]:
+            return [row["id"] for row in rows]
+
+
+@asynccontextmanager
+async def written_and_served(
+    folder: Path, seeded: Path, draw: Random, runs: int
+) -> AsyncIterator[tuple[RunningService, Writer]]:
+    shutil.copytree(seeded, folder, dirs_exist_ok=True)
+    store = await SqliteMarketStore.open(folder / "market.db")
+    try:
+        async with run_service(folder, store_class=Interrupted) as served:
+            yield served, Writer(store, draw, runs)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize(
+    ("seed", "runs"),
+    [(1, 8), *(pytest.param(n, 60, marks=pytest.mark.prove) for n in range(2, 8))],
+)
+async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_in_order(
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str, seed: int, runs: int
+):
+    draw = Random(seed)
+    async with written_and_served(tmp_path, seeded, draw, runs) as (served, writer):
+        reader, has_more = Reader(served, transport, tier, draw), True
+        while writer.runs_left or has_more:
+            if draw.random() < 0.3 or not has_more:
+                await writer.write()
+            if draw.random() < 0.3:
+                reader = reader.begun_anew()
+            served.market.between = writer.write if draw.random() < 0.2 else None
+            has_more = await reader.page(draw.randint(1, 25)) or served.market.between is not None
+        read = [row["id"] for row in reader.rows]
+        assert len(read) > 10 * runs // 2
+        assert read == await writer.stored(tier)
+        assert read == (await newest_first(served, transport, tier))[::-1]
+        times = [row["created_at"] for row in reader.rows]
+        assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("tier", TIERS)
+async def test_a_reader_that_is_caught_up_gets_an_empty_page_and_keeps_its_cursor(
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str
+):
+    async with written_and_served(tmp_path, seeded, Random(3), 3) as (served, writer):
+        await writer.write()
+        await writer.write()
+        last = (await writer.stored(tier))[-1]
+        reader = Reader(served, transport, tier, Random(4))
+        while await reader.page(200):
+            pass
+        assert reader.rows[-1]["id"] == last
+        for limit in (1, 200):
+            before = reader.cursor, len(reader.rows)
+            assert await reader.page(limit) is False
+            assert (reader.cursor, len(reader.rows)) == before
+        await writer.write()
+        count = len(reader.rows)
+        while await reader.page(2):
+            pass
+        news = (await writer.stored(tier))[count:]
+        assert [row["id"] for row in reader.rows[count:]] == news != []
+
+
+@pytest.mark.parametrize("tier", TIERS)
+async def test_a_page_holds_nothing_newer_than_the_board_that_its_meta_tells_of(
+    tmp_path: Path, seeded: Path, transport: Transport, tier: str
+):
+    async with written_and_served(tmp_path, seeded, Random(5), 1) as (served, writer):
+        before = await writer.stored(tier)
+        served.market.between = writer.write
+        page = await asked(served, transport, tier=tier, order="oldest", limit=200)
+        assert [row["id"] for row in page["signals"]] == before
+        assert page["meta"]["as_of"] == format_instant(NOON)
+        assert len(await writer.stored(tier)) > len(before)
+
+
+async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transport):
+    answer = await served.answer(
+        transport, SIGNALS, order="oldest", since=format_instant(NOON + 5), limit=3
+    )
+    assert answer["signals"] == []
+    assert answer["pagination"] == {
+        "limit": 3,
+        "offset": 0,
+        "returned": 0,
+        "has_more": False,
+        "next_cursor": None,
+    }
+    assert "Nothing matching changed since" in answer["meta"]["note"]
+
+
+async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):
+    pages = {
+        order: await served.answer(transport, SIGNALS, order=order, limit=3)
+        for order in ("newest", "oldest")
+    }
+    assert pages["newest"] == await served.answer(transport, SIGNALS, limit=3)
+    cursors = {order: page["pagination"]["next_cursor"] for order, page in pages.items()}
+    # The feed's eight rows: two of 11:03, six of 12:03.
+    assert cursors == {"newest": format_instant(NOON + 5), "oldest": format_instant(NOON)}
+    ids = {order: [row["id"] for row in page["signals"]] for order, page in pages.items()}
+    assert [row.split(".")[1] for row in ids["oldest"]] == ["BTC", "NVDA", "BTC"]
+    assert not set(ids["newest"]) & set(ids["oldest"])
+
+
+async def test_filters_and_offset_hold_in_the_order_asked_for(served, transport):
+    forward = await served.answer(
+        transport, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2
+    )
+    back = await served.answer(transport, SIGNALS, ticker="BTC", offset=1, limit=2)
+    assert [row["created_at"] for row in forward["signals"]] == [
+        format_instant(NOON),
+        format_instant(NOON + 2),
+    ]
+    assert back["signals"] == forward["signals"][::-1]
+    assert forward["pagination"]["has_more"] is back["pagination"]["has_more"] is True
+
+
+async def test_another_order_is_refused_and_both_are_named(served, transport):
+    status, error = await served.refusal(transport, SIGNALS, order="forward")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "order" in error["message"]
+    assert "newest, oldest" in error["message"]

@@ -1,0 +1,363 @@
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from access.billing.disabled import NoBilling
+from mcp_server.tools.get_stats import DESCRIPTION
+from mcp_server.tools.registry import TOOLS
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
+from service.http.app import create_app
+from serving.tool import to_mcp_tool
+from store.errors import StoreError
+from store.market_rows import Statistics
+from store.sqlite.market_store import SqliteMarketStore
+from tests.doubles.mailbox import Mailbox
+from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
+from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, followed_coverage, publish_alerts
+from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
+from tests.support.full_universe import parse_size
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+    open_loopback_socket,
+    run_app,
+)
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("answers")
+
+EDGE = NOON - 30 * DAY_MS
+OLDEST_SHOWN = NOON - 365 * DAY_MS + 1
+FORBIDDEN = re.compile(r"(win|wins|winrate|accuracy|return|returns|pnl|profit|profits|roi)")
+PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return figures?)\b", re.I)
+
+
+class CountingStore(SqliteMarketStore):
+    asked = 0
+
+    async def statistics(
+        self, tier: Tier, after: int, until: int, visible_after: int
+    ) -> Statistics:
+        self.asked += 1
+        return await super().statistics(tier, after, until, visible_after)
+
+
+class FailingStore(SqliteMarketStore):
+    """A store whose counts cannot be read for a while."""
+
+    is_broken = True
+
+    async def statistics(
+        self, tier: Tier, after: int, until: int, visible_after: int
+    ) -> Statistics:
+        if self.is_broken:
+            raise StoreError("disk I/O error")
+        return await super().statistics(tier, after, until, visible_after)
+
+
+@asynccontextmanager
+async def served_by(
+    kind: type[SqliteMarketStore], served: RunningService, folder: Path
+) -> AsyncIterator[RunningService]:
+    """Serve the same file and keys through another implementation of the store."""
+    market = await kind.open(folder / "market.db")
+    try:
+        with open_loopback_socket() as bound:
+            base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            app = create_app(
+                market, served.access, NoBilling(), Mailbox(), base_url=base_url, clock=served.clock
+            )
+            async with run_app(app, bound), httpx.AsyncClient(base_url=base_url) as client:
+                yield replace(served, base_url=base_url, client=client, market=market, app=app)
+    finally:
+        await market.close()
+
+
+async def published_at(served: RunningService, *times: int) -> None:
+    """Publish one change at each time, and run at NOON, on a store without rows."""
+    await served.market.publish_coverage(make_coverage())
+    rows = [make_change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
+    await served.market.commit(
+        make_batch(NOON, [row._replace(close_time=n) for n, row in enumerate(rows)])
+    )
+
+
+def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
+    return {row[name]: row["signals"] for row in rows}
+
+
+@pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.2", "2.13.3")
+async def test_counts_by_indicator_timeframe_and_direction_add_up(served, transport):
+    tier = (await served.answer(transport, STATS))["universe_tier"]
+    # Six hourly flips, one ceres on 4h, one llnr on 1d; perpkit's change is not published.
+    assert tier["total_signals"] == 8
+    assert tally(tier["by_indicator"], "indicator") == {
+        "trend_oracle": 3,
+        "bayesian_trend": 0,
+        "reversals": 0,
+        "ceres": 1,
+        "enzo": 3,
+        "llnr": 1,
+    }
+    assert tally(tier["by_timeframe"], "timeframe") == {"1h": 6, "4h": 1, "1d": 1}
+    assert tally(tier["by_direction"], "direction") == {"bullish": 3, "bearish": 4, "neutral": 1}
+    assert tier["signals_per_day"] == 8 / 30
+
+
+@pytest.mark.clause("2.13.1")
+async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, transport):
+    tier = (await served.answer(transport, STATS))["universe_tier"]
+    assert tier["by_indicator"][1] == {
+        "indicator": "bayesian_trend",
+        "indicator_name": "Bayesian Trend",
+        "signals": 0,
+    }
+    ids = ["trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr"]
+    assert [row["indicator"] for row in tier["by_indicator"]] == ids
+    assert [row["timeframe"] for row in tier["by_timeframe"]] == ["1h", "4h", "1d"]
+    directions = ["bullish", "bearish", "neutral"]
+    assert [row["direction"] for row in tier["by_direction"]] == directions
+
+
+@pytest.mark.clause("2.13.1")
+async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, transport):
+    later = NOON + HOUR_MS
+    row = make_change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
+    await served_alone.market.commit(make_batch(later, [row]))
+    tier = (await served_alone.answer(transport, STATS))["universe_tier"]
+    assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1
+    assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
+
+
+@pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
+async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
+    window = (await served.answer(transport, STATS))["window"]
+    # The newest row of the last run is five milliseconds later than its market time.
+    assert window == {
+        "days": 30,
+        "since": format_instant(EDGE + 5),
+        "until": format_instant(NOON + 5),
+    }
+
+
+@pytest.mark.clause("2.8.2", "4.4.1")
+async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transport):
+    await published_at(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
+    answer = await served_empty.answer(transport, STATS)
+    assert (answer["window"]["since"], answer["window"]["until"]) == (
+        format_instant(EDGE),
+        format_instant(NOON),
+    )
+    assert answer["universe_tier"]["total_signals"] == 2
+
+
+@pytest.mark.clause("2.8.9", "2.8.10")
+async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, transport):
+    await published_at(served_empty, OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON)
+    answer = await served_empty.answer(transport, STATS)
+    feed = await served_empty.answer(transport, SIGNALS)
+    assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
+    assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
+    assert "less than 30 days" not in answer["meta"]["note"]
+
+
+@pytest.mark.clause("2.8.4", "2.8.10")
+async def test_a_history_younger_than_the_window_is_told(served_empty, transport):
+    await published_at(served_empty, NOON - DAY_MS)
+    answer = await served_empty.answer(transport, STATS)
+    assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
+    assert answer["universe_tier"]["signals_per_day"] == 1 / 30
+    assert "less than 30 days" in answer["meta"]["note"]
+
+
+@pytest.mark.clause("2.8.3")
+async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, transport):
+    await published_at(served_empty)
+    answer = await served_empty.answer(transport, STATS)
+    tier = answer["universe_tier"]
+    assert (tier["total_signals"], tier["signals_per_day"]) == (0, 0)
+    assert tier["history_starts_at"] is None
+    assert set(tally(tier["by_timeframe"], "timeframe").values()) == {0}
+    assert "No change has been published yet" in answer["meta"]["note"]
+
+
+@pytest.mark.clause("2.13.4")
+async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, transport):
+    answer = await served.answer(transport, STATS)
+    assert answer["alerts_tier"] == {
+        "total_signals": None,
+        "signals_per_day": None,
+        "by_indicator": [],
+        "by_timeframe": [],
+        "by_direction": [],
+        "history_starts_at": None,
+    }
+    assert "No asset of this source is followed" in answer["meta"]["note"]
+
+
+@pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
+async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
+    await publish_alerts(served_alone)
+    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
+    assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
+    indicators = tally(tier["by_indicator"], "indicator")
+    assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
+    assert list(indicators) == [*INDICATOR_IDS]
+    assert tally(tier["by_timeframe"], "timeframe") == {"4h": 4, "1d": 1}
+    directions = {"bullish": 2, "bearish": 2, "exit": 1}
+    assert tally(tier["by_direction"], "direction") == directions
+    assert tier["history_starts_at"] == format_instant(ALERTS[0].created_at)
+
+
+@pytest.mark.clause("2.13.2")
+async def test_followed_assets_without_alerts_count_zero(served_alone, transport):
+    await served_alone.market.publish_coverage(followed_coverage())
+    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
+    assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
+    assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
+
+
+async def test_meta_says_what_the_counts_rest_on(served, transport):
+    meta = (await served.answer(transport, STATS))["meta"]
+    assert (meta["source"], meta["simulated"], meta["stale"]) == ("simulated", True, False)
+    assert meta["as_of"] == "2026-09-30T12:03:00.000Z"
+    assert meta["note"].startswith("Simulated market data")
+
+
+@pytest.mark.clause("4.4.2")
+async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+    await served_empty.market.publish_coverage(make_coverage())
+    status, error = await served_empty.refusal(transport, STATS)
+    assert (status, error["error"]) == (503, "unavailable")
+    assert (await served_empty.rest("/stats")).headers["retry-after"] == "900"
+
+
+async def test_a_version_is_counted_once_however_many_ask(served_alone, transport, tmp_path):
+    async with served_by(CountingStore, served_alone, tmp_path) as counting:
+        await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
+        await counting.fetch_answer("rest", STATS)
+        assert counting.market.asked == 2  # once a tier
+        later = NOON + HOUR_MS
+        await counting.market.commit(
+            make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
+        )
+        answers = await asyncio.gather(
+            *(counting.fetch_answer(transport, STATS) for _ in range(12))
+        )
+        assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
+        assert counting.market.asked == 4
+
+
+@pytest.mark.clause("4.4.2", "7.29")
+async def test_a_store_that_cannot_count_is_unavailable_until_it_can(
+    served_alone, transport, tmp_path
+):
+    async with served_by(FailingStore, served_alone, tmp_path) as failing:
+        status, error = await failing.fetch_refusal(transport, STATS)
+        assert (status, error["error"]) == (503, "unavailable")
+        assert "disk" not in error["message"]
+        response = await failing.get_api("/stats")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "60")
+        await failing.fetch_answer(transport, STATE)
+        failing.market.is_broken = False
+        assert (await failing.fetch_answer(transport, STATS))["universe_tier"]["total_signals"] == 8
+
+
+@pytest.mark.clause("4.4.1", "4.14.18")
+@pytest.mark.parametrize("headers", OPEN_HEADERS)
+async def test_it_needs_no_key_and_ignores_any(served, headers):
+    response = await served.client.get("/api/v1/stats", headers=headers)
+    assert response.status_code == 200
+    result = await served.call(STATS, headers=headers)
+    assert result["structuredContent"] == response.json()
+
+
+async def test_a_tool_without_arguments_refuses_any(served):
+    status, error = await served.refusal("mcp", STATS, days=7)
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "this call takes no arguments" in error["message"]
+
+
+async def test_the_description_tells_the_size(served_alone):
+    await publish_alerts(served_alone)
+    text = json.dumps(await served_alone.answer("mcp", STATS), separators=(",", ":"))
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
+
+
+def fields_of(value: Any) -> Iterator[str]:
+    """Yield every key of an answer or of a schema, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, dict | list):
+            yield from fields_of(part)
+
+
+def descriptions_of(value: Any) -> Iterator[str]:
+    """Yield every description of a listed tool, at any depth."""
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+        if name == "description" and isinstance(part, str):
+            yield part
+        elif isinstance(part, dict | list):
+            yield from descriptions_of(part)
+
+
+def is_performance(field: str) -> bool:
+    return any(FORBIDDEN.fullmatch(word) for word in re.split(r"[^a-z]+", field.lower()))
+
+
+@pytest.mark.clause("1.43")
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+async def test_no_answer_has_a_field_of_performance(served, tool):
+    shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
+    answer = await served.answer("mcp", tool.name)
+    fields = {*fields_of(shown), *fields_of(answer)}
+    assert fields >= set(answer)
+    assert [field for field in fields if is_performance(field)] == []
+    assert [text for text in descriptions_of(shown) if PROMISED.search(text)] == []
+
+
+@pytest.mark.clause("1.42")
+async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(served):
+    stats = await served.answer("mcp", STATS)
+    tier = ["total_signals", "signals_per_day", "by_indicator", "by_timeframe", "by_direction"]
+    assert {name: list(part) for name, part in stats.items() if name != "meta"} == {
+        "window": ["days", "since", "until"],
+        "universe_tier": [*tier, "history_starts_at"],
+        "alerts_tier": [*tier, "history_starts_at"],
+    }
+    counted = {name for by in tier[2:] for row in stats["universe_tier"][by] for name in row}
+    assert counted == {"indicator", "indicator_name", "timeframe", "direction", "signals"}
+    catalog = await served.answer("mcp", CATALOG)
+    assert set(catalog) == {
+        "generated_at",
+        "note",
+        "assets",
+        "timeframes",
+        "indicators",
+        "indicator_fields",
+        "indicator_statuses",
+        "legacy_indicator_keys",
+        "tiers",
+        "coverage",
+        "cadence",
+        "meta",
+    }
+
+
+def test_a_field_of_performance_would_be_found():
+    deep = {"a": [{"b": {"win_rate": 1, "description": "The accuracy of it."}}]}
+    assert [field for field in fields_of(deep) if is_performance(field)] == ["win_rate"]
+    assert [text for text in descriptions_of(deep) if PROMISED.search(text)]

@@ -1,0 +1,110 @@
+import json
+
+import pytest
+
+from access.billing.disabled import NoBilling
+from mcp_server.tools.get_usage import DESCRIPTION
+from tests.support.bad_inputs import USAGE
+from tests.support.full_universe import parse_size
+from tests.support.running_service import run_service
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("answers")
+
+
+@pytest.mark.clause("2.11.1")
+async def test_a_caller_learns_whose_key_it_sent(served, transport):
+    assert (await served.answer(transport, USAGE))["key"] == {"label": "tests"}
+
+
+@pytest.mark.clause("2.11.1")
+async def test_every_key_has_its_own_label(served_alone):
+    other = {"Authorization": f"Bearer {await served_alone.keys.create('the other one')}"}
+    result = await served_alone.call(USAGE, headers=other)
+    assert result["structuredContent"]["key"] == {"label": "the other one"}
+    response = await served_alone.rest("/usage", **other)
+    assert response.json()["key"] == {"label": "the other one"}
+
+
+@pytest.mark.clause("2.11.2", "2.11.3", "2.11.5", "4.10.1", "5.18", "8.1")
+async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, transport):
+    answer = await served.answer(transport, USAGE)
+    assert set(answer) == {"key", "mode", "quota", "meta"}
+    assert answer["mode"] == "test"
+    assert answer["quota"] == {
+        "daily_limit": 10_000,
+        "used_today": 1,
+        "remaining_today": 9_999,
+        "resets_at": "2026-10-01T00:00:00.000Z",
+    }
+    assert answer["meta"]["note"] is None
+
+
+@pytest.mark.clause("2.11.2", "2.11.5")
+async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_same(
+    tmp_path, transport
+):
+    async with run_service(tmp_path, provider=NoBilling(), daily_limit=5) as served_alone:
+        answer = await served_alone.fetch_answer(transport, USAGE)
+    assert answer["mode"] is None
+    assert answer["quota"]["remaining_today"] == 4
+    assert "5 a UTC day" in answer["meta"]["counted"]
+
+
+@pytest.mark.clause("2.11.4", "2.13.11")
+async def test_what_a_quota_counts_is_said(served, transport):
+    counted = (await served.answer(transport, USAGE))["meta"]["counted"]
+    named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
+    assert not [part for part in named if part not in counted], counted
+
+
+async def test_it_works_before_the_first_compute(served_empty, transport):
+    assert (await served_empty.answer(transport, USAGE))["key"] == {"label": "tests"}
+
+
+@pytest.mark.clause("4.14.19")
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "missing_key"),
+        ({"X-Api-Key": "nonsense"}, 401, "invalid_key"),
+    ],
+)
+async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
+    response = await served.client.get("/api/v1/usage", headers=headers)
+    assert (response.status_code, response.json()["error"]) == (status, code)
+    result = await served.call(USAGE, headers=headers)
+    meta = result["_meta"]
+    assert meta.pop("signals/request_id")
+    assert meta == {"signals/error": code, "signals/status": status}
+
+
+@pytest.mark.clause("3.5.3", "3.5.4")
+async def test_a_revoked_key_is_refused(served_alone, transport):
+    (key,) = await served_alone.keys.list()
+    await served_alone.keys.revoke(key.id)
+    status, error = await served_alone.refusal(transport, USAGE)
+    assert (status, error["error"]) == (403, "revoked_key")
+
+
+async def test_an_argument_is_refused(served, transport):
+    status, error = await served.refusal(transport, USAGE, key="mine")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "this call takes no arguments" in error["message"]
+
+
+async def test_the_description_tells_the_size(served):
+    text = json.dumps(await served.answer("mcp", USAGE), separators=(",", ":"))
+    assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
+
+
+@pytest.mark.clause("2.11.4", "2.13.11")
+async def test_it_says_simulated_as_every_other_answer_does(served, transport):
+    meta = (await served.answer(transport, USAGE))["meta"]
+    assert (meta["source"], meta["simulated"]) == ("simulated", True)
+
+
+@pytest.mark.clause("2.13.11")
+async def test_before_anything_is_covered_it_names_no_source(served_empty, transport):
+    meta = (await served_empty.answer(transport, USAGE))["meta"]
+    assert (meta["source"], meta["simulated"]) == (None, False)

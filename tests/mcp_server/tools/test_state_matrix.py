@@ -1,0 +1,178 @@
+"""The board as letters says what the full view says, letter for letter, in a tenth of its size."""
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.tools.get_state import get_state
+from schemas.state import StateQuery
+from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
+from serving.context import Context
+from serving.snapshot_cache import SnapshotCache
+from store.errors import MarketStore
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.bad_inputs import STATE
+from tests.support.full_universe import fill_full_universe
+from tests.support.running_service import HOUR_MS, NOON, make_coverage, seed_market
+
+pytestmark = pytest.mark.clause("answers")
+
+PROMISED = 9_000  # characters, by the tool's description
+SAID = {"U": "bullish", "D": "bearish", "N": "neutral"}
+Cells = dict[tuple[str, str, str], str]
+
+FILTERS = [
+    {name: value for name, value in zip(StateQuery.model_fields, chosen, strict=False) if value}
+    for chosen in itertools.product(
+        (None, "BTC", "MATIC,XAU,DARK"),
+        (None, "crypto", "stock", "metal"),
+        (None, *TIMEFRAMES),
+        (None, *INDICATOR_IDS),
+        (None, *SAID.values()),
+    )
+]
+
+
+def parsed(matrix: dict[str, Any]) -> Cells:
+    """Read a matrix as its legend and its field descriptions say, and nothing else."""
+    cells: Cells = {}
+    for row in filter(None, matrix["rows"].split(";")):
+        ticker, *words = row.split(" ")
+        for timeframe, word in zip(matrix["timeframes"], words, strict=True):
+            assert len(word) in {len(matrix["indicators"]) - has for has in (0, 1)}
+            for indicator, letter in zip(matrix["indicators"], word, strict=False):
+                if letter != ".":
+                    cells[ticker, indicator, timeframe] = matrix["legend"][letter]
+    return cells
+
+
+def listed(answer: dict[str, Any]) -> Cells:
+    return {
+        (asset["ticker"], indicator, timeframe): reading
+        for asset in answer["assets"]
+        for indicator, cells in asset["signals"].items()
+        for timeframe, reading in cells.items()
+    }
+
+
+def context_of(store: MarketStore) -> Context:
+    return Context(SnapshotCache(store), "http://x", "http://x", lambda: NOON + HOUR_MS, None, 1)
+
+
+async def both_views(context: Context, **filters: Any) -> list[dict[str, Any]]:
+    """Return the answers of the handler in both views, as they are written."""
+    answers = []
+    for view in ("full", "board"):
+        query = StateQuery.model_validate({**filters, "view": view})
+        answers.append(json.loads((await get_state(query, context)).model_dump_json()))
+    return answers
+
+
+def check_same(full: dict[str, Any], board: dict[str, Any]) -> None:
+    """Hold a matrix against the full view of the same question; all else is the same."""
+    matrix = board.pop("board")
+    assert parsed(matrix) == listed(full)
+    rows = [row.split(" ")[0] for row in filter(None, matrix["rows"].split(";"))]
+    assert rows == [asset["ticker"] for asset in full["assets"]]
+    assert board == full | {"assets": []}
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[MarketStore]:
+    store = await SqliteMarketStore.open(tmp_path / "market.db")
+    await seed_market(store, make_coverage())
+    yield store
+    await store.close()
+
+
+@pytest.fixture(scope="module")
+def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("full") / "market.db"
+
+
+@pytest.fixture
+async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
+    """The board of the whole universe, filled once."""
+    store = await SqliteMarketStore.open(full_board)
+    if not await store.commits():
+        await fill_full_universe(store)
+    yield store
+    await store.close()
+
+
+async def test_every_filter_gives_the_same_readings_in_both_views(small):
+    context = context_of(small)
+    for filters in FILTERS:
+        check_same(*await both_views(context, **filters))
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        {"asset_class": "metal"},
+        {"timeframe": "4h"},
+        {"indicator": "enzo"},
+        {"direction": "neutral"},
+        {"asset_class": "stock", "timeframe": "1d", "indicator": "llnr", "direction": "bullish"},
+        {"as_of": format_instant(NOON - 9 * 24 * HOUR_MS)},
+    ],
+    ids=lambda filters: "+".join(filters) or "none",
+)
+async def test_the_whole_universe_reads_the_same_in_both_views(whole, filters):
+    full, board = await both_views(context_of(whole), **filters)
+    assert len(full["assets"]) > 3
+    check_same(full, board)
+
+
+async def test_the_whole_universe_is_under_nine_thousand_characters(whole):
+    context = context_of(whole)
+    for as_of in (None, format_instant(NOON), format_instant(NOON - 20 * 24 * HOUR_MS)):
+        full, board = await both_views(context, as_of=as_of)
+        assert full["counts"]["assets"] == 252
+        assert len(json.dumps(board, separators=(",", ":"))) < PROMISED
+
+
+async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport):
+    board = (await served.answer(transport, STATE, view="board"))["board"]
+    assert board["indicators"] == [*INDICATOR_IDS, "dexter"]
+    assert board["timeframes"] == ["1h", "4h", "1d"]
+    rows = dict(row.split(" ", 1) for row in board["rows"].split(";"))
+    # Ceres is neutral everywhere but on BTC's 4h; then come enzo, llnr, perpkit and dexter.
+    assert rows == {
+        "BTC": "DUUNUUDU UUUUUUUU UUUNUUUU",
+        "ETH": "UUUNDUU UUUNUUU UUUNUUU",
+        "MATIC": "UUUNUUUU UUUNUUUU UUUNUUUU",
+        "NVDA": "DDDNDDD DDDNDDD DDDNDND",
+        "XAU": "....... ....... DDDNDDD",
+    }
+    assert board["legend"] == {**SAID, ".": "no reading, or none that was asked for"}
+
+
+async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
+    answer = await served.answer(
+        transport, STATE, view="board", asset_class="metal", timeframe="1h"
+    )
+    assert (answer["board"]["rows"], answer["assets"]) == ("", [])
+    assert answer["counts"] == {"assets": 0, "readings": 0}
+    assert "No reading matches these filters now." in answer["meta"]["note"]
+
+
+async def test_the_views_have_each_what_the_other_has_not(served, transport):
+    full = await served.answer(transport, STATE, view="full")
+    assert full == await served.answer(transport, STATE)
+    assert "board" not in full
+    board = await served.answer(transport, STATE, view="board")
+    assert board.keys() - full.keys() == {"board"}
+    check_same(full, board)
+
+
+async def test_another_view_is_refused_and_both_are_named(served, transport):
+    status, error = await served.refusal(transport, STATE, view="compact")
+    assert (status, error["error"]) == (400, "invalid_parameter")
+    assert "view" in error["message"]
+    assert "full, board" in error["message"]

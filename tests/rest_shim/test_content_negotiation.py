@@ -1,0 +1,130 @@
+"""Answers that a client has already are not sent again; those that it has not, compressed."""
+
+import gzip
+
+import pytest
+
+from tests.rest_shim.test_routes import KEYED_PATHS, OPEN_PATHS
+from tests.support.running_service import HOUR_MS, NOON, RunningService, make_batch, make_change
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("answers")
+
+# Usage counts itself, so no two of its answers are alike.
+SAME = [*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values() if path != "/usage")]
+STATE = "/api/v1/state"
+
+
+async def get(served: RunningService, path: str = STATE, **headers: str):
+    """GET a path with a key and the headers given, and no compression unless asked for."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {"Accept-Encoding": "identity"} | served.key_headers | named
+    return await served.client.get(path, headers=sent)
+
+
+@pytest.mark.parametrize("path", SAME)
+async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
+    first = await get(served, path)
+    again = await get(served, path, If_None_Match=first.headers["etag"])
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert "content-type" not in again.headers
+    for name in ("etag", "cache-control", "vary"):
+        assert again.headers[name] == first.headers[name]
+
+
+async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService):
+    first = await get(served)
+    again = await get(served, If_None_Match=first.headers["etag"])
+    left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (first, again)]
+    assert left[0] - left[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [
+        ("*", 304),
+        ('"other", {}', 304),
+        ('"other",{} , "third"', 304),
+        ("{strong}", 304),
+        ('"other"', 200),
+        ('W/"other"', 200),
+        ("", 200),
+        ("{bare}", 200),
+    ],
+)
+async def test_a_tag_is_looked_for_in_all_that_the_client_names(
+    served: RunningService, named: str, status: int
+):
+    etag = (await get(served)).headers["etag"]
+    strong = etag.removeprefix("W/")
+    given = named.format(etag, strong=strong, bare=strong.strip('"'))
+    assert (await get(served, If_None_Match=given)).status_code == status
+
+
+async def test_another_version_has_another_tag(served_alone: RunningService):
+    before = (await get(served_alone)).headers["etag"]
+    later = NOON + HOUR_MS
+    await served_alone.market.commit(
+        make_batch(later, [make_change(later, "BTC", "enzo", "1h", 0, 1)])
+    )
+    after = await get(served_alone, If_None_Match=before)
+    assert (after.status_code, after.headers["etag"] == before) == (200, False)
+
+
+async def test_other_arguments_have_another_tag(served: RunningService):
+    tags = {
+        (await get(served, f"{STATE}?ticker={ticker}")).headers["etag"]
+        for ticker in ("BTC", "ETH", "btc")
+    }
+    assert len(tags) == 2
+
+
+async def test_a_refusal_has_no_tag_and_answers_no_condition(served: RunningService):
+    refused = await get(served, f"{STATE}?ticker=nothing", If_None_Match="*")
+    assert (refused.status_code, "etag" in refused.headers) == (400, False)
+
+
+@pytest.mark.parametrize("path", SAME)
+async def test_a_long_answer_is_compressed_for_who_takes_it(served: RunningService, path: str):
+    plain = await get(served, path)
+    async with served.client.stream(
+        "GET", path, headers=served.key_headers | {"Accept-Encoding": "br, gzip"}
+    ) as packed:
+        content = b"".join([part async for part in packed.aiter_raw()])
+    if len(plain.content) < 1_000:
+        assert (content, "content-encoding" in packed.headers) == (plain.content, False)
+        return
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) == len(content) < len(plain.content)
+    assert gzip.decompress(content) == plain.content
+    for name in ("etag", "cache-control", "content-type", "vary"):
+        assert packed.headers[name] == plain.headers[name]
+    assert plain.headers["vary"] == "Accept-Encoding"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("GZIP;q=0.5", True),
+        ("*", True),
+        ("gzip;q=0, *", False),
+        ("*;q=0", False),
+        ("identity", False),
+        ("deflate, br", False),
+        ("", False),
+    ],
+)
+async def test_gzip_is_sent_only_where_it_is_wanted(
+    served: RunningService, accepted: str, is_packed: bool
+):
+    answer = await get(served, Accept_Encoding=accepted)
+    assert ("content-encoding" in answer.headers) is is_packed
+    assert answer.json()["counts"]["assets"] > 0
+
+
+async def test_usage_tells_each_count_whatever_the_client_has(served: RunningService):
+    first = await get(served, "/api/v1/usage")
+    again = await get(served, "/api/v1/usage", If_None_Match=first.headers["etag"])
+    assert again.status_code == 200
+    assert again.json()["quota"]["used_today"] == first.json()["quota"]["used_today"] + 1

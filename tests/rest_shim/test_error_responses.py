@@ -1,0 +1,420 @@
+"""One canonical error, on every route that the app has."""
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from access.billing.disabled import NoBilling
+from access.quota import QuotaGuard
+from rest_shim.error_catalog import QUOTA_HEADERS
+from rest_shim.error_responses import build_exception_handlers
+from service.http.app import create_app
+from serving.context import Context
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import ToolRunner
+from store.errors import StoreError
+from store.sqlite.market_store import SqliteMarketStore
+from tests.access.test_quota_transports import bought
+from tests.doubles.mailbox import Mailbox
+from tests.support.bad_inputs import KEYED_PATHS
+from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
+from tests.support.running_service import break_usage_counting
+
+pytestmark = pytest.mark.clause("answers")
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ACCESS_CODES = {"missing_key", "invalid_key", "revoked_key", "not_provisioned"}
+KEYED = {f"/api/v1{path}" for path in KEYED_PATHS.values()}
+OF_THE_MARKET = KEYED | {
+    "/api/v1",
+    "/api/v1/openapi.json",
+    "/api/v1/catalog",
+    "/api/v1/stats",
+}
+QUOTA = {name.lower() for name in QUOTA_HEADERS}
+PURCHASES = {"/api/v1/access/checkout", "/api/v1/access/claim", "/api/v1/access-request"}
+# Every value of `error`: its status, what went wrong, and what to do next.
+SAID = {
+    "missing_key": (401, "needs an API key", "Send it as `Authorization: Bearer <API_KEY>`"),
+    "invalid_key": (401, "is malformed", "Check that it was copied whole"),
+    "revoked_key": (403, "was revoked", "use another key"),
+    "not_provisioned": (403, "bought in live mode", "To get a key: POST /api/v1/access/checkout"),
+    "rate_limited": (429, "quota of 1 calls is used up", "retry after 42820 seconds"),
+    "invalid_parameter": (400, "timeframe: '2h' is not accepted", "accepted: 1h, 4h, 1d"),
+    "unknown_ticker": (400, "unknown 'BTX'", "did you mean BTC?"),
+    "unknown_indicator": (400, "'macd' is not an indicator", "accepted: trend_oracle"),
+    "unavailable": (503, "cannot be used at the moment", "Retry after 60 seconds"),
+}
+
+
+def is_canonical(response, status, code, base_url, *, has_quota=False):
+    """Hold a refusal against the one shape; `has_quota` where the key of the call was found."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "no-store"
+    quota = {name for name in response.headers if name.startswith("x-ratelimit")}
+    assert quota == (QUOTA if has_quota else set())
+    body = response.json()
+    access = {"how_to_get_access"} if code in ACCESS_CODES else set()
+    assert set(body) == {"error", "message", "docs"} | access
+    assert body["error"] == code
+    assert body["docs"] == f"{base_url}/api/v1"
+    assert len(body["message"]) > 20
+    return True
+
+
+async def failing(served, app, method, path, body=None):
+    """Return the answer of an app whose unexpected failures reach no client."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
+        return await client.request(method, path, headers=served.key_headers, json=body)
+
+
+async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken(served):
+    document = await fetch_document(served)
+    routes = list_operations(served)
+    assert len(routes) == 17
+    for right, path in routes:
+        for method in set(METHODS) - {right}:
+            response = await served.client.request(method, path)
+            assert is_canonical(response, 405, "invalid_parameter", served.base_url)
+            assert response.headers["allow"] == ("GET, HEAD" if right == "GET" else "POST")
+            document.check_response(right, to_documented_path(path), response)
+
+
+@pytest.mark.parametrize("path", sorted([*PURCHASES, "/api/v1/mcp", "/api/v1/mcp/"]))
+async def test_head_is_refused_where_only_post_is_taken(served, path):
+    response = await served.client.head(path)
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert response.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [("host", "evil.example", 421), ("origin", "https://evil.example", 403)],
+)
+async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header, value, status):
+    document = await fetch_document(served)
+    for method, path in list_operations(served):
+        response = await served.client.request(method, path, headers={header: value})
+        assert is_canonical(response, status, "invalid_parameter", served.base_url)
+        document.check_response(method, to_documented_path(path), response)
+
+
+@pytest.mark.clause(
+    "1.38",
+    "1.40",
+    "1.41",
+    "4.0.3",
+    "4.6.8",
+    "4.7.30",
+    "4.8.12",
+    "4.9.20",
+    "4.10.3",
+    "4.14.20",
+    "5.1",
+    "5.4",
+    "5.6",
+    "5.23",
+    "5.24",
+    "7.1",
+    "7.5",
+    "7.8",
+    "7.17",
+    "7.18",
+    "8.13",
+)
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "missing_key"),
+        ({"Authorization": "Bearer ek_short"}, 401, "invalid_key"),
+        ({"X-Api-Key": "ek_" + "a" * 43}, 401, "invalid_key"),
+        ({"Authorization": "Bearer ${SIGNALS_API_KEY}"}, 401, "invalid_key"),
+    ],
+)
+async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, code):
+    document = await fetch_document(served)
+    asking = set()
+    for method, path in list_operations(served):
+        response = await served.client.request(method, path, headers=headers)
+        if response.status_code in (401, 403):
+            asking.add(path)
+            assert is_canonical(response, status, code, served.base_url)
+            assert response.headers["www-authenticate"] == "Bearer"
+            document.check_response(method, path, response)
+    assert asking == KEYED
+
+
+@pytest.mark.clause(
+    "4.0.4", "4.6.9", "4.7.31", "4.9.21", "5.25", "7.1", "7.5", "7.8", "7.19", "8.11"
+)
+async def test_a_revoked_key_is_refused_on_every_keyed_route(served):
+    document = await fetch_document(served)
+    (key,) = await served.keys.list()
+    await served.keys.revoke(key.id)
+    for path in KEYED:
+        response = await served.client.get(path, headers=served.key_headers)
+        assert is_canonical(response, 403, "revoked_key", served.base_url, has_quota=True)
+        document.check_response("GET", path, response)
+
+
+@pytest.mark.clause(
+    "4.0.4", "4.6.7", "4.7.27", "4.8.11", "4.9.19", "7.1", "7.5", "7.8", "7.10", "8.11"
+)
+async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
+    document = await fetch_document(served)
+    for path in KEYED:
+        response = await served.client.get(f"{path}?colour=red", headers=served.key_headers)
+        assert is_canonical(response, 400, "invalid_parameter", served.base_url, has_quota=True)
+        document.check_response("GET", path, response)
+
+
+@pytest.mark.clause("7.2", "7.3", "7.4", "7.32")
+async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served):
+    answers = [
+        await served.client.get("/api/v1/state"),
+        await served.rest("/state", x_api_key="nonsense"),
+        await served.rest("/state", **await bought(served, "live")),
+        await served.rest("/state?timeframe=2h"),
+        await served.rest("/signals?ticker=BTX"),
+        await served.rest("/signals?indicator=macd"),
+    ]
+    with break_usage_counting(served.access):
+        answers.append(await served.rest("/state"))
+    scarce = create_app(
+        served.market,
+        served.access,
+        NoBilling(),
+        Mailbox(),
+        base_url=served.base_url,
+        clock=served.clock,
+        daily_limit=1,
+    )
+    answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
+    key = (await served.keys.list())[0]
+    await served.keys.revoke(key.id)
+    answers.append(await served.rest("/state"))
+    said = {answer.json()["error"]: answer for answer in answers}
+    assert set(said) == set(SAID)
+    for code, (status, *parts) in SAID.items():
+        message = said[code].json()["message"]
+        assert said[code].status_code == status
+        assert not [part for part in parts if part not in message], message
+    document = await fetch_document(served)
+    error = document.find("#/components/schemas/ErrorBody/properties/error")
+    assert set(error["enum"]) == set(SAID)
+
+
+@pytest.mark.clause("4.0.4", "4.6.11", "7.28")
+async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_empty):
+    document = await fetch_document(served_empty)
+    waiting = set()
+    for method, path in list_operations(served_empty):
+        headers = served_empty.key_headers
+        response = await served_empty.client.request(method, path, headers=headers)
+        if response.status_code == 503:
+            waiting.add(path)
+            base_url, has_quota = served_empty.base_url, path in KEYED
+            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
+        document.check_response(method, to_documented_path(path), response)
+    assert waiting == OF_THE_MARKET - {"/api/v1", "/api/v1/openapi.json", "/api/v1/usage"}
+
+
+@pytest.mark.clause(
+    "4.0.4",
+    "4.6.10",
+    "4.7.32",
+    "4.8.13",
+    "4.9.22",
+    "4.10.1",
+    "4.10.2",
+    "5.26",
+    "7.1",
+    "7.8",
+    "7.23",
+    "7.24",
+    "8.11",
+    "8.14",
+    "8.15",
+)
+async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
+    document = await fetch_document(served)
+    app = create_app(
+        served.market,
+        served.access,
+        NoBilling(),
+        Mailbox(),
+        base_url=served.base_url,
+        clock=served.clock,
+        daily_limit=1,
+    )
+    assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
+    for path in KEYED:
+        response = await failing(served, app, "GET", path)
+        document.check_response("GET", path, response)
+        if path == "/api/v1/usage":
+            assert response.status_code == 200
+            assert set(response.headers) >= QUOTA
+            continue
+        assert is_canonical(response, 429, "rate_limited", served.base_url, has_quota=True)
+        assert response.headers["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.clause("7.30", "7.31", "7.33")
+async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served):
+    document = await fetch_document(served)
+    buyer = {"contact_email": "a@example.org"}
+    begun = await served.client.post("/api/v1/access/checkout", json=buyer)
+    assert begun.status_code == 201
+    app = create_app(
+        served.market,
+        served.access,
+        NoBilling(),
+        Mailbox(),
+        base_url=served.base_url,
+        clock=served.clock,
+    )
+    claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
+    asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
+    for name, body, status in asked:
+        path = f"/api/v1/access/{name}"
+        response = await failing(served, app, "POST", path, body)
+        code = "unavailable" if status == 503 else "invalid_parameter"
+        assert is_canonical(response, status, code, served.base_url)
+        assert ("retry-after" in response.headers) is (status == 503)
+        document.check_response("POST", path, response)
+
+
+@pytest.mark.clause("7.1")
+async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answered(served):
+    document = await fetch_document(served)
+    for path in KEYED:
+        with break_usage_counting(served.access):
+            response = await served.client.get(path, headers=served.key_headers)
+        assert is_canonical(response, 503, "unavailable", served.base_url)
+        assert response.headers["retry-after"] == "60"
+        document.check_response("GET", path, response)
+        response = await served.client.get(path, headers=served.key_headers)
+        assert response.status_code == 200
+
+
+class UnreadableStore(SqliteMarketStore):
+    """A store whose file cannot be read at the moment."""
+
+    def version(self):
+        raise StoreError("disk I/O error in /secret/place")
+
+
+async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_reads_it(
+    served, tmp_path
+):
+    document = await fetch_document(served)
+    market = await UnreadableStore.open(tmp_path / "market.db")
+    try:
+        app = create_app(
+            market,
+            served.access,
+            NoBilling(),
+            Mailbox(),
+            base_url=served.base_url,
+            clock=served.clock,
+        )
+        for path in OF_THE_MARKET:
+            response = await failing(served, app, "GET", path)
+            base_url, has_quota = served.base_url, path in KEYED
+            assert is_canonical(response, 503, "unavailable", base_url, has_quota=has_quota)
+            assert response.headers["retry-after"] == "60"
+            assert "secret" not in response.text
+            document.check_response("GET", path, response)
+    finally:
+        await market.close()
+
+
+@pytest.mark.clause("7.33")
+async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, monkeypatch):
+    document = await fetch_document(served)
+    monkeypatch.setattr(served.market, "version", lambda: {}["version"])
+    failed = set()
+    for method, path in list_operations(served):
+        response = await served.client.request(method, path, headers=served.key_headers)
+        if response.status_code == 500:
+            failed.add(to_documented_path(path))
+            base_url, has_quota = served.base_url, path in KEYED
+            assert is_canonical(response, 500, "unavailable", base_url, has_quota=has_quota)
+            assert response.headers["retry-after"] == "60"
+        document.check_response(method, to_documented_path(path), response)
+    assert failed == OF_THE_MARKET
+    assert served.api_key not in capsys.readouterr().out
+
+
+async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
+    async def boom(request):
+        raise RuntimeError("secret")
+
+    docs = f"{served.base_url}/api/v1"
+    context = Context(SnapshotCache(served.market), served.base_url, docs, served.clock, None, 1)
+    calls = ToolRunner(QuotaGuard(served.access, served.clock, mode=None, daily_limit=1), context)
+    app = Starlette(
+        routes=[Route("/boom", boom)],
+        exception_handlers=build_exception_handlers(calls),
+    )
+    response = await failing(served, app, "GET", "/boom")
+    assert is_canonical(response, 500, "unavailable", served.base_url)
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"accept": "text/html"}, b"{}", 406),
+        ({"content-type": "text/plain"}, b"{}", 415),
+        ({}, b" " * ((1 << 20) + 1), 413),
+    ],
+)
+async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, body, status):
+    document = await fetch_document(served)
+    response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
+    assert is_canonical(response, status, "invalid_parameter", served.base_url)
+    document.check_response("POST", "/api/v1/mcp", response)
+
+
+@pytest.mark.clause("4.14.2", "4.14.11", "4.14.12")
+async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
+    document = await fetch_document(served)
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    version = await served.post(ping, mcp_protocol_version="1999-01-01")
+    assert (version.status_code, version.headers["cache-control"]) == (400, "no-store")
+    notification = await served.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert notification.status_code == 202
+    unknown = await served.post({**ping, "method": "nothing"})
+    assert "error" in unknown.json()
+    for response in (version, notification, unknown, await served.post(ping)):
+        document.check_response("POST", "/api/v1/mcp", response)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/asset", None),
+        ("/api/v1/state/", "/api/v1/state"),
+        ("/api/v1/signal", "/api/v1/signals"),
+        ("/api/v2/state", "/api/v1/state"),
+        ("/.well-known/oauth-protected-resource", None),
+        ("/.well-known/oauth-protected-resource/api/v1/mcp", None),
+        ("/.well-known/oauth-authorization-server", None),
+        ("/.well-known/openid-configuration", None),
+        ("/%e2%80%ae" + "x" * 500, None),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_an_unknown_path_is_told_what_is_served(served, method, path, meant):
+    response = await served.client.request(method, path)
+    assert is_canonical(response, 404, "invalid_parameter", served.base_url)
+    assert "www-authenticate" not in response.headers
+    message = response.json()["message"]
+    for right, known in list_operations(served):
+        assert f"{right} {to_documented_path(known)}" in message
+    assert meant is None or f"did you mean {meant}?" in message
+    assert len(message) < 800

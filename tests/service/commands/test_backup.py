@@ -1,0 +1,205 @@
+"""A backup is whole or not there, and a store that is put back is worth what it was."""
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.commands.test_cli import only_line, write_bars
+from tests.support.row_builders import run_sql
+from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.signals_command import run_signals
+
+pytestmark = pytest.mark.clause("operation")
+
+NAMES = ["signals.db", "signals.db-access"]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory) -> Path:
+    """A folder with bars, a store of them, and a key."""
+    folder = tmp_path_factory.mktemp("filled")
+    run_signals(folder, "replay", "--bars", str(write_bars(folder / "bars", count=30)))
+    run_signals(folder, "keys", "create", "--label", "me")
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def refused(folder: Path, *command: str, **settings: str) -> str:
+    """Return the one line by which a command refuses, and see that it prints nothing else."""
+    done = run_signals(folder, *command, **settings)
+    assert (done.returncode, done.stdout) == (1, "")
+    return only_line(done.stderr)
+
+
+def elsewhere(folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    return f"sqlite:///{folder / 'other.db'}"
+
+
+def test_a_backup_that_is_put_back_passes_the_audit_with_the_same_keys(filled, tmp_path):
+    backed = run_signals(filled, "backup", str(tmp_path / "backup"))
+    assert (backed.returncode, backed.stdout) == (0, f"{tmp_path / 'backup'}\n")
+    url = elsewhere(tmp_path / "other")
+    restored = run_signals(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    assert (restored.returncode, restored.stdout) == (0, "")
+    audited = run_signals(filled, "audit", database_url=url)
+    assert (audited.returncode, audited.stdout.splitlines()[-1]) == (0, "clean")
+    listed = [
+        run_signals(filled, "keys", "list", **at).stdout for at in ({}, {"database_url": url})
+    ]
+    assert listed[0] == listed[1] != ""
+
+
+def test_a_backup_lies_beside_the_store_named_with_the_time_and_is_the_owners_alone(filled):
+    (line,) = run_signals(filled, "backup").stdout.splitlines()
+    folder = Path(line)
+    assert folder.parent == filled
+    assert folder.match("signals.db.backup-20??????T??????Z")
+    assert files(folder) == NAMES
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, *sorted(folder.iterdir()))]
+    assert modes == [0o700, 0o600, 0o600]
+
+
+def test_a_store_can_be_read_where_its_backup_lies(filled, tmp_path):
+    run_signals(filled, "backup", str(tmp_path / "backup"))
+    url = f"sqlite:///{tmp_path / 'backup' / 'signals.db'}"
+    assert run_signals(filled, "audit", database_url=url).returncode == 0
+
+
+def test_a_store_without_keys_is_backed_up_whole(tmp_path):
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    assert run_signals(tmp_path, "backup", "copy").returncode == 0
+    assert files(tmp_path / "copy") == NAMES
+
+
+def test_an_empty_folder_is_taken_and_a_used_one_refused(filled, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert run_signals(filled, "backup", str(tmp_path / "empty")).returncode == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()}
+    line = refused(filled, "backup", str(tmp_path / "empty"))
+    assert line.endswith("/empty is there and not empty: name another folder")
+    assert {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()} == before
+
+
+def test_a_file_and_a_missing_folder_are_refused_in_one_line(filled, tmp_path):
+    (tmp_path / "file").touch()
+    assert "/file is there" in refused(filled, "backup", str(tmp_path / "file"))
+    for used in (".", "..", "/"):
+        assert " is there and not empty" in refused(filled, "backup", used)
+    assert "cannot back up" in refused(filled, "backup", str(tmp_path / "missing" / "copy"))
+    assert files(tmp_path) == ["file"]
+
+
+def test_what_a_killed_backup_left_is_no_backup_and_in_nobodys_way(filled, tmp_path):
+    (tmp_path / "copy.unfinished").mkdir()
+    (tmp_path / "copy.unfinished" / "signals.db").write_text("half")
+    assert run_signals(filled, "backup", str(tmp_path / "copy")).returncode == 0
+    assert files(tmp_path) == ["copy"]
+
+
+def test_a_backup_of_no_store_is_one_line(tmp_path):
+    assert refused(tmp_path, "backup").startswith("signals: there is no store at ")
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("there", ["", "-wal", "-shm", "-access", "-access-wal"])
+def test_nothing_is_restored_over_what_is_there(filled, tmp_path, there):
+    run_signals(filled, "backup", str(tmp_path / "backup"))
+    url = elsewhere(tmp_path / "other")
+    (tmp_path / "other" / f"other.db{there}").write_text("mine")
+    line = refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    assert f"/other.db{there} is there already" in line
+    assert files(tmp_path / "other") == [f"other.db{there}"]
+    assert (tmp_path / "other" / f"other.db{there}").read_text() == "mine"
+
+
+def missing(backup: Path) -> None:
+    (backup / "signals.db-access").unlink()
+
+
+def empty(backup: Path) -> None:
+    (backup / "signals.db").write_bytes(b"")
+
+
+def swapped(backup: Path) -> None:
+    (backup / "signals.db").replace(backup / "signals.db-access")
+    (backup / "signals.db").write_bytes((backup / "signals.db-access").read_bytes())
+
+
+def newer(backup: Path) -> None:
+    run_sql(backup / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
+
+
+def foreign(backup: Path) -> None:
+    (backup / "signals.db").unlink()
+    run_sql(backup / "signals.db", "CREATE TABLE other (id INTEGER)")
+
+
+def damaged(backup: Path) -> None:
+    """Overwrite the page of a table, of which opening the file shows nothing."""
+    path = backup / "signals.db"
+    (page,) = run_sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'carries'")[0]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize("harm", [missing, empty, swapped, newer, foreign, damaged])
+def test_what_is_no_whole_backup_is_not_restored(filled, tmp_path, harm):
+    run_signals(filled, "backup", str(tmp_path / "backup"))
+    harm(tmp_path / "backup")
+    url = elsewhere(tmp_path / "other")
+    refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
+    assert files(tmp_path / "other") == []
+
+
+def test_a_folder_that_holds_nothing_is_no_backup(filled, tmp_path):
+    line = refused(filled, "restore", str(tmp_path), database_url=elsewhere(tmp_path / "other"))
+    assert "holds no whole backup" in line
+
+
+async def paid(served: RunningService) -> str:
+    """Begin and pay a checkout; return its claim token."""
+    body = {"contact_email": "agent@example.com"}
+    begun = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    page = await served.client.post(begun["checkout_url"], data={"action": "pay"})
+    assert page.status_code == 200
+    token: str = begun["claim_token"]
+    return token
+
+
+async def claimed(served: RunningService, token: str) -> dict[str, Any]:
+    answer = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
+    assert answer.status_code == 200, answer.text
+    claim: dict[str, Any] = answer.json()
+    return claim
+
+
+async def test_a_checkout_that_was_paid_just_before_the_backup_is_claimed_after(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    first, second = (f"sqlite:///{tmp_path / name / 'market.db'}" for name in ("first", "second"))
+    async with run_service(tmp_path / "first", make_coverage()) as served:
+        token = await paid(served)
+        backed = await asyncio.to_thread(
+            run_signals, tmp_path, "backup", "copy", database_url=first
+        )
+        assert backed.returncode == 0, backed.stderr
+        late = await paid(served)
+    restored = await asyncio.to_thread(
+        run_signals, tmp_path, "restore", "copy", database_url=second
+    )
+    assert restored.returncode == 0, restored.stderr
+    async with run_service(tmp_path / "second") as served:
+        claim = await claimed(served, token)
+        headers = {"Authorization": f"Bearer {claim['api_key']}"}
+        usage = await served.client.get("/api/v1/usage", headers=headers)
+        assert (usage.status_code, usage.json()["quota"]["used_today"]) == (200, 1)
+        body = {"claim_token": late}
+        assert (await served.client.post("/api/v1/access/claim", json=body)).status_code == 404

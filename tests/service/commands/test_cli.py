@@ -1,0 +1,152 @@
+import fcntl
+import re
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.support.signals_command import run_signals
+
+pytestmark = pytest.mark.clause("operation")
+
+HEADER = "ts,open,high,low,close,volume\n"
+
+
+def write_bars(folder: Path, ticker: str = "BTC", count: int = 3) -> Path:
+    folder.mkdir(exist_ok=True)
+    rows = [f"{1_735_689_600 + hour * 3600},10,11,9,10.5,1\n" for hour in range(count)]
+    (folder / f"{ticker}_1h.csv").write_text(HEADER + "".join(rows))
+    return folder
+
+
+def only_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_a_new_key_is_printed_alone_and_stored_as_a_hash(tmp_path):
+    made = run_signals(tmp_path, "keys", "create", "--label", "me")
+    assert made.returncode == 0
+    assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}\n", made.stdout)
+    for file in tmp_path.glob("signals.db*"):
+        assert made.stdout.strip().encode() not in file.read_bytes()
+
+
+def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "one").stdout.strip()
+    listed = run_signals(tmp_path, "keys", "list").stdout
+    key_id, _, *told = only_line(listed).split("\t")
+    assert told == ["active", "operator", "any mode", "never used", "one"]
+    assert api_key not in listed
+    assert run_signals(tmp_path, "keys", "revoke", key_id).returncode == 0
+    assert "revoked 20" in run_signals(tmp_path, "keys", "list").stdout
+
+
+def test_revoking_an_unknown_key_is_one_line_and_fails(tmp_path):
+    done = run_signals(tmp_path, "keys", "revoke", "7")
+    assert done.returncode == 1
+    assert only_line(done.stderr) == "signals: there is no key 7; see `signals keys list`"
+
+
+def test_a_bad_label_is_one_line_and_fails(tmp_path):
+    done = run_signals(tmp_path, "keys", "create", "--label", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "label" in only_line(done.stderr)
+
+
+def test_an_unknown_setting_stops_every_command(tmp_path):
+    done = run_signals(tmp_path, "keys", "list", daily_limits="1")
+    assert done.returncode == 1
+    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is no setting")
+
+
+def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    until = "2025-01-01T02:30:00Z"
+    first = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", until)
+    assert "2025-01-01T02:03:00.000Z" in first.stderr
+    again = run_signals(tmp_path, "replay", "--bars", str(bars))
+    assert "2025-01-01T03:03:00.000Z" in again.stderr
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    other = run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "other")))
+    assert other.returncode == 1
+    assert "holds the bars of" in only_line(other.stderr)
+
+
+def test_until_needs_a_zone(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    done = run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T02:30:00")
+    assert done.returncode == 2
+    assert "zone" in done.stderr
+
+
+def test_an_audit_of_a_replayed_store_is_clean(tmp_path):
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars", count=30)))
+    done = run_signals(tmp_path, "audit")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+@pytest.mark.parametrize("command", ["audit", "prune"])
+def test_a_command_on_a_store_that_is_not_there_is_one_line_and_makes_none(tmp_path, command):
+    done = run_signals(tmp_path, command)
+    assert done.returncode == 1
+    assert only_line(done.stderr).startswith("signals: there is no store at ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    url = f"sqlite:///{tmp_path / 'missing' / 'signals.db'}"
+    done = run_signals(tmp_path, "replay", "--bars", str(bars), database_url=url)
+    assert done.returncode == 1
+    assert "missing" in only_line(done.stderr)
+
+
+def test_a_database_that_is_none_is_one_line(tmp_path):
+    (tmp_path / "signals.db").write_bytes(b"not a database" * 100)
+    done = run_signals(tmp_path, "audit")
+    assert done.returncode == 1
+    assert "signals.db" in only_line(done.stderr)
+
+
+def test_serve_on_an_occupied_port_is_one_line(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run_signals(tmp_path, "serve", port=port)
+    assert done.returncode == 1
+    assert f"port {port}" in only_line(done.stderr)
+    assert not (tmp_path / "signals.db").exists()
+
+
+@pytest.mark.parametrize("source", ["simulated", "files:other"])
+def test_serve_with_another_source_than_the_stores_is_one_line(tmp_path, source):
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    write_bars(tmp_path / "other")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    done = run_signals(tmp_path, "serve", source=source, port=port)
+    assert done.returncode == 1
+    assert "holds the bars of" in done.stderr.strip().splitlines()[-1]
+
+
+def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    run_signals(tmp_path, "replay", "--bars", str(bars))
+    with (tmp_path / "signals.db.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = run_signals(tmp_path, "replay", "--bars", str(bars))
+    assert done.returncode == 1
+    assert "another signals process" in only_line(done.stderr)
+
+
+def test_prune_says_how_many_rows_it_deleted(tmp_path):
+    run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
+    assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
+    with sqlite3.connect(tmp_path / "signals.db") as db:
+        assert db.execute("SELECT count(*) FROM facts WHERE key='pruned_before'").fetchone() == (1,)
+    db.close()

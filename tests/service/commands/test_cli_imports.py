@@ -1,0 +1,95 @@
+"""Each command loads what it needs and no more, for that is most of what a short one takes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.signals_command import build_environment
+
+pytestmark = pytest.mark.clause("operation")
+
+COMMAND = """
+import sys
+from service.commands.cli import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+SERVING = {"serving.tool_runner", "rest_shim.endpoints", "starlette", "uvicorn"}
+COMPUTING = {"compute.hourly_pipeline", "compute.universe", "numpy"}
+CALLING = {"httpx", "httpx2", "mcp", "mcp_types"}
+NEVER = {"jsonschema", "pydantic_settings", "rich.progress", "stripe"}
+SQLITE, POSTGRES = {"aiosqlite"}, {"asyncpg"}
+ALL = SERVING | COMPUTING | CALLING | NEVER | SQLITE | POSTGRES
+
+
+def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
+    """Return the modules that a command has loaded at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments],
+        env=build_environment(folder, port="1", api_key="ek_none", **settings),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["keys", "create", "--label", "me"], SQLITE),
+        pytest.param(["--help"], set(), marks=pytest.mark.prove),
+        pytest.param(["keys", "list"], SQLITE, marks=pytest.mark.prove),
+        pytest.param(["access-requests"], SQLITE, marks=pytest.mark.prove),
+        pytest.param(["backup"], set(), marks=pytest.mark.prove),
+        pytest.param(["prune"], {"numpy"}, marks=pytest.mark.prove),
+        (["audit", "--public", "http://127.0.0.1:1"], {"httpx2"}),
+        pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
+        (["stdio"], CALLING - {"httpx"} | SERVING - {"rest_shim.endpoints"}),
+        pytest.param(
+            ["doctor"], COMPUTING | SQLITE | {"mcp_types", "starlette"}, marks=pytest.mark.prove
+        ),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, needed):
+    assert loaded(tmp_path, *arguments) & ALL - needed == set()
+
+
+@pytest.mark.clause("postgres")
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (["keys", "list"], set()),
+        pytest.param(["prune"], set(), marks=pytest.mark.prove),
+        pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
+        # It has an operations port.
+        pytest.param(
+            ["compute"],
+            COMPUTING | SERVING - {"rest_shim.endpoints"} | {"mcp_types"},
+            marks=pytest.mark.prove,
+        ),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_on_postgresql_loads_no_other_engine(tmp_path, arguments, needed):
+    told = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
+    assert told & ALL - needed == POSTGRES
+
+
+def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
+    code = "import sys, service.serve; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=build_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) & (NEVER | SQLITE | POSTGRES | {"httpx2", "mcp"}) == set()

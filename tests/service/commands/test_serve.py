@@ -1,0 +1,391 @@
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import socket
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from compute.indicators.registry import INDICATORS
+from schemas.vocabulary import format_instant
+from service.commands.compute_command import PLAYED_OUT_NOTE, compute
+from service.commands.serve import serve
+from service.config.settings import Settings
+from serving.freshness import SIMULATED_NOTE
+from tests.service.commands.test_cli import write_bars
+from tests.support.forked_command import ForkedCommand
+from tests.support.signals_command import (
+    RunningCommand,
+    build_environment,
+    find_free_port,
+    run_signals,
+    start_signals,
+)
+
+pytestmark = [pytest.mark.clause("operation"), pytest.mark.usefixtures("use_single_ca")]
+
+HOUR_MS = 3_600_000
+STOPS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.prove)]
+
+
+@contextmanager
+def served_process(folder: Path, **settings: str) -> Iterator[tuple[str, list[str]]]:
+    """Start `signals serve`, yield its address and what it printed until it listened."""
+    port = find_free_port()
+    with start_signals(folder, "serve", port=port, **settings) as process:
+        process.wait_for_line("Listening on ")
+        yield f"http://127.0.0.1:{port}", process.printed
+        assert process.stop() == 0, process.printed
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    bars = write_bars(folder / "bars", count=300)
+    assert run_signals(folder, "replay", "--bars", str(bars)).returncode == 0
+    api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
+    with served_process(folder, source=f"files:{bars}") as (address, _):
+        yield address, api_key
+
+
+def test_a_script_reads_the_replayed_state(replayed):
+    address, api_key = replayed
+    headers = {"Authorization": f"Bearer {api_key}"}
+    state = httpx.get(f"{address}/api/v1/state", headers=headers).json()
+    assert [asset["ticker"] for asset in state["assets"]] == ["BTC"]
+    assert state["meta"]["note"].startswith("recorded until 2025-01-13T12:03:00.000Z.")
+    assert state["meta"]["next_update"] == {"1h": None, "4h": None, "1d": None}
+    assert state["meta"]["stale"] is False
+
+
+async def test_an_agent_reads_the_same_state_and_an_empty_feed(replayed):
+    address, api_key = replayed
+    headers = {"Authorization": f"Bearer {api_key}"}
+    async with httpx2.AsyncClient(headers=headers) as http:
+        transport = streamable_http_client(f"{address}/api/v1/mcp", http_client=http)
+        async with Client(transport, read_timeout_seconds=10) as client:
+            state = await client.call_tool("signals_get_state", {"ticker": "btc"})
+            feed = await client.call_tool("signals_get_signals", {"indicator": "Bayesian Trend"})
+    assert state.structured_content["counts"]["assets"] == 1
+    assert feed.structured_content["pagination"]["next_cursor"] is None
+
+
+def test_an_unknown_key_is_refused_by_the_running_server(replayed):
+    address, _ = replayed
+    headers = {"X-Api-Key": "ek_" + "A" * 43}
+    assert httpx.get(f"{address}/api/v1/state", headers=headers).status_code == 401
+
+
+def test_serve_steps_what_the_replay_left_out(tmp_path):
+    bars = write_bars(tmp_path / "bars", count=30)
+    run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T12:30:00Z")
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    with served_process(tmp_path, source="files:bars") as (address, _):
+        state = httpx.get(
+            f"{address}/api/v1/signals", headers={"Authorization": f"Bearer {api_key}"}
+        ).json()
+    assert state["meta"]["as_of"] == "2025-01-02T06:03:00.000Z"
+
+
+def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
+    bars = write_bars(tmp_path / "bars", count=30)
+    api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
+    with served_process(tmp_path, source=f"files:{bars}") as (address, _):
+        headers = {"Authorization": f"Bearer {api_key}"}
+        answer = httpx.get(f"{address}/api/v1/state", headers=headers)
+        revoked = run_signals(tmp_path, "keys", "revoke", "1").returncode
+        refused = httpx.get(f"{address}/api/v1/state", headers=headers)
+    assert (answer.status_code, revoked) == (200, 0)
+    assert (refused.status_code, refused.json()["error"]) == (403, "revoked_key")
+
+
+def stored(folder: Path) -> tuple[int, int]:
+    """Return the market time that a store has come to, and how many passes brought it there."""
+    with closing(sqlite3.connect(folder / "signals.db")) as db:
+        times = db.execute("SELECT max(market_time), max(number) FROM passes").fetchone()
+        return times[0], times[1]
+
+
+def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_start):
+    _, printed, state, registration = first_start
+    said = "".join(printed)
+    assert printed[0].strip() == SIMULATED_NOTE
+    assert [line for line in printed if line.startswith("building history: ")][-1].endswith(
+        "100%\n"
+    )
+    assert f"\n  {registration}\n" in said
+    assert "  signals keys create --label me\n" in printed
+    assert "ek_" not in said
+    assert (state["meta"]["simulated"], state["meta"]["stale"]) == (True, False)
+    assert state["counts"]["assets"] == 2
+
+
+def test_a_second_start_goes_on_from_the_store(first_start, market):
+    _, _, before, _ = first_start
+    api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    with served_process(market, universe=str(market / "universe.toml")) as (address, printed):
+        state = httpx.get(f"{address}/api/v1/state", headers={"X-Api-Key": api_key}).json()
+    assert not [line for line in printed if "building" in line]
+    assert state["meta"]["as_of"] >= before["meta"]["as_of"]
+    assert {row["ticker"] for row in state["assets"]} == {"BTC", "NVDA"}
+
+
+@contextmanager
+def on_a_terminal(folder: Path, **settings: str) -> Iterator[RunningCommand]:
+    ours, theirs = pty.openpty()
+    env = build_environment(folder, universe=str(folder / "universe.toml"), **settings)
+    process = ForkedCommand(folder, ["serve"], env, theirs)
+    os.close(theirs)
+    started = RunningCommand(process, ours)
+    try:
+        started.wait_for_line("--header")
+        yield started
+        assert started.stop() == 0
+    finally:
+        started.kill()
+
+
+def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
+    port = find_free_port()
+    with on_a_terminal(market, port=port) as first:
+        shown = re.search(r"export SIGNALS_API_KEY=(ek_[\w-]{43})\n", "".join(first.printed))
+        assert shown is not None, first.printed
+        headers = {"Authorization": f"Bearer {shown[1]}"}
+        state = httpx.get(f"http://127.0.0.1:{port}/api/v1/state", headers=headers)
+        assert state.status_code == 200
+    listed = run_signals(market, "keys", "list").stdout
+    assert listed.strip().split("\t")[-1] == "first start"
+    assert run_signals(market, "keys", "revoke", listed.split("\t")[0]).returncode == 0
+    with on_a_terminal(market, port=port) as second:
+        assert "ek_" not in "".join(second.printed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_shown"),
+    [
+        ({"host": "::1"}, True),
+        ({"host": "0.0.0.0", "sandbox_public": "1"}, False),
+        pytest.param(
+            {"base_url": "https://signals.example", "billing": "off"},
+            False,
+            marks=pytest.mark.prove,
+        ),
+    ],
+)
+def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):
+    with on_a_terminal(market, port=find_free_port(), **settings) as process:
+        assert ("ek_" in "".join(process.printed)) is is_shown
+
+
+def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
+    port = find_free_port()
+    with start_signals(
+        market, "serve", port=port, host="::1", universe=str(market / "universe.toml")
+    ) as process:
+        assert process.wait_for_line("Listening on ") == f"Listening on http://[::1]:{port}\n"
+        assert httpx.get(f"http://[::1]:{port}/api/v1").status_code == 200
+        assert process.stop() == 0
+
+
+def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
+    done = run_signals(tmp_path, "serve", host="nowhere.invalid")
+    assert done.returncode == 1
+    assert "SIGNALS_HOST" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, number):
+    source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
+    with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:
+        process.wait_for_line("building history: ")
+        assert process.stop(number) == 0
+    kept, _ = stored(tmp_path)
+    last = process.printed[-1]
+    assert last.startswith("Stopped while building history. The store keeps everything up to ")
+    assert format_instant(kept) in last
+    with served_process(tmp_path, source=source) as (_, printed):
+        pass
+    assert not [line for line in printed if "Traceback" in line]
+    assert stored(tmp_path)[0] > kept
+    done = run_signals(tmp_path, "audit")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_second_signal_while_it_stops_does_no_harm(market, number):
+    universe = str(market / "universe.toml")
+    with start_signals(market, "serve", port=find_free_port(), universe=universe) as process:
+        process.wait_for_line("--header")
+        process.process.send_signal(number)
+        assert process.stop(number) == 0
+    assert "Traceback" not in "".join(process.printed)
+
+
+def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
+    port = find_free_port()
+    with (
+        start_signals(
+            market, "serve", port=port, universe=str(market / "universe.toml")
+        ) as process,
+        socket.socket() as client,
+    ):
+        process.wait_for_line("--header")
+        client.connect(("127.0.0.1", int(port)))
+        head = f"POST /api/v1/mcp HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
+        client.sendall(head.encode())
+        assert httpx.get(f"http://127.0.0.1:{port}/api/v1").status_code == 200
+        assert process.stop() == 0
+
+
+def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
+    bars = write_bars(tmp_path / "bars", count=30)
+    done = run_signals(tmp_path, "compute", source=f"files:{bars}")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, PLAYED_OUT_NOTE)
+    with (tmp_path / "signals.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_ends(market):
+    universe = str(market / "universe.toml")
+    api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
+    with start_signals(market, "compute", universe=universe) as first:
+        first.wait_for_line("Computing ")
+        port = find_free_port()
+        with start_signals(market, "serve", port=port, universe=universe) as second:
+            assert str(first.process.pid) in second.wait_for_line("Standing by")
+            second.wait_for_line("--header")
+            state = f"http://127.0.0.1:{port}/api/v1/state"
+            assert httpx.get(state, headers={"X-Api-Key": api_key}).status_code == 200
+            first.process.kill()
+            second.wait_for_line("event=computing")
+            port = find_free_port()
+            with start_signals(market, "serve", port=port, universe=universe) as third:
+                assert str(second.process.pid) in third.wait_for_line("Standing by")
+                third.wait_for_line("--header")
+                assert second.stop(signal.SIGTERM) == 0
+                third.wait_for_line("event=computing")
+                assert third.stop(signal.SIGTERM) == 0
+
+
+def test_a_serve_that_stands_by_refuses_another_source_than_the_stores(market):
+    bars = write_bars(market / "bars")
+    with (market / "signals.db.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = run_signals(market, "serve", source=f"files:{bars}", port=find_free_port())
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "SIGNALS_SOURCE=simulated" in done.stderr
+
+
+class MovedClock:
+    """The wall clock of a service inside the test's own process; the test moves it."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.told: Callable[[], None] = lambda: None
+
+    def __call__(self) -> int:
+        self.told()
+        return self.now_ms
+
+
+def settings_of(folder: Path, **settings: str) -> Settings:
+    universe = str(folder / "universe.toml")
+    given = build_environment(folder, port=find_free_port(), universe=universe, **settings)
+    return Settings.read({n: v for n, v in given.items() if n.startswith("SIGNALS_")})
+
+
+@asynccontextmanager
+async def served_here(
+    folder: Path, clock: MovedClock, **settings_given: str
+) -> AsyncIterator[tuple[str, asyncio.Task[int]]]:
+    """Serve a folder's simulated market in this process, to SIGTERM if nothing ends it before."""
+    settings = settings_of(folder, **settings_given)
+    serving = asyncio.create_task(serve(settings, INDICATORS, clock))
+    await asyncio.sleep(0)
+    address = f"{settings.address}/api/v1"
+    async with httpx.AsyncClient(timeout=30) as client:
+        # Who connects while it catches up waits until it serves.
+        assert (await client.get(address)).status_code == 200
+    yield address, serving
+    if not serving.done():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(serving, 30) == 0
+
+
+async def test_answers_say_stale_once_the_computing_process_missed_an_update(market):
+    computed, _ = stored(market)
+    clock = MovedClock(computed + 60_000)
+    api_key = (
+        await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
+    ).stdout.strip()
+    with (market / "signals.db.lock").open("r+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
+            said = []
+            for minutes in (1, 60, 69, 71, 600):
+                clock.now_ms = computed + minutes * 60_000
+                answer = await client.get(f"{address}/state", headers={"X-Api-Key": api_key})
+                said.append(answer.json()["meta"]["stale"])
+    assert said == [False, False, False, True, True]
+    assert stored(market)[0] == computed
+
+
+async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, capsys):
+    computed, passes = stored(market)
+    clock, loop = MovedClock(computed + 60_000), asyncio.get_running_loop()
+    asked = []
+
+    def told() -> None:
+        """Ask for the end in the thread that steps, and step on once the loop has heard it."""
+        if threading.current_thread() is not threading.main_thread() and not asked:
+            asked.append(clock.now_ms)
+            os.kill(os.getpid(), signal.SIGTERM)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(10)
+
+    computing = asyncio.create_task(compute(settings_of(market), INDICATORS, clock))
+    async with asyncio.timeout(30):
+        while "Computing on" not in capsys.readouterr().err:  # noqa: ASYNC110 (it prints)
+            await asyncio.sleep(0.01)
+    clock.told = told
+    clock.now_ms = computed + HOUR_MS
+    assert await asyncio.wait_for(computing, 30) == 0
+    assert asked == [computed + HOUR_MS]
+    assert stored(market) == (computed, passes)
+    with (market / "signals.db.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    done = await asyncio.to_thread(
+        run_signals, market, "audit", universe=str(market / "universe.toml")
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "clean")
+
+
+class Unforeseen(BaseException):
+    """What no loop catches."""
+
+
+async def test_a_server_whose_loop_dies_ends_instead_of_pretending_to_live(market):
+    clock = MovedClock(stored(market)[0] + 60_000)
+
+    def told() -> None:
+        raise Unforeseen
+
+    async with served_here(market, clock) as (address, serving):
+        clock.told = told
+        with pytest.raises(Unforeseen):
+            await asyncio.wait_for(serving, 30)
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(address)

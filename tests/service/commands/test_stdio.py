@@ -1,0 +1,222 @@
+"""The stdio bridge: as a host runs it, and before endpoints that answer anything but MCP."""
+
+import asyncio
+import json
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
+from starlette.responses import Response
+
+from mcp_server.dispatcher import PROTOCOL_VERSION
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from service.commands.stdio import RemoteEndpoint
+from tests.service.commands.test_cli import only_line
+from tests.support.running_service import open_loopback_socket, run_app
+from tests.support.signals_command import COMMAND, ENDS_WITHIN_S, build_environment, run_signals
+
+pytestmark = [pytest.mark.clause("endpoint"), pytest.mark.usefixtures("use_single_ca")]
+
+KEY = "ek_" + "k" * 43
+OPEN, KEYED = {"name": "signals_get_stats"}, {"name": "signals_get_usage"}
+ARGUMENTS = {"signals_get_state": {"ticker": "BTC"}, "signals_get_signals": {"limit": 2}}
+REFUSED = [
+    ("signals_get_state", {"ticker": "BTX"}),
+    ("signals_get_signals", {"limit": 1000}),
+    ("signals_get_catalog", {"tickers": "BTC"}),
+]
+
+
+def uncounted(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result without its id, and what the call itself has changed of the key's quota."""
+    shown = json.loads(json.dumps(result))
+    shown["_meta"].pop("signals/request_id")
+    shown["_meta"].pop("signals/quota", None)
+    if "quota" in shown.get("structuredContent", {}):
+        shown["structuredContent"].pop("quota")
+        shown.pop("content")
+    return shown
+
+
+async def test_a_host_is_answered_as_over_http(served, tmp_path):
+    command, *options = COMMAND
+    host = StdioServerParameters(
+        command=command,
+        args=[*options, "stdio", "--url", served.base_url],
+        env=build_environment(tmp_path, api_key=served.api_key),
+    )
+    complaints = tmp_path / "stderr"
+    with complaints.open("w") as errlog:
+        async with Client(stdio_client(host, errlog=errlog), read_timeout_seconds=60) as client:
+            listed = await client.list_tools()
+            assert [tool.name for tool in listed.tools] == list(TOOLS_BY_NAME)
+            calls = [(tool, ARGUMENTS.get(tool, {})) for tool in TOOLS_BY_NAME]
+            for tool, arguments in [*calls, *REFUSED]:
+                result = await client.call_tool(tool, arguments)
+                shown = result.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                assert uncounted(shown) == uncounted(await served.call(tool, arguments))
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool("signals_get_stat", {})
+    over_http = (await served.rpc("tools/call", {"name": "signals_get_stat"}))["error"]
+    assert refused.value.error.model_dump(exclude_none=True) == over_http
+    assert complaints.read_text() == ""
+
+
+@asynccontextmanager
+async def bridged(folder, url: str, **settings: str) -> AsyncIterator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("stdio", "--url", url),
+        env=build_environment(folder, **settings),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def said(process: Process, line: str) -> dict[str, Any]:
+    """Return what comes back for one line."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(line.encode() + b"\n")
+    back = await asyncio.wait_for(process.stdout.readline(), ENDS_WITHIN_S)
+    answer: dict[str, Any] = json.loads(back)
+    return answer
+
+
+def asked(method: str, params: Any = None) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params or {}})
+
+
+async def test_it_outlives_a_service_that_is_down_and_ends_with_its_input(served, tmp_path):
+    with open_loopback_socket() as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        async with bridged(tmp_path, f"{address}/api/v1/mcp/") as process:
+            down = await said(process, asked("initialize"))
+            called = await said(process, asked("tools/call", OPEN))
+            assert (await said(process, "{]"))["error"]["code"] == -32700
+            async with run_app(served.app, bound):
+                begun = await said(process, asked("initialize"))
+                answered = await said(process, asked("tools/call", OPEN))
+                keyless = await said(process, asked("tools/call", KEYED))
+            rest = await asyncio.wait_for(process.communicate(b""), ENDS_WITHIN_S)
+    assert f"{address}/api/v1/mcp did not answer" in down["error"]["message"]
+    assert "`signals serve`" in down["error"]["message"]
+    assert called["result"]["isError"] is True
+    error = json.loads(called["result"]["content"][0]["text"])
+    assert (error["error"], error["docs"]) == ("unavailable", f"{address}/api/v1")
+    assert error["message"] == down["error"]["message"]
+    assert begun["result"]["protocolVersion"] == PROTOCOL_VERSION
+    assert (answered["jsonrpc"], answered["id"]) == ("2.0", "tools/call")
+    assert uncounted(answered["result"]) == uncounted(await served.call(OPEN["name"]))
+    assert keyless["result"]["_meta"]["signals/error"] == "missing_key"
+    assert rest[0] == b""
+    assert rest[1].count(b"not_answered") == 2
+    assert process.returncode == 0
+
+
+async def test_a_signal_ends_it_while_its_input_is_open(tmp_path):
+    async with bridged(tmp_path, "http://127.0.0.1:9", api_key=KEY) as process:
+        assert "error" in await said(process, asked("ping"))
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), ENDS_WITHIN_S) == 0
+
+
+@asynccontextmanager
+async def answering(*responses: Response) -> AsyncIterator[tuple[str, list[str]]]:
+    """Answer requests in turn, always the last one in the end; yield address and keys sent."""
+    left, keys = list(responses), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        keys.append(dict(scope["headers"])[b"authorization"].decode())
+        await (left.pop(0) if len(left) > 1 else left[0])(scope, receive, send)
+
+    with open_loopback_socket() as bound:
+        async with run_app(app, bound):
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}", keys
+
+
+async def asked_of(address: str, method: str) -> JSONRPCResponse | JSONRPCError:
+    remote = RemoteEndpoint(address, KEY)
+    async with remote.client:
+        return await remote.forward_request(JSONRPCRequest(jsonrpc="2.0", id=7, method=method))
+
+
+async def refusal(response: Response) -> str:
+    """Return the message that an answer which is no MCP comes to, the same for every method."""
+    async with answering(response) as (address, _):
+        error = await asked_of(address, "tools/list")
+        result = await asked_of(address, "tools/call")
+    assert isinstance(error, JSONRPCError)
+    assert isinstance(result, JSONRPCResponse)
+    assert error.error.message == json.loads(result.result["content"][0]["text"])["message"]
+    assert error.error.message.startswith(f"{address}/api/v1/mcp answered {response.status_code}")
+    assert KEY not in error.model_dump_json() + result.model_dump_json()
+    return error.error.message
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed_and_the_key_does_not_travel(status):
+    async with answering(Response()) as (other, strangers):
+        to = f"{other}/api/v1/mcp?key={KEY}"
+        message = await refusal(Response(status_code=status, headers={"Location": to}))
+    assert strangers == []
+    assert "a redirect to 127.0.0.1, which is not followed" in message
+    assert "--url" in message
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"", b"[]", b"\xff", b'{"jsonrpc":"2.0","id":7}', b"[" * 100_000]
+)
+async def test_an_answer_that_is_no_mcp_asks_for_the_right_address(body):
+    message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
+    assert message.endswith(
+        "with no MCP (text/html; charset=utf-8); is --url the address of a signal service?"
+    )
+
+
+async def test_a_gateway_that_wants_another_key_points_at_the_key():
+    assert (await refusal(Response("no", 401))).endswith("see the key in SIGNALS_API_KEY.")
+
+
+async def test_the_services_own_message_is_told_on_one_line_without_the_key():
+    body = json.dumps({"error": "unavailable", "message": f"Later,\n\x1b[31m{KEY}.", "docs": "x"})
+    assert (await refusal(Response(body, 503))).endswith("503: Later, ?[31m(the key).")
+
+
+async def test_an_error_of_the_protocol_is_handed_on_whatever_its_status():
+    error = {"code": -32602, "message": "Unsupported.", "data": {"supported": ["2025-06-18"]}}
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+    async with answering(Response(body, 400)) as (address, keys):
+        answer = await asked_of(address, "tools/call")
+    assert answer.model_dump() == {"jsonrpc": "2.0", "id": 7, "error": error}
+    assert keys == [f"Bearer {KEY}"]
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "ftp://h", "http://", f"http://me:{KEY}@h", f"http://h/?key={KEY}"]
+)
+@pytest.mark.parametrize("command", ["stdio", "connect"])
+def test_an_address_that_is_none_is_one_line(tmp_path, command, url):
+    done = run_signals(tmp_path, command, "--url", url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done.stderr).startswith("signals: --url ")
+    assert KEY not in done.stderr
+
+
+def test_a_key_that_no_header_can_carry_is_one_line(tmp_path):
+    done = run_signals(tmp_path, "stdio", api_key=f"{KEY}é")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done.stderr).endswith("SIGNALS_API_KEY holds characters that no API key has")

@@ -1,0 +1,142 @@
+"""What the settings mean for billing, and which of them refuse to start."""
+
+import pytest
+
+from access.billing.disabled import NoBilling
+from access.billing.provider import BillingSetupError, Provider
+from access.billing.sandbox import SandboxBilling
+from access.billing.stripe import StripeBilling
+from compute.indicators.registry import INDICATORS
+from service.commands.serve import serve
+from service.config.billing import describe_billing, find_outage_reason, open_provider
+from service.config.settings import PREFIX, Settings
+from store.sqlite.access_store import SqliteAccessStore
+from tests.doubles.stripe.server import StripeDouble, run_stripe_double
+from tests.service.commands.test_cli import only_line, write_bars
+from tests.support.running_service import ManualClock
+from tests.support.signals_command import build_environment, find_free_port, run_signals
+
+pytestmark = pytest.mark.clause("operation")
+
+STRIPE = {
+    "billing": "stripe",
+    "stripe_api_key": "rk_test_hidden",
+    "stripe_webhook_secret": "whsec_hidden",
+    "stripe_price_monthly": "price_m",
+    "stripe_price_yearly": "price_y",
+    "stripe_api_base": "http://127.0.0.1:9",
+}
+PUBLIC = {"base_url": "https://signals.example"}
+
+
+def read(**given: str) -> Settings:
+    return Settings.read({PREFIX + name.upper(): value for name, value in given.items()})
+
+
+def selling(stripe: StripeDouble, **changed: str) -> dict[str, str]:
+    """Return the settings of a service that sells by a double."""
+    usual = {
+        "billing": "stripe",
+        "stripe_api_key": stripe.api_key,
+        "stripe_webhook_secret": stripe.webhook_secret,
+        "stripe_price_monthly": stripe.prices["monthly"],
+        "stripe_price_yearly": stripe.prices["yearly"],
+        "stripe_api_base": stripe.base_url,
+    }
+    return usual | changed
+
+
+@pytest.fixture
+async def access(tmp_path):
+    store = await SqliteAccessStore.open(tmp_path / "access.db")
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "mode", "note"),
+    [
+        ({}, SandboxBilling, "test", "Billing: sandbox, nobody pays."),
+        (PUBLIC | {"sandbox_public": "1"}, SandboxBilling, "test", "Billing: sandbox, nobody"),
+        (PUBLIC | {"billing": "off"}, NoBilling, None, "Billing: off, nobody can buy a key"),
+        (STRIPE, StripeBilling, "test", "Billing: stripe in test mode, nobody pays."),
+        (STRIPE | {"stripe_api_key": "rk_live_x"}, StripeBilling, "live", None),
+    ],
+)
+async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
+    access, given, kind, mode, note
+):
+    provider: Provider = open_provider(read(**given), access, ManualClock())
+    try:
+        assert (type(provider), provider.mode) == (kind, mode)
+        said = describe_billing(provider)
+        assert said == note if note is None else str(said).startswith(note)
+    finally:
+        await provider.close()
+
+
+@pytest.mark.parametrize("where", [{"host": "0.0.0.0"}, {"host": "::"}, PUBLIC])
+def test_sandbox_billing_does_not_start_where_others_reach_it(tmp_path, where):
+    bars = write_bars(tmp_path / "bars")
+    done = run_signals(tmp_path, "serve", port=find_free_port(), source=f"files:{bars}", **where)
+    assert done.returncode == 1
+    assert "SIGNALS_SANDBOX_PUBLIC=1" in only_line(done.stderr)
+
+
+@pytest.mark.parametrize("where", [{}, PUBLIC | {"sandbox_public": "1"}])
+def test_sandbox_billing_never_starts_beside_a_live_key(tmp_path, where):
+    key = "rk_live_hidden"
+    done = run_signals(tmp_path, "serve", port=find_free_port(), stripe_api_key=key, **where)
+    assert done.returncode == 1
+    assert "SIGNALS_STRIPE_API_KEY is a live key" in only_line(done.stderr)
+    assert "hidden" not in done.stderr
+
+
+def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
+    given = {"billing": "stripe", "stripe_api_key": "rk_test_x", "stripe_price_yearly": " "}
+    done = run_signals(tmp_path, "serve", port=find_free_port(), **given)
+    assert done.returncode == 1
+    line = only_line(done.stderr)
+    for name in ("WEBHOOK_SECRET", "PRICE_MONTHLY", "PRICE_YEARLY"):
+        assert f"SIGNALS_STRIPE_{name}" in line
+    assert "SIGNALS_STRIPE_API_KEY" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("stripe_api_key", "pk_test_hidden"), ("stripe_webhook_secret", "sk_live_hidden")],
+)
+def test_a_secret_of_another_kind_is_one_line_that_does_not_repeat_it(tmp_path, name, wrong):
+    done = run_signals(tmp_path, "serve", port=find_free_port(), **STRIPE | {name: wrong})
+    assert done.returncode == 1
+    assert PREFIX + name.upper() in only_line(done.stderr)
+    assert "hidden" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
+def test_commands_that_sell_nothing_do_not_mind_how_billing_is_set(tmp_path, command):
+    done = run_signals(tmp_path, *command, billing="stripe", host="0.0.0.0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_prices_that_are_not_the_plans_refuse_to_start(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    async with run_stripe_double(ManualClock()) as stripe:
+        given = selling(stripe, stripe_price_monthly=stripe.prices["yearly"])
+        env = build_environment(tmp_path, port=find_free_port(), source=f"files:{bars}", **given)
+        settings = Settings.read({n: v for n, v in env.items() if n.startswith(PREFIX)})
+        with pytest.raises(BillingSetupError, match="prices are not the plan's") as told:
+            await serve(settings, INDICATORS, ManualClock())
+    assert "\n" not in str(told.value)
+    assert stripe.api_key not in str(told.value)
+
+
+async def test_a_processor_that_cannot_be_asked_is_told_and_no_mistake(access):
+    async with run_stripe_double(ManualClock()) as stripe:
+        provider = open_provider(read(**selling(stripe)), access, ManualClock())
+        try:
+            stripe.fail(503)
+            assert "HTTP 503" in str(await find_outage_reason(provider))
+            assert await find_outage_reason(provider) is None
+        finally:
+            await provider.close()

@@ -1,0 +1,168 @@
+"""/healthz and /readyz: what a probe is told of a service that is well, late or without stores."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.http.health import Readiness
+from serving.snapshot_cache import SnapshotCache
+from store.access_rows import Notice
+from store.errors import StoreError
+from store.market_rows import Progress
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.postgres.server import PostgresServer
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    RunningService,
+    make_coverage,
+    open_stores,
+    run_service,
+)
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("monitoring")
+
+WELL = {"market_store": "ok", "access_store": "ok", "state": "fresh"}
+
+
+async def readyz(served: RunningService) -> tuple[int, dict[str, str]]:
+    response = await served.client.get("/readyz")
+    told = response.json()
+    assert told["status"] == ("ready" if response.status_code == 200 else "not ready")
+    return response.status_code, told["checks"]
+
+
+async def test_a_probe_needs_no_key_is_never_stored_and_counts_nothing(
+    served_alone: RunningService,
+):
+    served = served_alone
+    for path in ("/healthz", "/readyz"):
+        answer = await served.client.get(path, headers=served.key_headers)
+        head = await served.client.head(path, headers=served.key_headers)
+        assert (answer.status_code, head.status_code, head.content) == (200, 200, b"")
+        assert answer.headers["cache-control"] == head.headers["cache-control"] == "no-store"
+    assert (await served.client.get("/healthz")).json() == {"status": "ok"}
+    (key,) = await served.keys.list()
+    assert key.last_used_at is None
+
+
+async def test_a_fresh_state_over_stores_that_answer_is_ready(served: RunningService):
+    assert await readyz(served) == (200, WELL)
+
+
+async def test_a_state_that_missed_its_update_is_not_ready_until_it_is_computed(
+    served_alone: RunningService,
+):
+    served_alone.clock.now = NOON + 2 * HOUR_MS
+    assert await readyz(served_alone) == (503, {**WELL, "state": "stale"})
+    assert (await served_alone.client.get("/healthz")).status_code == 200
+
+
+async def test_nothing_computed_yet_is_not_ready(served_empty: RunningService):
+    assert await readyz(served_empty) == (503, {**WELL, "state": "not computed yet"})
+
+
+async def test_a_recording_that_is_played_out_rests_and_is_ready(tmp_path: Path):
+    async with run_service(
+        tmp_path, make_coverage("recorded", NOON), clock=ManualClock(NOON * 2)
+    ) as served:
+        assert await readyz(served) == (200, {**WELL, "state": "resting"})
+
+
+class LostMarket(SqliteMarketStore):
+    """A market store whose database is gone."""
+
+    async def progress(self) -> Progress:
+        raise StoreError("the database is gone")
+
+
+class HangingMarket(SqliteMarketStore):
+    """A market store whose database never answers."""
+
+    async def progress(self) -> Progress:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class HangingAccess(SqliteAccessStore):
+    """An access store that never answers, nor lets go of who gives up."""
+
+    released: asyncio.Event
+
+    async def list_notices(self) -> list[Notice]:
+        self.released = asyncio.Event()
+        while not self.released.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.released.wait()
+        return []
+
+
+@asynccontextmanager
+async def hanging_access(folder: Path) -> AsyncIterator[HangingAccess]:
+    store = await HangingAccess.open(folder / "hanging.db-access")
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_a_store_that_is_gone_is_not_reachable_and_the_state_unknown(tmp_path: Path):
+    async with run_service(tmp_path, make_coverage(), store_class=LostMarket) as served:
+        told = {"market_store": "not reachable", "access_store": "ok", "state": "unknown"}
+        assert await readyz(served) == (503, told)
+        assert (await served.client.get("/healthz")).status_code == 200
+
+
+async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
+    async with open_stores(tmp_path, HangingMarket) as (market, access):
+        readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.01)
+        checks = await asyncio.wait_for(readiness.run_checks(), 10)
+    told = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
+    assert checks == told
+
+
+async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_path: Path):
+    async with open_stores(tmp_path) as (market, _), hanging_access(tmp_path) as access:
+        checks = await asyncio.wait_for(
+            Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.01).run_checks(), 10
+        )
+        access.released.set()
+    assert checks["access_store"] == "no answer"
+
+
+@pytest.mark.clause("postgres")
+async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_on(
+    private_postgres: PostgresServer,
+):
+    async with open_stores(private_postgres.url()) as (market, access):
+        readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.1)
+        with private_postgres.freeze():
+            frozen = await asyncio.wait_for(readiness.run_checks(), 10)
+        patient = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=10)
+        thawed = await asyncio.wait_for(patient.run_checks(), 30)
+    assert set(frozen.values()) == {"no answer", "unknown"}
+    assert thawed == {**WELL, "state": "not computed yet"}
+
+
+async def test_who_serves_nobody_is_not_asked_for_its_access_store(served: RunningService):
+    checks = await Readiness(SnapshotCache(served.market), None, served.clock).run_checks()
+    assert checks == {"market_store": "ok", "state": "fresh"}
+
+
+async def test_a_probe_by_another_name_is_refused_on_the_main_port(served: RunningService):
+    refused = await served.client.get("/readyz", headers={"Host": "10.0.0.7:8000"})
+    assert refused.status_code == 421
+
+
+async def test_a_probe_may_only_look(served: RunningService):
+    answers: list[httpx.Response] = [
+        await served.client.post(path) for path in ("/healthz", "/readyz")
+    ]
+    assert [answer.status_code for answer in answers] == [405, 405]

@@ -1,0 +1,237 @@
+"""The operations port: what a scrape tells, and that it neither needs nor troubles the main one."""
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from service.config.settings import Settings, SettingsError
+from service.http.health import Readiness
+from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_metrics_folder
+from service.http.metrics_server import (
+    MAX_METRICS_CONNECTIONS,
+    MetricsServer,
+    open_metrics_listener,
+    sample_loop_lag,
+)
+from service.http.server import open_listener
+from service.processes.shutdown import run_in_background
+from serving.snapshot_cache import SnapshotCache
+from tests.support.bad_inputs import STATE
+from tests.support.running_service import HOUR_MS, NOON, RunningService, make_coverage, run_service
+
+pytestmark = pytest.mark.clause("monitoring")
+
+EMAIL = "nobody@example.com"
+
+
+class Operated(NamedTuple):
+    """A service, and a client of its operations port."""
+
+    served: RunningService
+    client: httpx.AsyncClient
+
+    async def value(self, name: str, **labels: str) -> float | None:
+        """Return a sample of the next scrape, None where it has none such."""
+        return samples((await self.client.get("/metrics")).text).get(place(name, **labels))
+
+
+def place(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return what a scrape holds, as Prometheus' own client library reads it."""
+    families = text_string_to_metric_families(text)
+    return {place(s.name, **s.labels): s.value for family in families for s in family.samples}
+
+
+@asynccontextmanager
+async def operating(folder: Path) -> AsyncIterator[Operated]:
+    """Serve a seeded store, and its operations port beside it."""
+    metrics = Metrics(TOOLS_BY_NAME)
+    async with run_service(folder, make_coverage(), metrics=metrics) as served:
+        readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
+        with open_listener("127.0.0.1", 0) as listener:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            async with (
+                MetricsServer(listener).serve_metrics(metrics, readiness),
+                httpx.AsyncClient(base_url=address, verify=False, timeout=30) as client,
+            ):
+                yield Operated(served, client)
+
+
+@pytest.fixture
+async def operated_service(tmp_path: Path) -> AsyncIterator[Operated]:
+    async with operating(tmp_path) as running:
+        yield running
+
+
+async def test_calls_are_counted_by_tool_and_outcome_over_both_faces(operated_service: Operated):
+    served = operated_service.served
+    await served.fetch_answer("mcp", STATE)
+    await served.fetch_answer("rest", STATE)
+    await served.fetch_refusal("rest", STATE, ticker="NOPE")
+    await served.call(STATE, headers={})
+    seen = samples((await operated_service.client.get("/metrics")).text)
+    counted = {
+        outcome: seen[place("signals_calls_total", tool=STATE, outcome=outcome)]
+        for outcome in ("ok", "unknown_ticker", "missing_key", "rate_limited")
+    }
+    assert counted == {"ok": 2, "unknown_ticker": 1, "missing_key": 1, "rate_limited": 0}
+    assert seen[place("signals_call_duration_seconds_count", tool=STATE)] == 4
+    assert seen[place("signals_call_duration_seconds_sum", tool=STATE)] > 0
+
+
+async def test_nothing_that_a_user_sends_becomes_a_label(operated_service: Operated):
+    served = operated_service.served
+    await served.fetch_answer("rest", STATE, ticker="NVDA")
+    await served.rpc("tools/call", {"name": "signals_made_up"}, **served.key_headers)
+    await served.client.get("/api/v1/made_up")
+    order = {"contact_email": EMAIL, "agent_name": "made_up_agent", "billing": "monthly"}
+    await served.client.post("/api/v1/access/checkout", json=order)
+    told = (await operated_service.client.get("/metrics")).text
+    for sent in ("NVDA", "made_up", EMAIL, served.api_key, "127.0.0.1"):
+        assert sent not in told
+    tools = {labels["tool"] for labels in labels_of(told) if "tool" in labels}
+    assert tools == set(TOOLS_BY_NAME)
+
+
+def labels_of(text: str) -> list[dict[str, str]]:
+    return [s.labels for f in text_string_to_metric_families(text) for s in f.samples]
+
+
+async def test_a_purchase_is_counted_step_by_step(operated_service: Operated):
+    client = operated_service.served.client
+    order = {"contact_email": EMAIL, "billing": "monthly"}
+    checkout = (await client.post("/api/v1/access/checkout", json=order)).json()
+    claim = {"claim_token": checkout["claim_token"]}
+    await client.post("/api/v1/access/claim", json=claim)
+    await client.post(checkout["checkout_url"], data={"action": "pay"})
+    for _ in range(2):
+        await client.post("/api/v1/access/claim", json=claim)
+    assert (
+        await operated_service.value(
+            "signals_billing_total", operation="checkout", outcome="checkout_created"
+        )
+        == 1
+    )
+    for outcome in ("pending", "active", "invalid_parameter"):
+        told = await operated_service.value(
+            "signals_billing_total", operation="claim", outcome=outcome
+        )
+        assert told == 1, outcome
+
+
+async def test_a_scrape_tells_the_age_of_the_state_who_is_late_and_whether_it_is_ready(
+    operated_service: Operated,
+):
+    operated_service.served.clock.now = NOON + 5000
+    assert await operated_service.value("signals_snapshot_age_seconds") == 5
+    assert await operated_service.value("signals_late_assets") == 1
+    assert await operated_service.value("signals_ready") == 1
+    operated_service.served.clock.now = NOON + 2 * HOUR_MS
+    assert await operated_service.value("signals_snapshot_age_seconds") == 7200
+    assert await operated_service.value("signals_ready") == 0
+
+
+async def test_a_scrape_has_what_the_library_knows_of_the_process(operated_service: Operated):
+    for name in ("process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"):
+        value = await operated_service.value(name)
+        assert value is not None, name
+        assert value > 0, name
+    assert await operated_service.value("signals_build_info", version="0.1.0") == 1
+
+
+async def test_a_scraper_gets_the_format_that_it_asks_for(operated_service: Operated):
+    plain = await operated_service.client.get("/metrics")
+    assert plain.headers["content-type"].startswith("text/plain")
+    wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    newer = await operated_service.client.get("/metrics", headers=wanted)
+    assert newer.headers["content-type"].startswith("application/openmetrics-text")
+    assert newer.text.endswith("# EOF\n")
+
+
+async def test_the_port_has_health_and_metrics_for_any_host_and_nothing_else(
+    operated_service: Operated,
+):
+    for path in ("/healthz", "/readyz", "/metrics"):
+        for method in ("GET", "HEAD"):
+            answer = await operated_service.client.request(
+                method, path, headers={"Host": "10.0.0.7"}
+            )
+            assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+    for path in ("/", "/api/v1", "/api/v1/mcp", "/metrics/", "/web/page.css"):
+        assert (await operated_service.client.get(path)).status_code == 404
+
+
+async def test_many_connections_to_it_make_room_for_each_other_alone(operated_service: Operated):
+    port = operated_service.client.base_url.port
+    held = [
+        await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_METRICS_CONNECTIONS + 1)
+    ]
+    reader, _ = held[0]
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert (await operated_service.client.get("/healthz")).status_code == 200
+    assert (await operated_service.served.client.get("/healthz")).status_code == 200
+    for _, writer in held:
+        writer.close()
+
+
+async def test_a_loop_that_is_held_up_is_told_by_how_much():
+    told = asyncio.Queue[float]()
+    async with run_in_background(sample_loop_lag(told.put_nowait, step_s=0.0)):
+        await asyncio.sleep(0)
+        time.sleep(0.02)  # noqa: ASYNC251
+        assert await asyncio.wait_for(told.get(), 10) >= 0.02
+
+
+def taken_port() -> socket.socket:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    return taken
+
+
+def test_a_default_port_that_is_taken_is_done_without_and_told():
+    with taken_port() as taken, structlog.testing.capture_logs() as logged:
+        settings = Settings.model_construct(_fields_set=set(), metrics_port=taken.getsockname()[1])
+        with open_metrics_listener(settings) as listener:
+            assert listener is None
+    (event,) = logged
+    assert (event["event"], event["log_level"]) == ("no_metrics", "warning")
+    assert "SIGNALS_METRICS_PORT" in event["why"]
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_one_line_naming_the_setting():
+    with taken_port() as taken:
+        port = taken.getsockname()[1]
+        settings = Settings.read({"SIGNALS_METRICS_PORT": str(port)})
+        with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as told:
+            open_metrics_listener(settings).__enter__()
+    assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(told.value))
+
+
+def test_port_0_takes_none():
+    with open_metrics_listener(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as listener:
+        assert listener is None
+
+
+def test_what_processes_count_in_ends_with_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
+    with open_shared_metrics_folder() as folder:
+        assert folder.is_dir()
+        (folder / "counter_1.db").touch()
+    assert not folder.exists()
+    assert MULTIPROCESS_VARIABLE not in os.environ

@@ -1,0 +1,217 @@
+"""The workers of a real Dask cluster rebuild and audit as this process does, killed or not."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+from compute import state_loader as restore_module
+from compute.audit import history as passes_module
+from compute.audit.report import Report
+from compute.executor import Crews, each
+from compute.universe import Universe
+from service.processes import dask_executor as dask_module
+from service.processes.dask_executor import CrewError, dask_crew
+from store.market_rows import BarBlock
+from store.sqlite.market_store import SqliteMarketStore
+from tests.compute.audit.test_audit import alter, copy
+from tests.support.signals_command import find_free_port, run_signals
+from tests.support.small_market import (
+    DENSE,
+    HOUR_S,
+    Content,
+    audit_store,
+    load_content,
+    load_small_universe,
+    prepare_pipeline,
+    replay_bars,
+    write_small_market,
+    write_universe,
+)
+
+pytestmark = pytest.mark.clause("scaling")
+
+STOP = DENSE + 230 * HOUR_S
+UNTIL = STOP + 4 * HOUR_S
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A store in the middle of the small market, and what it holds a little later here."""
+
+    path: Path
+    folder: Path
+    universe: Universe
+    later: Content
+    report: Report
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The scheduler of two worker processes."""
+    with LocalCluster(
+        n_workers=2,
+        processes=True,
+        threads_per_worker=1,
+        dashboard_address=":0",
+        silence_logs="CRITICAL",
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    parent = tmp_path_factory.mktemp("dask")
+    folder, universe = write_small_market(parent), load_small_universe(parent)
+    path, later = parent / "stopped.db", parent / "later.db"
+    asyncio.run(replay_bars(path, folder, universe, STOP))
+    alter(path, "UPDATE carries SET version = 0")
+    copy(path, later)
+    held = asyncio.run(replay_bars(later, folder, universe, UNTIL))
+    return Stopped(path, folder, universe, held, asyncio.run(audit_store(later, universe)))
+
+
+@pytest.fixture
+def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a small store too fall into many blocks and stretches of passes."""
+    monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 1)
+    monkeypatch.setattr(passes_module, "BARS_PER_READ", 500)
+
+
+async def kill_one(address: str) -> int:
+    """Kill a worker; return its process id. Its nanny begins another."""
+    async with Client(address, asynchronous=True, set_as_default=False) as client:
+        pid = next(iter((await client.run(os.getpid)).values()))
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.usefixtures("use_small_blocks")
+async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_killed(
+    address: str, stopped: Stopped, tmp_path: Path
+):
+    killed: list[int] = []
+
+    class Killing(SqliteMarketStore):
+        async def bars(
+            self, ticker: str | None = None, after: int = -1, revision: int | None = None
+        ) -> list[BarBlock]:
+            if ticker == "IBM" and not killed:
+                killed.append(await kill_one(address))
+            return await super().bars(ticker, after, revision)
+
+    store = await Killing.open(copy(stopped.path, tmp_path / "market.db"))
+    try:
+        crews = partial(dask_crew, address)
+        runs = await prepare_pipeline(store, stopped.folder, stopped.universe, crews=crews)
+        await runs.run_until(UNTIL)
+        held = await load_content(store)
+    finally:
+        await store.close()
+    assert killed
+    assert held == stopped.later
+    assert (
+        await audit_store(tmp_path / "market.db", stopped.universe, crews=crews) == stopped.report
+    )
+    assert {row[7] for row in held["epochs"]} == {"first bar", "replaces version 0"}
+
+
+@pytest.mark.prove
+@pytest.mark.usefixtures("use_small_blocks")
+@pytest.mark.parametrize("of", ["a clean store", "an altered store"])
+async def test_an_audit_reports_the_same_though_a_worker_is_killed(
+    address: str, stopped: Stopped, tmp_path: Path, of: str
+):
+    path = tmp_path / "market.db"
+    await replay_bars(copy(stopped.path, path), stopped.folder, stopped.universe, UNTIL)
+    if of == "an altered store":
+        alter(path, "UPDATE changes SET price = 2 WHERE created_at % 7 = 0")
+    loop, killed = asyncio.get_running_loop(), []
+
+    def kill_in_the_middle(done: int, end: int) -> None:
+        if not killed and done > 1:
+            killed.append(asyncio.run_coroutine_threadsafe(kill_one(address), loop).result())
+
+    crews: Crews = partial(dask_crew, address)
+    report = await audit_store(path, stopped.universe, crews=crews, progressed=kill_in_the_middle)
+    assert killed
+    assert report == await audit_store(path, stopped.universe)
+    assert bool(report.findings) == (of == "an altered store")
+
+
+@pytest.mark.prove
+def test_the_command_audits_on_the_workers_that_the_settings_name(
+    address: str, stopped: Stopped, tmp_path: Path
+):
+    path = copy(stopped.path, tmp_path / "market.db")
+    given = {
+        "database_url": f"sqlite:///{path}",
+        "universe": str(write_universe(tmp_path)),
+    }
+    here = run_signals(tmp_path, "audit", **given)
+    elsewhere = run_signals(tmp_path, "audit", **given, dask_scheduler=address)
+    assert (elsewhere.returncode, elsewhere.stdout) == (here.returncode, here.stdout)
+    assert elsewhere.stderr == ""
+
+
+@pytest.mark.prove
+async def test_a_worker_with_other_code_computes_nothing(
+    address: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dask_module, "code", lambda: "another")
+    async with dask_crew(address) as crew:
+        with pytest.raises(CrewError, match="another version of signals or of NumPy"):
+            await anext(crew.map(abs, each([-1])))
+
+
+@pytest.mark.prove
+async def test_a_block_that_kills_every_worker_ends_in_one_line(address: str):
+    async with dask_crew(address) as crew:
+        with pytest.raises(CrewError, match="the Dask workers were lost: ") as told:
+            await anext(crew.map(os._exit, each([1])))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("command", ["audit", "compute", "replay"])
+def test_where_no_scheduler_answers_the_command_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 0.1)
+    address = f"tcp://127.0.0.1:{find_free_port()}"
+    given = ["--bars", str(tmp_path)] if command == "replay" else []
+    ended = run_signals(tmp_path, command, *given, dask_scheduler=address)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"signals: no Dask scheduler answers at {address}: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.prove
+def test_where_nobody_works_the_command_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 1)
+    with LocalCluster(n_workers=0, dashboard_address=":0", silence_logs="CRITICAL") as empty:
+        address = empty.scheduler_address
+        ended = run_signals(tmp_path, "audit", dask_scheduler=address)
+    said = f"signals: the Dask scheduler at {address} has no workers\n"
+    assert (ended.returncode, ended.stderr) == (1, said)
+
+
+def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "service.processes.dask_executor")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "signals: SIGNALS_DASK_SCHEDULER needs more libraries (distributed is missing): "
+        "pip install 'signals[distributed]'\n",
+    )

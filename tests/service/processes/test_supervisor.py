@@ -1,0 +1,376 @@
+"""`signals serve --workers 2`: real processes on one port, each of them asked in turn."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from service.config.settings import Settings
+from service.http.server import open_listener
+from service.processes.supervisor import build_worker_config
+from service.processes.worker import Worker
+from tests.end_to_end.test_counted_calls import Connection, connected, stored
+from tests.service.commands.test_cli import write_bars
+from tests.service.http.test_metrics_server import place, samples
+from tests.support.bad_inputs import STATE
+from tests.support.signals_command import RunningCommand, find_free_port, run_signals, start_signals
+
+pytestmark = pytest.mark.clause("operation")
+
+WITHIN_S = 20.0
+LIMIT = 60
+# Who computes writes its number into it.
+LOCK = "signals.db.lock"
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    is_gone: bool
+    command: str
+
+
+def processes() -> dict[int, Process]:
+    columns = ["ps", "-A", "-o", "pid=,ppid=,stat=,command="]
+    shown = subprocess.run(columns, capture_output=True, text=True, check=True).stdout
+    found = [line.split(maxsplit=3) for line in shown.splitlines()]
+    rows = [
+        Process(int(pid), int(parent), "Z" in s, *rest) for pid, parent, s, *rest in found if rest
+    ]
+    return {row.pid: row for row in rows if not row.is_gone}
+
+
+def until(is_so: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    """Wait for something that no process says."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def stopped(*processes: int) -> Iterator[None]:
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+
+
+class Service:
+    """The running command, its address and its processes."""
+
+    def __init__(self, folder: Path, port: str, operations: str, process: RunningCommand) -> None:
+        self.folder = folder
+        self.port = int(port)
+        self.api = f"http://127.0.0.1:{port}/api/v1"
+        self.operations = f"http://127.0.0.1:{operations}"
+        self.running = process
+        self.computing = int((folder / LOCK).read_text())
+
+    @property
+    def children(self) -> set[int]:
+        """What runs beside it, but for the tracker of Python's own."""
+        ours = (p for p in processes().values() if p.parent == self.running.process.pid)
+        return {process.pid for process in ours if "resource_tracker" not in process.command}
+
+    @property
+    def workers(self) -> list[int]:
+        return sorted(self.children - {self.computing})
+
+    def answered_by(self, worker: int) -> AbstractContextManager[None]:
+        """Let one worker alone take connections: the others are stopped meanwhile."""
+        return stopped(*{*self.workers} - {worker})
+
+    def of_each_worker(self, path: str, api_key: str) -> list[httpx.Response]:
+        """Ask every worker, one after the other."""
+        answers = []
+        for worker in self.workers:
+            with self.answered_by(worker):
+                key = {"Authorization": f"Bearer {api_key}"}
+                answers.append(httpx.get(self.api + path, headers=key, timeout=WITHIN_S))
+        return answers
+
+    def new_key(self) -> str:
+        return run_signals(self.folder, "keys", "create", "--label", "tests").stdout.strip()
+
+
+@contextmanager
+def serving(folder: Path, **settings: str) -> Iterator[Service]:
+    port, source = find_free_port(), f"files:{folder / 'bars'}"
+    operations = find_free_port()
+    given = {"source": source, "port": port, "metrics_port": operations, **settings}
+    (folder / LOCK).unlink(missing_ok=True)
+    with start_signals(folder, "serve", "--workers", "2", **given) as process:
+        process.wait_for_line("Listening on ")
+        until(lambda: (folder / LOCK).exists() and (folder / LOCK).read_text().endswith("\n"))
+        service = Service(folder, port, operations, process)
+        until(lambda: len(service.workers) == 2)
+        assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
+        yield service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Iterator[Service]:
+    """A first start, whose history is built before anybody serves; SIGTERM ends it."""
+    folder = tmp_path_factory.mktemp("workers")
+    write_bars(folder / "bars", count=300)
+    with serving(folder, daily_limit=str(LIMIT)) as service:
+        yield service
+        assert service.running.stop(signal.SIGTERM) == 0, service.running.printed
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder whose recording has been played, so that serving it starts at once."""
+    bars = write_bars(tmp_path / "bars")
+    assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    return tmp_path
+
+
+def test_a_first_start_listens_once_its_history_is_built(service: Service) -> None:
+    said = [line.split(":")[0] for line in service.running.printed]
+    assert said.index("building history") < said.index("Listening on http")
+    assert service.of_each_worker("/state", service.new_key())[0].status_code == 200
+
+
+@asynccontextmanager
+async def connections_to_each(service: Service, api_key: str) -> AsyncIterator[list[Connection]]:
+    """Open connections over both faces that every worker has taken as many of."""
+    async with AsyncExitStack() as opened:
+        made = []
+        for worker in service.workers:
+            with service.answered_by(worker):
+                for transport in ("rest", "mcp", "rest", "mcp"):
+                    connecting = connected(service.port, transport, api_key, STATE)
+                    connection = await opened.enter_async_context(connecting)
+                    made.append(connection)
+                    # An answer tells that the worker has it, not the queue.
+                    open_call = b"GET /api/v1/assets HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                    assert await Connection(connection.reader, connection.writer, open_call).call()
+        yield made
+
+
+async def called_together(service: Service, api_key: str, times: int) -> list[int]:
+    async def call_on(connection: Connection) -> list[int]:
+        return [await connection.call() for _ in range(times)]
+
+    async with asyncio.timeout(WITHIN_S), connections_to_each(service, api_key) as connections:
+        statuses = await asyncio.gather(*map(call_on, connections))
+    return [status for made in statuses for status in made]
+
+
+@pytest.mark.clause("access")
+def test_the_limit_is_kept_to_the_call_over_all_workers(service: Service) -> None:
+    statuses = asyncio.run(called_together(service, service.new_key(), 10))
+    # Over a midnight there are two days, each with a limit of its own.
+    assert set(statuses) == {200, 429}
+    assert max(stored(service.folder)) == LIMIT
+    assert statuses.count(200) in (LIMIT, sum(stored(service.folder)))
+
+
+@pytest.mark.clause("access")
+def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> None:
+    api_key = service.new_key()
+    before = service.of_each_worker("/usage", api_key)
+    number = run_signals(service.folder, "keys", "list").stdout.splitlines()[-1].split("\t")[0]
+    assert run_signals(service.folder, "keys", "revoke", number).returncode == 0
+    after = service.of_each_worker("/usage", api_key)
+    assert [answer.status_code for answer in (*before, *after)] == [200, 200, 403, 403]
+
+
+@pytest.mark.clause("feed")
+def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
+    service: Service,
+) -> None:
+    api_key = service.new_key()
+    before = service.of_each_worker("/state", api_key)
+    bars = write_bars(service.folder / "bars", count=301)
+    assert run_signals(service.folder, "replay", "--bars", str(bars)).returncode == 0
+    after = service.of_each_worker("/state", api_key)
+    assert [answer.json()["meta"]["as_of"] for answer in (*before, *after)] == [
+        *["2025-01-13T12:03:00.000Z"] * 2,
+        *["2025-01-13T13:03:00.000Z"] * 2,
+    ]
+
+
+def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
+    killed, other = service.workers
+    os.kill(killed, signal.SIGKILL)
+    service.running.wait_for_line("serving_again")
+    with ExitStack() as opened:
+        # Nobody but a worker that has only just begun has listened last.
+        with stopped(service.running.process.pid, other):
+            assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
+            with stopped(*service.workers):
+                asking = [
+                    opened.enter_context(
+                        socket.create_connection(("127.0.0.1", service.port), WITHIN_S)
+                    )
+                    for _ in range(100)
+                ]
+                for each in asking:
+                    each.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert {each.recv(12) for each in asking} == {b"HTTP/1.1 200"}
+
+
+async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
+    taken: list[asyncio.BaseTransport] = []
+
+    class Taking(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            taken.append(transport)
+
+    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    turns = []
+    with ExitStack() as opened:
+        bound = opened.enter_context(open_listener("127.0.0.1", int(find_free_port())))
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Taking, sock=bound, backlog=config.backlog):
+            for _ in range(10):
+                opened.enter_context(socket.create_connection(bound.getsockname(), WITHIN_S))
+            while len(taken) < 10:
+                before = len(taken)
+                await asyncio.sleep(0)
+                turns.append(len(taken) - before)
+            for transport in taken:
+                transport.close()
+    # Some versions of asyncio take one more than they are asked to.
+    assert max(turns) <= 2
+
+
+def test_workers_run_on_the_loop_of_asyncio_also_where_uvloop_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = ModuleType("uvloop")
+    monkeypatch.setattr(installed, "new_event_loop", object, raising=False)
+    monkeypatch.setitem(sys.modules, "uvloop", installed)
+    config = build_worker_config(Worker(Settings.read({}), lambda: 0), workers=2)
+    assert config.get_loop_factory() is asyncio.SelectorEventLoop
+
+
+def test_killed_processes_are_begun_again_while_others_serve(service: Service) -> None:
+    killed = service.workers[0]
+    os.kill(killed, signal.SIGKILL)
+    assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
+    assert f"died={killed} status=-9 event=serving_again" in service.running.wait_for_line(
+        "serving_again"
+    )
+    until(lambda: len(service.workers) == 2)
+    before = service.children
+    os.kill(service.computing, signal.SIGKILL)
+    said = service.running.wait_for_line("computing_again")
+    assert f"died={service.computing} status=-9" in said
+    (service.computing,) = service.children - before
+    answers = service.of_each_worker("/usage", service.new_key())
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
+@pytest.mark.clause("monitoring")
+def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Service) -> None:
+    def counted() -> float:
+        seen = samples(httpx.get(f"{service.operations}/metrics", timeout=WITHIN_S).text)
+        return seen[place("signals_calls_total", tool="signals_get_usage", outcome="ok")]
+
+    api_key, before = service.new_key(), counted()
+    service.of_each_worker("/usage", api_key)
+    assert counted() == before + 2
+    os.kill(service.workers[0], signal.SIGKILL)
+    service.running.wait_for_line("serving_again")
+    until(lambda: len(service.workers) == 2)
+    service.of_each_worker("/usage", api_key)
+    assert counted() == before + 4
+    assert httpx.get(f"{service.operations}/readyz", timeout=WITHIN_S).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGINT, marks=pytest.mark.prove),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.prove),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
+    ],
+)
+def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int) -> None:
+    # Killed, it would leave the folder of its metrics.
+    with serving(folder, metrics_port="0") as service:
+        process, children = service.running, service.children
+        assert len(children) == 3
+        if number in (signal.SIGINT, signal.SIGHUP):
+            # A terminal tells all of its group.
+            os.killpg(process.process.pid, number)
+        else:
+            process.process.send_signal(number)
+        assert process.wait_for_exit() == (-number if number == signal.SIGKILL else 0)
+        until(lambda: not children & processes().keys())
+        assert "Traceback" not in "".join(process.printed)
+
+
+@pytest.mark.parametrize(
+    ("is_built", "source", "said"),
+    [
+        (False, "files:nowhere", "nowhere"),
+        pytest.param(True, "simulated", "holds the bars of ", marks=pytest.mark.prove),
+    ],
+)
+def test_a_mistake_that_stops_computing_ends_it_all_with_one_line(
+    tmp_path: Path, is_built: bool, source: str, said: str
+) -> None:
+    bars = write_bars(tmp_path / "bars")
+    if is_built:
+        assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
+    with start_signals(
+        tmp_path, "serve", "--workers=2", source=source, port=find_free_port()
+    ) as process:
+        assert process.wait_for_exit() == 1
+    assert process.printed[-1].startswith("signals: ")
+    assert said in process.printed[-1]
+    assert "Traceback" not in "".join(process.printed)
+
+
+@pytest.mark.prove
+def test_a_worker_that_cannot_start_ends_it_all_with_status_1(folder: Path) -> None:
+    with serving(folder) as service:
+        killed = service.workers[0]
+        (folder / "signals.db").rename(folder / "moved.db")
+        (folder / "signals.db").mkdir()
+        os.kill(killed, signal.SIGKILL)
+        assert service.running.wait_for_exit() == 1
+
+
+def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run_signals(folder, "serve", "--workers", "2", port=port)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"port {port}" in done.stderr
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two"])
+def test_a_number_of_workers_that_is_none_is_told(tmp_path: Path, given: str) -> None:
+    done = run_signals(tmp_path, "serve", f"--workers={given}")
+    assert done.returncode == 2
+    assert f"{given!r} is no number of processes" in done.stderr

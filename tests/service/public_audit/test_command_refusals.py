@@ -1,0 +1,172 @@
+"""A service that cannot be audited: one line, exit status 1, and the key is nowhere in it."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import structlog
+
+from service.commands.cli import main
+from tests.service.commands.test_cli import only_line
+from tests.support.signals_command import run_signals
+
+pytestmark = [pytest.mark.clause("audit"), pytest.mark.usefixtures("use_single_ca")]
+
+KEY = "ek_" + "k" * 43
+
+Sent = dict[str, str]
+
+
+@contextmanager
+def loopback(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[Sent]]]:
+    """Answer every request alike; yield the address and the headers of what was asked."""
+    asked: list[Sent] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+@pytest.fixture
+def refusal(monkeypatch, capsys) -> Callable[..., str]:
+    """Run an audit that cannot be made, in this process; return the only line that it prints."""
+
+    def run(url: str, api_key: str | None = KEY) -> str:
+        if api_key is not None:
+            monkeypatch.setenv("SIGNALS_API_KEY", api_key)
+        assert main(["audit", "--public", url]) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "k" * 20 not in printed.err
+        return only_line(printed.err)
+
+    yield run
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_refused_and_the_key_does_not_travel(refusal, status):
+    with loopback(200, b"{}") as (other, strangers):
+        with loopback(status, Location=f"{other}/api/v1/state?key={KEY}") as (address, asked):
+            line = refusal(address)
+        assert [request["authorization"] for request in asked] == [f"Bearer {KEY}"]
+        assert strangers == []
+    assert (
+        f"redirects /api/v1/state to {other}/api/v1/state?key=(the key); redirects are not" in line
+    )
+
+
+def test_a_used_up_quota_says_when_to_come_back(refusal):
+    body = json.dumps({"error": "rate_limited", "message": f"Used up by\n\x1b[31m{KEY}."}).encode()
+    with loopback(429, body, Retry_After="3600") as (address, asked):
+        line = refusal(address)
+    assert (
+        "with 429 (rate_limited); come back after 3600 seconds: Used up by ?[31m(the key)." in line
+    )
+    assert len(asked) == 1
+
+
+def test_a_service_that_has_not_computed_yet_says_when_to_come_back(refusal):
+    with loopback(503, b'{"error": "unavailable"}', Retry_After="900") as (address, _):
+        line = refusal(address)
+    assert "503 (unavailable); come back after 900 seconds" in line
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff\xfe{", b"[" * 100_000])
+def test_an_answer_that_is_no_json_object_is_one_line(refusal, body):
+    with loopback(200, body, Content_Type="text/html") as (address, _):
+        line = refusal(address)
+    assert "with no JSON object (text/html); is it the base address" in line
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"as_of": 1}, {"as_of": "2026"}, {"as_of": "0001-01-02T00:00Z"}]
+)
+def test_an_answer_of_another_shape_is_one_line(refusal, body):
+    with loopback(200, json.dumps(body).encode()) as (address, _):
+        line = refusal(address)
+    assert "not of SPEC.md's shape" in line
+
+
+def test_a_wrong_key_is_one_line(recorded_service, refusal):
+    line = refusal(recorded_service[0])
+    assert "refused /api/v1/state with 401 (invalid_key); see the key in SIGNALS_API_KEY" in line
+
+
+@pytest.mark.parametrize("api_key", [None, "", "  "])
+def test_without_a_key_nothing_is_sent(refusal, api_key):
+    with loopback(200, b"{}") as (address, asked):
+        line = refusal(address, api_key)
+    assert line == "signals: SIGNALS_API_KEY is not set: put your API key into it"
+    assert asked == []
+
+
+@pytest.mark.parametrize("api_key", [f"{KEY}\n{KEY}", f"{KEY}é"])
+def test_a_key_that_no_header_can_carry_is_one_line(refusal, api_key):
+    line = refusal("http://127.0.0.1:9", api_key)
+    assert line == "signals: SIGNALS_API_KEY holds characters that no API key has"
+
+
+def test_a_dead_port_is_one_line(refusal):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    line = refusal(address)
+    assert line.startswith(f"signals: {address} did not answer /api/v1/state: ConnectError")
+
+
+def test_a_connection_that_breaks_is_one_line(refusal):
+    with loopback(200, b"", Content_Length="10") as (address, _):
+        line = refusal(address)
+    assert "did not answer /api/v1/state: RemoteProtocolError" in line
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://[::1",
+        "http://127.0.0.1:99999",
+        f"http://me:{KEY}@127.0.0.1:9",
+        f"http://127.0.0.1:9/?key={KEY}",
+    ],
+)
+def test_an_address_that_is_none_is_one_line(refusal, url):
+    line = refusal(url)
+    assert line.startswith("signals: --public ")
+
+
+@pytest.mark.parametrize("days", ["0", "366", "-1", "many"])
+def test_days_are_bounded(days):
+    with pytest.raises(SystemExit, match="2"):
+        main(["audit", "--public", "http://127.0.0.1:9", "--days", days])
+
+
+def test_days_belong_to_the_public_audit(tmp_path):
+    done = run_signals(tmp_path, "audit", "--days", "30")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done.stderr).startswith("signals: --days goes with --public URL")

@@ -1,0 +1,177 @@
+"""Whose address counts: X-Forwarded-For from trusted proxies, read from right to left."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from access.billing.sandbox import SandboxBilling
+from service.http.app import create_app
+from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
+from store.access_rows import Notice
+from store.errors import StoreError
+from store.sqlite.access_store import SqliteAccessStore
+from tests.doubles.mailbox import Mailbox
+from tests.support.running_service import NOON, ManualClock, RunningService
+from tests.support.sandbox_shop import open_counting_store
+
+pytestmark = pytest.mark.clause("access")
+
+PROXIES = ("10.0.0.0/8", "192.0.2.1", "2001:db8::/32")
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
+    async with open_counting_store(tmp_path / "access.db") as store:
+        yield store
+
+
+async def says_who(scope: Scope, receive: Receive, send: Send) -> None:
+    """An app that answers with its client's address."""
+    client = scope.get("client")
+    await PlainTextResponse(client[0] if client else "nobody")(scope, receive, send)
+
+
+async def who(app: Any, peer: str, *forwarded: str) -> str:
+    """Return the client that an app sees when a peer sends these X-Forwarded-For headers."""
+    transport = httpx.ASGITransport(app, client=(peer, 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        headers = [(b"X-Forwarded-For", value.encode()) for value in forwarded]
+        return (await client.get("/", headers=headers)).text
+
+
+def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ForwardedForMiddleware:
+    return ForwardedForMiddleware(
+        says_who, trusted=parse_proxies(PROXIES), store=store, clock=clock
+    )
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["203.0.113.9, 198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["203.0.113.9, 198.51.100.7, 10.9.9.9"], "198.51.100.7"),
+        ("10.0.0.1", ["203.0.113.9", "198.51.100.7", "10.9.9.9"], "198.51.100.7"),
+        ("10.0.0.1", ["198.51.100.7, 10.1.1.1", "10.9.9.9,192.0.2.1"], "198.51.100.7"),
+        ("10.0.0.1", ["10.1.1.1, 10.2.2.2"], "10.1.1.1"),
+        ("10.0.0.1", ["198.51.100.7, nonsense, 10.9.9.9"], "10.9.9.9"),
+        ("10.0.0.1", ["nonsense"], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.7,"], "10.0.0.1"),
+        ("10.0.0.1", [""], "10.0.0.1"),
+        ("10.0.0.1", ["198.51.100.7:54321"], "198.51.100.7"),
+        ("10.0.0.1", ["[2a00::7]:443"], "2a00::7"),
+        ("10.0.0.1", ["[2a00::7]"], "2a00::7"),
+        ("10.0.0.1", ["2A00:0::7, 2001:db8::9"], "2a00::7"),
+        ("10.0.0.1", ["::ffff:198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["198.51.100.7, ::ffff:10.9.9.9"], "198.51.100.7"),
+        ("::ffff:10.0.0.1", ["198.51.100.7"], "198.51.100.7"),
+        ("2001:db8::1", ["198.51.100.7"], "198.51.100.7"),
+        ("10.0.0.1", ["1.2.3.4.5"], "10.0.0.1"),
+        ("10.0.0.1", ["010.0.0.1"], "10.0.0.1"),
+        ("10.0.0.1", ["\u0661.2.3.4"], "10.0.0.1"),
+        ("203.0.113.5", ["198.51.100.7"], "203.0.113.5"),
+        ("203.0.113.5", ["10.0.0.1"], "203.0.113.5"),
+        ("192.0.2.2", ["198.51.100.7"], "192.0.2.2"),
+    ],
+)
+async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
+    store: SqliteAccessStore, peer: str, forwarded: list[str], client: str
+) -> None:
+    assert await who(behind_proxies(store, ManualClock()), peer, *forwarded) == client
+
+
+async def test_without_trusted_proxies_no_header_is_believed(store: SqliteAccessStore) -> None:
+    app = ForwardedForMiddleware(says_who, trusted=(), store=store, clock=ManualClock())
+    assert await who(app, "127.0.0.1", "198.51.100.7") == "127.0.0.1"
+
+
+async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
+    store: SqliteAccessStore,
+) -> None:
+    clock = ManualClock(NOON)
+    app = behind_proxies(store, clock)
+    await who(app, "203.0.113.5")
+    await who(app, "10.0.0.1", "198.51.100.7")
+    assert await store.list_notices() == []
+    await who(app, "203.0.113.5", "198.51.100.7, ek_secret")
+    noticed = [Notice("untrusted_forwarded_for", "203.0.113.5", NOON)]
+    assert await store.list_notices() == noticed
+    clock.now += HOUR_MS - 1
+    await who(app, "203.0.113.6", "198.51.100.7")
+    assert await store.list_notices() == noticed
+    clock.now += 1
+    await who(app, "203.0.113.6", "198.51.100.7")
+    again = Notice("untrusted_forwarded_for", "203.0.113.6", NOON + HOUR_MS)
+    assert await store.list_notices() == [again]
+
+
+class FullStore(SqliteAccessStore):
+    """A store whose disk is full."""
+
+    async def put_notice(self, notice: Notice) -> None:
+        raise StoreError("database or disk is full")
+
+
+async def test_a_notice_that_cannot_be_kept_fails_no_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = await FullStore.open(tmp_path / "full.db")
+    try:
+        assert (
+            await who(behind_proxies(store, ManualClock()), "203.0.113.5", "1.1.1.1")
+            == "203.0.113.5"
+        )
+    finally:
+        await store.close()
+    assert "notice_not_kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "proxy.example.com", "10.0.0", "", "*", "::/129"])
+def test_a_proxy_that_is_no_address_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="is no trusted proxy") as refused:
+        parse_proxies(["10.0.0.0/8", text])
+    assert repr(text) in str(refused.value)
+
+
+def behind(served: RunningService, proxy: str) -> Any:
+    """Return another app on the same store, behind a proxy."""
+    return create_app(
+        served.market,
+        served.access,
+        SandboxBilling(served.access, served.clock, served.base_url),
+        Mailbox(),
+        base_url=served.base_url,
+        clock=served.clock,
+        trusted_proxies=[proxy],
+    )
+
+
+@pytest.mark.clause("4.11.9", "7.27")
+async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: RunningService) -> None:
+    with pytest.raises(ValueError, match="'proxy' is no trusted proxy"):
+        behind(served, "proxy")
+    app = behind(served, "10.0.0.0/8")
+    transport = httpx.ASGITransport(app, client=("10.0.0.1", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
+
+        async def statuses(*addresses: str) -> list[int]:
+            answers = [
+                await client.post(
+                    "/api/v1/access/checkout",
+                    json={"contact_email": "agent@example.com"},
+                    headers={"X-Forwarded-For": address},
+                )
+                for address in addresses
+            ]
+            return [answer.status_code for answer in answers]
+
+        assert await statuses(*["2a00::1", "2a00::2"] * 10) == [201] * 20
+        assert await statuses("2a00::3", "2a00:0:0:1::3", "198.51.100.7") == [429, 201, 201]
+        assert await statuses("::ffff:198.51.100.7", "1.1.1.1, 2a00::9") == [201, 429]

@@ -1,0 +1,163 @@
+import pytest
+
+from schemas.result import Freshness
+from schemas.vocabulary import format_instant
+from serving.freshness import build_freshness, find_expiry, find_next_run
+from serving.snapshot_cache import build_snapshot
+from store.market_rows import StoredSnapshot
+from tests.support.running_service import HOUR_MS, NOON, make_coverage
+
+pytestmark = pytest.mark.clause("fresh")
+
+READINGS = {"MATIC": {"enzo": {"1d": 1}}}
+
+
+def delayed(published, delay_s):
+    """Return a coverage whose first asset comes later than the others."""
+    first, *rest = published.assets
+    assets = (first.model_copy(update={"delay_s": delay_s}), *rest)
+    return published.model_copy(update={"assets": assets})
+
+
+def meta(
+    market_time=NOON,
+    now=NOON,
+    source="simulated",
+    recorded_until=None,
+    late=(),
+    timeframe=None,
+    delay_s=0,
+):
+    published = delayed(make_coverage(source, recorded_until), delay_s)
+    snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
+    return Freshness(
+        **build_freshness(build_snapshot(snapshot), now, timeframe=timeframe)
+    ).model_dump(by_alias=True)
+
+
+@pytest.mark.parametrize(
+    ("timeframe", "market_time", "expected"),
+    [
+        ("1h", NOON, "2026-09-30T13:03:00.000Z"),
+        ("1h", NOON - 1, "2026-09-30T12:03:00.000Z"),
+        ("1h", NOON + 120_000, "2026-09-30T13:03:00.000Z"),
+        ("4h", NOON, "2026-09-30T16:03:00.000Z"),
+        ("4h", NOON - HOUR_MS, "2026-09-30T12:03:00.000Z"),
+        ("1d", NOON, "2026-10-01T00:03:00.000Z"),
+    ],
+)
+def test_the_next_run_is_the_next_minute_three_of_the_timeframe(timeframe, market_time, expected):
+    assert format_instant(find_next_run(timeframe, market_time)) == expected
+
+
+def test_simulated_data_say_so():
+    answer = meta()
+    assert (answer["source"], answer["simulated"], answer["stale"]) == ("simulated", True, False)
+    assert "Simulated" in answer["note"]
+
+
+def test_live_data_without_anything_to_say_have_no_note():
+    assert meta(source="live")["note"] is None
+
+
+def test_data_are_stale_once_the_next_run_is_overdue_beyond_the_grace():
+    due = NOON + HOUR_MS + 600_000
+    assert meta(now=due)["stale"] is False
+    assert meta(now=due + 1)["stale"] is True
+    assert "Stale" in meta(now=due + 1)["note"]
+
+
+def test_a_recording_played_to_its_end_rests_and_is_never_stale():
+    answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
+    assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
+    assert answer["stale"] is False
+    assert answer["note"] == "recorded until 2026-09-30T12:03:00.000Z."
+
+
+def test_a_recording_before_its_end_has_a_next_update():
+    answer = meta(source="recorded", recorded_until=NOON + HOUR_MS)
+    assert answer["next_update"]["1h"] == "2026-09-30T13:03:00.000Z"
+
+
+def test_an_asset_counts_as_removed_from_its_day_on():
+    midnight = NOON - 3 * 24 * HOUR_MS - 12 * HOUR_MS - 180_000
+    assert format_instant(midnight) == "2026-09-27T00:00:00.000Z"
+    assert meta(market_time=midnight - 1)["removed_assets"] == []
+    assert meta(market_time=midnight)["removed_assets"] == ["MATIC"]
+
+
+def test_nothing_new_comes_before_the_next_run_of_the_asked_timeframe():
+    assert meta()["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+    assert meta(timeframe="4h")["nothing_new_before"] == "2026-09-30T16:03:00.000Z"
+    assert meta(timeframe="1d")["nothing_new_before"] == "2026-10-01T00:03:00.000Z"
+
+
+def test_something_new_may_come_at_any_moment_once_the_run_is_due():
+    due = NOON + HOUR_MS
+    assert meta(now=due - 1)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+    assert meta(now=due)["nothing_new_before"] is None
+    assert meta(now=due + 700_000, timeframe="1d")["nothing_new_before"] is None
+
+
+def test_something_new_may_come_while_late_assets_are_waited_for():
+    assert meta(late=("ETH",))["late_assets"] == ["ETH"]
+    assert meta(late=("ETH",), now=NOON + 179_999)["nothing_new_before"] is None
+    assert meta(late=("ETH",), now=NOON + 180_000)["nothing_new_before"] is not None
+
+
+def test_something_new_may_come_when_delayed_bars_do():
+    assert meta()["most_delay_seconds"] == 0
+    assert meta(delay_s=900)["most_delay_seconds"] == 900
+    begins, ends = NOON + 900_000, NOON + 1_080_000
+    assert meta(delay_s=900)["nothing_new_before"] == format_instant(begins)
+    assert meta(delay_s=900, now=begins)["nothing_new_before"] is None
+    assert meta(delay_s=900, now=ends - 1)["nothing_new_before"] is None
+    assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
+
+
+def test_what_stands_in_for_stocks_and_metals_is_told():
+    published = make_coverage("live")
+    assets = [
+        asset.model_copy(update={"listing": f"binance {asset.ticker}/USDT:USDT"})
+        for asset in published.assets
+    ]
+    board = build_snapshot(
+        StoredSnapshot(published.model_copy(update={"assets": tuple(assets)}), NOON, NOON, READINGS)
+    )
+    stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
+    assert sorted(board.coverage.stand_ins) == stocks
+    note = build_freshness(board, NOON)["note"]
+    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) follow")
+
+
+def test_history_that_is_not_whole_yet_is_no_board():
+    published = make_coverage("live").model_copy(update={"served_from": NOON})
+    assert build_snapshot(StoredSnapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
+    assert build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS)) is not None
+
+
+def test_nothing_new_is_expected_of_a_recording_at_its_end():
+    assert meta(source="recorded", recorded_until=NOON)["nothing_new_before"] is None
+
+
+@pytest.mark.parametrize("delay_s", [0, 900])
+@pytest.mark.parametrize("late", [(), ("ETH",)])
+@pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
+@pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
+def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time, delay_s):
+    published = delayed(make_coverage(), delay_s)
+    snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
+    board, now = build_snapshot(snapshot), market_time
+    given = {"late": late, "timeframe": timeframe, "delay_s": delay_s}
+    while (then := find_expiry(board, now)) is not None:
+        said = meta(market_time, now, **given)
+        assert meta(market_time, then - 1, **given) == said
+        now = then
+    said = meta(market_time, now, **given)
+    assert said["stale"] is True
+    assert meta(market_time, now + 10**9, **given) == said
+
+
+def test_nothing_computed_yet_makes_no_board():
+    assert build_snapshot(StoredSnapshot(make_coverage(), None, 0, {})) is None
+    assert build_snapshot(StoredSnapshot(None, NOON, 0, {})) is None

@@ -1,0 +1,150 @@
+import json
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from serving.host_origin import HostOriginMiddleware
+from serving.http import accepts_json
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("endpoint")
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_known_protocol_versions_are_served(served, version):
+    assert (await served.post(PING, mcp_protocol_version=version)).status_code == 200
+
+
+async def test_an_unknown_protocol_version_is_refused_with_those_supported(served):
+    response = await served.post(PING, mcp_protocol_version="2026-07-28")
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == -32602
+    assert error["data"] == {
+        "supported": ["2025-03-26", "2025-06-18", "2025-11-25"],
+        "requested": "2026-07-28",
+    }
+
+
+async def test_both_spellings_of_the_path_are_served_without_a_redirect(served):
+    for path in ("/api/v1/mcp", "/api/v1/mcp/"):
+        assert (await served.client.post(path, json=PING)).status_code == 200
+
+
+@pytest.mark.clause("4.14.1", "4.14.2", "6.1")
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
+async def test_every_method_but_post_is_refused(served, method):
+    response = await served.client.request(method, "/api/v1/mcp")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.clause("4.14.4")
+@pytest.mark.parametrize(
+    ("accept", "passes"),
+    [
+        ("application/json, text/event-stream", True),
+        ("*/*", True),
+        ("application/*;q=0.1", True),
+        ("text/event-stream", False),
+        ("text/html, application/json;q=0", False),
+        ("*/*, application/json;q=0", False),
+        ("application/json;q=x", True),
+    ],
+)
+async def test_accept_is_refused_only_where_it_excludes_json(served, accept, passes):
+    assert accepts_json(accept.encode()) is passes
+    response = await served.post(PING, accept=accept)
+    assert response.status_code == (200 if passes else 406)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status"),
+    [
+        ("application/json", 200),
+        ("Application/JSON; charset=utf-8", 200),
+        ("", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+    ],
+)
+async def test_a_content_type_that_is_not_json_is_refused(served, content_type, status):
+    response = await served.post(PING, content_type=content_type)
+    assert response.status_code == status
+
+
+async def test_a_body_over_one_mebibyte_is_refused_also_in_chunks(served):
+    async def chunks():
+        for _ in range(32):
+            yield b" " * 65_536
+
+    whole = await served.post(b" " * (2 << 20))
+    chunked = await served.client.post("/api/v1/mcp", content=chunks())
+    assert (whole.status_code, chunked.status_code) == (413, 413)
+    body = json.dumps(PING).encode()
+    assert (await served.post(body + b" " * ((1 << 20) - len(body)))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:1234", 200),
+        ("[::1]:8000", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("evil.example@localhost", 421),
+    ],
+)
+async def test_only_our_hosts_are_served(served, host, status):
+    assert (await served.post(PING, host=host)).status_code == status
+    assert (await served.rest("/state", host=host)).status_code == (401 if status == 200 else 421)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("https://127.0.0.1", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("file://localhost", 403),
+        ("localhost", 403),
+    ],
+)
+async def test_a_foreign_origin_is_refused(served, origin, status):
+    assert (await served.post(PING, origin=origin)).status_code == status
+
+
+@pytest.mark.clause("4.14.20")
+async def test_oauth_discovery_is_a_plain_404(served):
+    response = await served.client.get("/.well-known/oauth-protected-resource/api/v1/mcp")
+    assert response.status_code == 404
+    assert set(response.json()) == {"error", "message", "docs"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "signals.example"}, 200),
+        ({"host": "signals.example:8443"}, 200),
+        ({"host": "inner.example"}, 200),
+        ({"host": "other.example"}, 421),
+        ({"host": "inner.example", "origin": "https://app.example"}, 200),
+        ({"host": "inner.example", "origin": "http://app.example"}, 403),
+        ({"host": "inner.example", "origin": "https://signals.example"}, 200),
+    ],
+)
+async def test_the_base_urls_host_and_configured_ones_are_ours(headers, status):
+    gate = HostOriginMiddleware(
+        Response("passed"),
+        base_url="https://signals.example/",
+        docs="https://signals.example/api/v1",
+        allowed_hosts=["inner.example:9000"],
+        allowed_origins=["https://app.example"],
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(gate)) as client:
+        response = await client.get("http://unused.example/", headers=headers)
+    assert response.status_code == status

@@ -1,0 +1,213 @@
+"""The schemas of every read refuse what is wrong: each field left out, each value corrupted."""
+
+import copy
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from typing import Any
+
+import jsonschema
+import pytest
+
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from rest_shim.sample import render_sample
+from serving.json_schema import build_output_schema
+from tests.support.bad_inputs import PATHS, build_path
+from tests.support.openapi_document import fetch_document
+from tests.support.shared_service import served as served
+
+pytestmark = pytest.mark.clause("documents")
+
+FOREIGN = "foreign"
+CALLS: dict[str, dict[str, Any]] = {
+    "signals_get_state": {"ticker": "BTC,DARK"},
+    "signals_get_signals": {"limit": 2},
+    "signals_get_confluence": {"min_agree": 6, "asset_class": "crypto"},
+    "signals_get_flips": {"timeframe": "1h"},
+    "signals_get_catalog": {},
+    "signals_get_stats": {},
+    "signals_get_usage": {},
+}
+OPEN_MAPS = ("indicator_fields", "meta.rules", "meta.stand_ins")
+CLOSED_MAPS = (
+    "assets.signals",
+    "assets.signals.*",
+    "results.votes",
+    "meta.legacy_keys",
+    "indicator_statuses",
+    "board.legend",
+)
+OPTIONAL = ("board", "query.as_of")
+FREE_TEXT = (
+    "*ticker",
+    "*tickers",
+    "*.name",
+    "*indicator_name",
+    "signals.id",
+    "*note",
+    "*appears_in",
+    "indicator_fields.*",
+    "indicator_statuses.*",
+    "cadence.*",
+    "board.legend.*",
+    "board.rows",
+    "meta.rules.*",
+    "meta.removed_assets",
+    "meta.stand_ins.*",
+    "meta.late_assets",
+    "meta.not_covered",
+    "meta.timing",
+    "meta.cooldown",
+    "meta.close",
+    "meta.counted",
+    "key.label",
+)
+FRACTIONS = ("*price", "results.score", "*signals_per_day")
+
+Keys = tuple[str | int, ...]
+
+
+def dotted(keys: Keys) -> str:
+    return ".".join(key for key in keys if isinstance(key, str))
+
+
+def is_one_of(keys: Keys, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(dotted(keys), pattern) for pattern in patterns)
+
+
+def is_map(keys: Keys, tool: str) -> bool:
+    """Tell where keys are data; the rules of flips are fields."""
+    if dotted(keys) == "meta.rules":
+        return tool == "signals_get_confluence"
+    return is_one_of(keys, OPEN_MAPS + CLOSED_MAPS)
+
+
+def walked(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    yield keys, value
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from walked(part, (*keys, key))
+
+
+def wrong_types(keys: Keys, value: Any) -> Iterator[Any]:
+    if isinstance(value, bool):
+        yield "true"
+    elif isinstance(value, int | float):
+        yield str(value)
+        if not is_one_of(keys, FRACTIONS):
+            yield value + 0.5
+    elif isinstance(value, str):
+        yield 7
+        if not is_one_of(keys, FREE_TEXT):
+            yield FOREIGN
+    else:
+        yield [] if isinstance(value, dict) else {}
+
+
+def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[str, Any]]:
+    if not is_map(keys, tool):
+        yield {**value, FOREIGN: None}
+        for gone in (key for key in value if dotted((*keys, key)) not in OPTIONAL):
+            yield {key: part for key, part in value.items() if key != gone}
+    elif is_one_of(keys, CLOSED_MAPS):
+        for old in value:
+            yield {FOREIGN if key == old else key: part for key, part in value.items()}
+
+
+def corrupted(answer: Any, tool: str) -> Iterator[tuple[Keys, Any, Any]]:
+    """Yield an answer with one thing wrong, after where it is wrong and with what."""
+    for keys, value in walked(answer):
+        wrong = list(wrong_types(keys, value))
+        if isinstance(value, dict):
+            wrong += wrong_fields(keys, value, tool)
+        for other in wrong:
+            yield keys, other, replaced(answer, keys, other)
+
+
+def replaced(answer: Any, keys: Keys, other: Any) -> Any:
+    if not keys:
+        return other
+    made = copy.copy(answer)
+    made[keys[0]] = replaced(answer[keys[0]], keys[1:], other)
+    return made
+
+
+def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the dotted path of every field that a schema without references declares."""
+    for name, part in schema.get("properties", {}).items():
+        yield f"{path}{name}"
+        yield from fields(part, f"{path}{name}.")
+    inner = [schema["items"]] if "items" in schema else schema.get("anyOf", [])
+    for part in inner:
+        yield from fields(part, path)
+
+
+def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer with what this deployment leaves empty, so that no field goes untested."""
+    if tool == "signals_get_state":
+        answer["board"] = {
+            "legend": {"U": "bullish"},
+            "timeframes": ["1d"],
+            "indicators": ["enzo"],
+            "rows": "BTC U",
+        }
+    if tool == "signals_get_signals":
+        answer["signals"] += json.loads(render_sample())["signals"]
+    if tool == "signals_get_catalog":
+        answer["tiers"]["alerts"] |= {"tickers": ["BTC"], "timeframes": ["4h"]}
+        answer["coverage"]["assets"][0]["alerts"] = ["4h"]
+        answer["meta"]["stand_ins"] = {"XAU": "binance XAU/USDT:USDT"}
+    if tool == "signals_get_stats":
+        answer["alerts_tier"] = answer["universe_tier"]
+    if tool == "signals_get_confluence":
+        answer["query"]["as_of"] = answer["as_of"]
+    if tool == "signals_get_usage":
+        answer["meta"]["note"] = "The quota is used up."
+        answer["meta"]["nothing_new_before"] = answer["quota"]["resets_at"]
+    return answer
+
+
+async def answer_of(served, tool):
+    response = await served.rest(build_path(tool, CALLS[tool]))
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_every_read_is_tried():
+    assert set(CALLS) == set(TOOLS_BY_NAME)
+
+
+@pytest.mark.clause("2.6.1", "2.6.8", "2.6.20")
+@pytest.mark.parametrize("tool", CALLS)
+async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(served, tool):
+    real = await answer_of(served, tool)
+    answer = completed(tool, copy.deepcopy(real))
+    document = await fetch_document(served)
+    success = document.response("GET", f"/api/v1{PATHS[tool]}", 200)
+    validators = {
+        "tool": jsonschema.Draft202012Validator(
+            build_output_schema(TOOLS_BY_NAME[tool].result),
+            format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
+        ),
+        "openapi": document.build_validator(success["content"]["application/json"]["schema"]),
+    }
+    for name, validator in validators.items():
+        validator.validate(real)
+        validator.validate(answer)
+        let_pass = [
+            (dotted(keys), other)
+            for keys, other, wrong in corrupted(answer, tool)
+            if validator.is_valid(wrong)
+        ]
+        assert let_pass == [], name
+
+
+@pytest.mark.parametrize("tool", CALLS)
+async def test_every_field_of_a_schema_occurs_in_the_answer_that_is_corrupted(served, tool):
+    answer = completed(tool, await answer_of(served, tool))
+    seen = {dotted(keys) for keys, _ in walked(answer)}
+    assert set(fields(build_output_schema(TOOLS_BY_NAME[tool].result))) <= seen
+    filled = {dotted(keys) for keys, value in walked(answer) if value not in (None, [], {})}
+    assert seen - filled == set()

@@ -1,0 +1,446 @@
+"""Boards of the past over both faces: what was served then, from the recorded changes."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES, format_instant
+from serving.freshness import GRACE_MS
+from store.market_rows import ChangeRow, WatermarkRow
+from tests.support.bad_inputs import CONFLUENCE, STATE
+from tests.support.running_service import (
+    ASSETS,
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+)
+
+pytestmark = pytest.mark.clause("answers")
+
+EDGE = NOON - 365 * DAY_MS  # the retention, counted from the seeded store's last run
+REMOVED = NOON - 3 * DAY_MS - 12 * HOUR_MS  # the first run of MATIC's last day, at 00:03
+MINUTE_MS = 60_000
+Answer = dict[str, Any]
+Cell = tuple[str, str, str]
+
+
+async def state(served: RunningService, transport: Any, at: int, **filters: object) -> Answer:
+    return await served.fetch_answer(transport, STATE, as_of=format_instant(at), **filters)
+
+
+def readings(answer: Answer) -> dict[Cell, str]:
+    return {
+        (asset["ticker"], key, timeframe): reading
+        for asset in answer["assets"]
+        for key, cells in asset["signals"].items()
+        for timeframe, reading in cells.items()
+    }
+
+
+def shown(answer: Answer) -> tuple[str, dict[Cell, str], dict[str, int]]:
+    return answer["as_of"], readings(answer), answer["counts"]
+
+
+async def commit(
+    served: RunningService, run: int, *changes: ChangeRow, written_at: int | None, late: str = ""
+) -> None:
+    """Commit a pass of a run; it leaves one ticker late, or none."""
+    behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, is_late=True)] if late else []
+    pass_ = replace(make_batch(run, list(changes)), written_at=written_at, watermarks=behind)
+    await served.market.commit(pass_)
+    served.clock.now = max(served.clock.now, (written_at or run) + DAY_MS)
+
+
+async def test_a_run_is_seen_whole_from_its_nominal_minute_although_its_rows_spill_over(
+    served, transport
+):
+    # The last of the run's six rows was created five milliseconds after 12:03:00.000.
+    turned = {("BTC", "trend_oracle", "1h"): "bearish", ("ETH", "enzo", "1h"): "bearish"}
+    before = await state(served, transport, NOON - 1)
+    after = await state(served, transport, NOON)
+    assert before["as_of"] == "2026-09-30T11:03:00.000Z"
+    assert after["as_of"] == "2026-09-30T12:03:00.000Z"
+    assert readings(before) == readings(after) | dict.fromkeys(turned, "bullish")
+    assert turned.items() <= readings(after).items()
+    for later in (1, 4, 5, 6, 1000):
+        assert shown(await state(served, transport, NOON + later)) == shown(after)
+
+
+async def test_hourly_runs_within_one_nominal_pass_are_told_apart(served, transport):
+    first, second = NOON + HOUR_MS, NOON + 2 * HOUR_MS
+    rows = [
+        make_change(first, "XAU", "enzo", "1d", 1, -1),
+        make_change(first + 1, "XAU", "llnr", "1d", 1, -1),
+        make_change(second, "XAU", "enzo", "1d", 0, 1),
+        make_change(second + 1, "XAU", "llnr", "1d", 0, 1),
+    ]
+    await commit(served, NOON + 3 * HOUR_MS, *rows, written_at=None)
+    served.clock.now = NOON + 9 * HOUR_MS
+    expected = {
+        first - 1: ("2026-09-30T12:03:00.000Z", "bearish", "bearish"),
+        first: ("2026-09-30T13:03:00.000Z", "bullish", "bullish"),
+        second - 1: ("2026-09-30T13:03:00.000Z", "bullish", "bullish"),
+        second: ("2026-09-30T14:03:00.000Z", "neutral", "neutral"),
+        second + HOUR_MS - 1: ("2026-09-30T14:03:00.000Z", "neutral", "neutral"),
+        second + HOUR_MS: ("2026-09-30T15:03:00.000Z", "neutral", "neutral"),
+        served.clock.now: ("2026-09-30T15:03:00.000Z", "neutral", "neutral"),
+    }
+    for at, (as_of, enzo, llnr) in expected.items():
+        answer = await state(served, transport, at, ticker="XAU")
+        cells = readings(answer)
+        told = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
+        assert told == (as_of, enzo, llnr), format_instant(at)
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "nominal"])
+async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, transport, is_live):
+    midnight = NOON + 12 * HOUR_MS
+    count = 1200
+    rows = [
+        make_change(midnight + n, "XAU", "enzo", "1d", 1 - 2 * (n % 2), 2 * (n % 2) - 1)._replace(
+            close_time=midnight // 1000 - 2 * count + n
+        )
+        for n in range(count - 1)
+    ]
+    rows.append(make_change(midnight + count - 1, "BTC", "enzo", "1d", -1, 1))
+    await commit(served, midnight, *rows, written_at=midnight if is_live else None)
+    for after, reading in {-1: "bullish", 0: "bearish", 600: "bearish", count: "bearish"}.items():
+        cells = readings(await state(served, transport, midnight + after, ticker="BTC"))
+        assert cells["BTC", "enzo", "1d"] == reading, after
+
+
+async def test_a_pass_written_late_counts_from_when_it_was_written(served, transport):
+    run, written_at = NOON + HOUR_MS, NOON + HOUR_MS + 47 * MINUTE_MS
+    rows = [
+        make_change(written_at, "XAU", "enzo", "1d", 1, -1),
+        make_change(written_at + 1, "XAU", "llnr", "1d", 1, -1),
+    ]
+    await commit(served, run, *rows, written_at=written_at)
+    for at in (run, run + MINUTE_MS, written_at - 1):
+        answer = await state(served, transport, at, ticker="XAU")
+        assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
+        assert readings(answer)["XAU", "enzo", "1d"] == "bearish"
+    for at in (written_at, written_at + 1, written_at + HOUR_MS):
+        answer = await state(served, transport, at, ticker="XAU")
+        assert answer["as_of"] == "2026-09-30T13:03:00.000Z"
+        cells = readings(answer)
+        assert cells["XAU", "enzo", "1d"] == cells["XAU", "llnr", "1d"] == "bullish"
+
+
+async def test_hours_caught_up_after_a_stop_appear_at_once_when_they_were_written(
+    served, transport
+):
+    back = NOON + 5 * HOUR_MS + 20 * MINUTE_MS
+    rows = [
+        make_change(back + n, "XAU", key, "1d", 1, -1) for n, key in enumerate(("enzo", "llnr"))
+    ]
+    await commit(served, NOON + 5 * HOUR_MS, *rows, written_at=back)
+    stopped = await state(served, transport, back - 1)
+    assert shown(stopped) == shown(await state(served, transport, NOON + 10 * MINUTE_MS))
+    resumed = await state(served, transport, back)
+    assert resumed["as_of"] == "2026-09-30T17:03:00.000Z"
+    assert readings(resumed) == readings(stopped) | {
+        ("XAU", "enzo", "1d"): "bullish",
+        ("XAU", "llnr", "1d"): "bullish",
+    }
+
+
+async def test_assets_that_were_late_then_are_named_until_the_pass_that_brought_them(
+    served, transport
+):
+    run = NOON + HOUR_MS
+    await commit(served, run, written_at=run, late="BTC")
+    turned = make_change(run + 30_000, "BTC", "enzo", "1h", -1, 1)
+    await commit(served, run, turned, written_at=run + 30_000)
+    expected = {
+        NOON - 1: ([], "bullish"),
+        NOON: (["ETH"], "bullish"),
+        run - 1: (["ETH"], "bullish"),
+        run: (["BTC"], "bullish"),
+        run + 29_999: (["BTC"], "bullish"),
+        run + 30_000: ([], "bearish"),
+    }
+    for at, (late, reading) in expected.items():
+        answer = await state(served, transport, at, ticker="BTC")
+        assert answer["meta"]["late_assets"] == late, format_instant(at)
+        assert readings(answer)["BTC", "enzo", "1h"] == reading
+        assert answer["as_of"] == format_instant(
+            max(t for t in (NOON - HOUR_MS, NOON, run) if t <= at)
+        )
+
+
+async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings(served, transport):
+    for at, removed in {REMOVED - 1: [], REMOVED: ["MATIC"]}.items():
+        answer = await state(served, transport, at, ticker="MATIC")
+        assert answer["meta"]["removed_assets"] == removed
+        assert answer["counts"] == {"assets": 1, "readings": 24}
+        assert ("MATIC was removed" in answer["meta"]["note"]) == bool(removed)
+        agreeing = await served.answer(transport, CONFLUENCE, as_of=format_instant(at))
+        tickers = {result["ticker"] for result in agreeing["results"]}
+        assert tickers == {"BTC", "ETH", "MATIC"} - set(removed)
+
+
+async def test_dexter_is_read_as_it_stood_then(served, transport):
+    run = NOON + HOUR_MS
+    await commit(served, run, make_change(run, "BTC", "dexter", "4h", -1, 1), written_at=run)
+    for at, reading in {run - 1: "bullish", run: "bearish"}.items():
+        answer = await state(served, transport, at, ticker="BTC")
+        assert readings(answer)["BTC", "dexter", "4h"] == reading
+        assert answer["meta"]["legacy_keys"] == {"dexter": "enzo"}
+        (btc,) = (
+            result
+            for result in (await served.answer(transport, CONFLUENCE, as_of=format_instant(at)))[
+                "results"
+            ]
+            if result["ticker"] == "BTC"
+        )
+        assert btc["votes"]["dexter"] == reading
+
+
+async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
+    run = NOON + HOUR_MS
+    first = [
+        make_change(run, "DARK", "enzo", "1h", 1),
+        make_change(run + 1, "XAU", "dexter", "1d", 0),
+    ]
+    await commit(served, run, *first, written_at=run)
+    before, after = await state(served, transport, run - 1), await state(served, transport, run)
+    assert readings(after).keys() - readings(before).keys() == {
+        ("DARK", "enzo", "1h"),
+        ("XAU", "dexter", "1d"),
+    }
+    assert before["counts"] == {"assets": 5, "readings": 97}
+    assert after["counts"] == {"assets": 6, "readings": 99}
+    alone = await state(served, transport, run - 1, ticker="DARK")
+    assert alone["assets"] == []
+    assert "No reading matches these filters then." in alone["meta"]["note"]
+
+
+async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served, transport):
+    # perpkit of BTC turned at 11:03, unpublished.
+    for at, reading in {NOON - HOUR_MS - 1: "bullish", NOON - HOUR_MS: "bearish"}.items():
+        (asset,) = (await state(served, transport, at, ticker="ETH"))["assets"]
+        assert list(asset["signals"]) == list(INDICATOR_IDS)
+        answer = await state(
+            served, transport, at, ticker="BTC", indicator="perpkit", timeframe="1h"
+        )
+        assert readings(answer) == {("BTC", "perpkit", "1h"): reading}
+
+
+async def test_now_is_an_instant_as_any_other(served, transport):
+    await commit(served, NOON + HOUR_MS, written_at=NOON + HOUR_MS + 5, late="ETH")
+    current = await served.answer(transport, STATE)
+    past = await state(served, transport, served.clock.now)
+    assert (past["assets"], past["counts"], past["as_of"]) == (
+        current["assets"],
+        current["counts"],
+        current["as_of"],
+    )
+    assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == ["ETH"]
+
+
+async def test_an_answer_about_the_past_stays_as_it_is_when_more_is_computed(served, transport):
+    asked = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
+    at = format_instant(NOON + MINUTE_MS)
+    before = [await served.answer(transport, tool, as_of=at, **more) for tool, more in asked]
+    for hour in (1, 2):
+        run = NOON + hour * HOUR_MS
+        rows = [make_change(run + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
+        await commit(served, run, *rows, written_at=run)
+    assert [
+        await served.answer(transport, tool, as_of=at, **more) for tool, more in asked
+    ] == before
+
+
+async def test_the_zone_of_an_instant_does_not_matter(served, transport):
+    expected = await state(served, transport, NOON - 1)
+    for text in ("2026-09-30T14:02:59.999+02:00", "2026-09-30 12:02:59.9999Z"):
+        assert await served.answer(transport, STATE, as_of=text) == expected
+
+
+async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(served, transport):
+    for tool in (STATE, CONFLUENCE):
+        answer = await served.answer(transport, tool, as_of=format_instant(EDGE))
+        assert answer["as_of"] == format_instant(EDGE) == "2025-09-30T12:03:00.000Z"
+        status, error = await served.refusal(transport, tool, as_of=format_instant(EDGE - 1))
+        assert (status, error["error"]) == (400, "invalid_parameter")
+        assert "as_of: '2025-09-30T12:02:59.999Z'" in error["message"]
+        assert "accepted: 2025-09-30T12:03:00.000Z to now" in error["message"]
+
+
+async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
+    now = served.clock.now
+    for tool in (STATE, CONFLUENCE):
+        assert (await served.answer(transport, tool, as_of=format_instant(now)))[
+            "as_of"
+        ] == format_instant(NOON)
+        for later in (1, DAY_MS):
+            status, error = await served.refusal(transport, tool, as_of=format_instant(now + later))
+            assert (status, error["error"]) == (400, "invalid_parameter")
+            assert (
+                f"to now ({format_instant(now)}); leave it out for the current" in error["message"]
+            )
+
+
+async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(served, transport):
+    served.clock.now = NOON - DAY_MS
+    assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
+    status, _ = await served.refusal(transport, STATE, as_of=format_instant(NOON + 6))
+    assert status == 400
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-09-30", "2026-09-30T12:00:00", "1790769600"])
+async def test_what_is_no_instant_is_refused_and_shown_one(served, transport, text):
+    for tool in (STATE, CONFLUENCE):
+        status, error = await served.refusal(transport, tool, as_of=text)
+        assert (status, error["error"]) == (400, "invalid_parameter")
+        assert "as_of" in error["message"]
+        assert "2026-10-01T13:05:00.000Z" in error["message"]
+
+
+async def test_before_the_first_compute_the_past_is_unavailable_too(served_empty, transport):
+    for tool in (STATE, CONFLUENCE):
+        status, error = await served_empty.refusal(transport, tool, as_of=format_instant(NOON))
+        assert (status, error["error"]) == (503, "unavailable")
+
+
+@pytest.mark.parametrize(
+    ("written_at", "published_from", "earliest"),
+    [
+        (None, 0, NOON - HOUR_MS),
+        (None, NOON - 20 * MINUTE_MS, NOON - 20 * MINUTE_MS),
+        (NOON + MINUTE_MS, NOON, NOON + MINUTE_MS),
+    ],
+    ids=["first row", "publish_from", "first pass written"],
+)
+async def test_the_past_begins_with_the_feed_and_its_first_pass(
+    served_empty, transport, written_at, published_from, earliest
+):
+    served, first = served_empty, written_at or NOON - HOUR_MS
+    await served.market.publish_coverage(make_coverage())
+    rows = [
+        make_change(first, "BTC", "enzo", "1h", 1),
+        make_change(first + 1, "ETH", "enzo", "1h", 1),
+    ]
+    await served.market.commit(
+        replace(
+            make_batch(NOON, rows),
+            written_at=written_at,
+            publish_from={"BTC": published_from, "ETH": published_from + DAY_MS},
+        )
+    )
+    assert (await state(served, transport, earliest))["counts"] == {"assets": 2, "readings": 2}
+    _, error = await served.refusal(transport, STATE, as_of=format_instant(earliest - 1))
+    assert f"accepted: {format_instant(earliest)} to now" in error["message"]
+
+
+async def test_prune_changes_nothing_that_can_still_be_asked(served_empty, transport):
+    served = served_empty
+    await served.market.publish_coverage(make_coverage())
+    start = EDGE - 30 * DAY_MS
+    rows = [make_change(start + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
+    times = [start + n * 7 * HOUR_MS for n in range(1, 140)]  # over the edge and ten days on
+    rows += [
+        make_change(at, ASSETS[n % 5].ticker, "enzo", "1d", n // 5 % 3 - 1, 0)
+        for n, at in enumerate(times)
+    ]
+    await served.market.commit(make_batch(NOON, rows))
+    moments = [EDGE, EDGE + 1, EDGE + 3 * DAY_MS, EDGE + 9 * DAY_MS, NOON]
+    before = [shown(await state(served, transport, at)) for at in moments]
+    assert await served.market.prune() > 90
+    assert [shown(await state(served, transport, at)) for at in moments] == before
+
+
+def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
+    """Yield what each asset of a full state votes on a timeframe."""
+    for asset in answer["assets"]:
+        cells = {
+            key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
+        }
+        if cells and asset["ticker"] not in answer["meta"]["removed_assets"]:
+            agree = sum(reading == direction for reading in cells.values())
+            yield {
+                **{name: asset[name] for name in ("ticker", "name", "asset_class")},
+                "agree": agree,
+                "total_reporting": len(cells),
+                "score": agree / len(cells),
+                "votes": {key: cells[key] for key in STORED_KEYS if key in cells},
+            }
+
+
+async def test_confluence_then_is_what_the_state_then_gives(served, transport):
+    run = NOON + HOUR_MS
+    late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)
+    await commit(served, run, late, written_at=run + 40)
+    for at in (REMOVED - 1, run + 39, run + 40):
+        board = await state(served, transport, at)
+        asked = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
+        for timeframe, (direction, min_agree) in asked:
+            answer = await served.answer(
+                transport,
+                CONFLUENCE,
+                as_of=format_instant(at),
+                timeframe=timeframe,
+                direction=direction,
+                min_agree=min_agree,
+            )
+            ranked = sorted(
+                (r for r in polled(board, timeframe, direction) if r["agree"] >= min_agree),
+                key=lambda r: (
+                    -Fraction(r["agree"], r["total_reporting"]),
+                    -r["agree"],
+                    r["ticker"],
+                ),
+            )
+            assert answer["results"] == ranked
+            assert (answer["as_of"], answer["query"]["as_of"]) == (
+                board["as_of"],
+                format_instant(at),
+            )
+
+
+async def test_an_empty_confluence_then_says_why_of_that_time(served, transport):
+    asked = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
+    none = await served.answer(transport, CONFLUENCE, **asked, direction="bearish")
+    assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
+    few = await served.answer(
+        transport, CONFLUENCE, **asked | {"asset_class": "metal"}, timeframe="1d"
+    )
+    assert "No indicator of any metal asset is bullish on 1d then." in few["meta"]["note"]
+    assert none["results"] == few["results"] == []
+
+
+async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(served, transport):
+    at = NOON + MINUTE_MS
+    for tool in (STATE, CONFLUENCE):
+        meta = (await served.answer(transport, tool, as_of=format_instant(at)))["meta"]
+        assert meta["next_update"] == {"1h": None, "4h": None, "1d": None}
+        assert meta["nothing_new_before"] is None
+        assert (meta["as_of"], meta["stale"]) == (format_instant(NOON), False)
+        assert (meta["source"], meta["simulated"]) == ("simulated", True)
+        told = f"The board as it was served at {format_instant(at)}; it does not change any more."
+        assert told in meta["note"]
+        assert "Simulated" in meta["note"]
+
+
+async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transport):
+    overdue = NOON + HOUR_MS + GRACE_MS
+    back = NOON + 5 * HOUR_MS
+    await commit(served, back, written_at=back)
+    expected = {overdue: False, overdue + 1: True, back - 1: True, back: False}
+    for at, stale in expected.items():
+        meta = (await state(served, transport, at))["meta"]
+        assert (meta["stale"], "Stale" in meta["note"]) == (stale, stale), format_instant(at)
+
+
+async def test_without_the_new_arguments_an_answer_has_no_new_field(served, transport):
+    assert set(await served.answer(transport, STATE)) == {"as_of", "assets", "counts", "meta"}
+    answer = await served.answer(transport, CONFLUENCE)
+    assert set(answer["query"]) == {"timeframe", "direction", "min_agree", "asset_class"}

@@ -1,0 +1,160 @@
+"""Answers kept as text: made once a version, until what they say of themselves has changed."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from access.keys import OperatorKeys
+from access.quota import QuotaGuard
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from serving.context import Context
+from serving.snapshot_cache import SnapshotCache
+from serving.tool_runner import ToolRunner
+from store.market_rows import ChangeRow, FeedQuery
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    ManualClock,
+    make_batch,
+    make_change,
+    make_coverage,
+    open_stores,
+    seed_market,
+)
+
+pytestmark = pytest.mark.clause("fresh")
+
+
+class CountingStore(SqliteMarketStore):
+    """Counts how often the feed is read."""
+
+    feeds = 0
+
+    async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
+        self.feeds += 1
+        return await super().changes_feed(query)
+
+
+@dataclass
+class Answering:
+    """The calls of both faces over a seeded store, its clock, and two live keys."""
+
+    calls: ToolRunner
+    store: CountingStore
+    clock: ManualClock
+    mine: str
+    theirs: str
+
+    async def answer(self, tool: str, api_key: str | None = None, **arguments: Any) -> Any:
+        chosen = TOOLS_BY_NAME[tool]
+        fields = {b"x-api-key": (api_key or self.mine).encode()}
+        outcome = await self.calls.run(chosen, fields, repr(arguments), lambda: arguments)
+        return json.loads(outcome.response.text)
+
+
+@pytest.fixture
+async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
+    clock = ManualClock()
+    async with open_stores(tmp_path) as (_, access):
+        market = await CountingStore.open(tmp_path / "market.db")
+        try:
+            await seed_market(market, make_coverage())
+            keys = OperatorKeys(access, clock)
+            quota_guard = QuotaGuard(access, clock, mode=None, daily_limit=100)
+            context = Context(
+                SnapshotCache(market), "http://x", "http://x/api/v1", clock, None, 100
+            )
+            calls = ToolRunner(quota_guard, context)
+            mine, theirs = await keys.create("mine"), await keys.create("theirs")
+            yield Answering(calls, market, clock, mine, theirs)
+        finally:
+            await market.close()
+
+
+async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering):
+    first = await answering.answer("signals_get_signals", limit=5)
+    again = await answering.answer("signals_get_signals", limit=5)
+    defaults = await answering.answer("signals_get_signals", limit=5, offset=0, tier="universe")
+    assert first == again == defaults
+    assert answering.store.feeds == 1
+    await answering.answer("signals_get_signals", limit=4)
+    assert answering.store.feeds == 2
+    later = NOON + HOUR_MS
+    row = make_change(later, "BTC", "enzo", "1h", 0, 1)
+    await answering.store.commit(make_batch(later, [row]))
+    assert (await answering.answer("signals_get_signals", limit=5))["signals"][0]["id"] == row.id
+    await answering.answer("signals_get_signals", limit=5)
+    assert answering.store.feeds == 3
+
+
+async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Answering):
+    """The bytes of either transport are those of the first call, the same objects."""
+    arguments = {"limit": 5}
+    fields = {b"x-api-key": answering.mine.encode()}
+    tool = TOOLS_BY_NAME["signals_get_signals"]
+
+    def read() -> dict[str, Any]:
+        asked.append(arguments)
+        return arguments
+
+    asked: list[dict[str, Any]] = []
+    outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
+    answers = [outcome.response for outcome in outcomes]
+    assert answers[0] is answers[1] is answers[2]
+    assert answers[0].result_members is answers[2].result_members
+    assert len(asked) == 1
+    await answering.store.commit(make_batch(NOON + HOUR_MS, []))
+    assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
+
+
+async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(
+    answering: Answering,
+):
+    overdue = NOON + HOUR_MS + 600_000
+    for tool in ("signals_get_state", "signals_get_signals", "signals_get_confluence"):
+        answering.clock.now = NOON + 200_000
+        assert (await answering.answer(tool))["meta"]["stale"] is False
+        answering.clock.now = overdue
+        assert (await answering.answer(tool))["meta"]["stale"] is False
+        answering.clock.now = overdue + 1
+        assert (await answering.answer(tool))["meta"]["stale"] is True
+
+
+async def test_when_to_come_back_is_told_anew_as_the_clock_passes(answering: Answering):
+    told = []
+    for now in (NOON + 60_000, NOON + 180_000, NOON + HOUR_MS):  # ETH is late at NOON
+        answering.clock.now = now
+        told.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
+    assert told == [None, "2026-09-30T13:03:00.000Z", None]
+
+
+async def test_whose_key_it_is_shows_in_no_kept_answer(answering: Answering):
+    usages = [
+        await answering.answer("signals_get_usage", key)
+        for key in (answering.mine, answering.theirs, answering.mine)
+    ]
+    assert [usage["key"]["label"] for usage in usages] == ["mine", "theirs", "mine"]
+    for tool in ("signals_get_state", "signals_get_signals", "signals_get_flips"):
+        own = await answering.answer(tool, answering.mine)
+        other = await answering.answer(tool, answering.theirs)
+        assert own == other
+        assert "mine" not in json.dumps(own)
+
+
+async def test_a_window_that_ends_now_is_never_kept(answering: Answering):
+    first = await answering.answer("signals_get_flips", timeframe="1h")
+    answering.clock.now += 1000
+    assert (await answering.answer("signals_get_flips", timeframe="1h"))["as_of"] > first["as_of"]
+
+
+async def test_answers_asked_together_are_the_same(answering: Answering):
+    answers = await asyncio.gather(
+        *(answering.answer("signals_get_signals", limit=5) for _ in range(20))
+    )
+    assert all(answer == answers[0] for answer in answers)

@@ -1,0 +1,85 @@
+"""A database from nothing, a server that goes away, and one that asks for passwords."""
+
+import asyncio
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from store.errors import StoreError
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.postgres.schema import SCHEMAS
+from tests.support.postgres.server import PostgresServer
+from tests.support.row_builders import NOW, make_full_batch
+from tests.support.store_homes import DEADLINE_S, PostgresHome, open_and_close, take_lock_when_free
+
+pytestmark = pytest.mark.clause("store")
+
+
+async def test_stores_that_are_opened_at_once_all_find_a_migrated_database(database: str) -> None:
+    kinds = (PostgresMarketStore, PostgresAccessStore) * 3
+    for store in await asyncio.gather(*(kind.open(database) for kind in kinds)):
+        await store.close()
+
+
+async def test_a_database_is_migrated_whole_or_not_at_all(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as next_version:
+        schema, migrations = SCHEMAS["market"]
+        next_version.setitem(SCHEMAS, "market", (schema, (*migrations, "market_9999")))
+        with pytest.raises(StoreError, match="market_9999"):
+            await PostgresMarketStore.open(database)
+    async with open_and_close(PostgresMarketStore.open(database)) as store:
+        await store.commit(make_full_batch())
+
+
+async def test_a_server_that_goes_away_is_told_and_is_used_again_once_it_is_back(
+    private_postgres: PostgresServer,
+) -> None:
+    home = PostgresHome(private_postgres.url())
+    async with open_and_close(home.open_market()) as market:
+        await market.lock()
+        await market.commit(make_full_batch())
+        private_postgres.stop()
+        for verb in (
+            market.commit(make_full_batch(NOW + 1, step=1)),
+            market.snapshot(),
+            market.lock(),
+        ):
+            with pytest.raises(StoreError) as told:
+                await verb
+            assert "\n" not in str(told.value)
+        private_postgres.start()
+        async with asyncio.timeout(DEADLINE_S):
+            while (passes := await passes_of(market)) is None:
+                pass
+        assert passes == 1
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch(NOW + 1, step=1))
+
+
+async def passes_of(market: PostgresMarketStore) -> int | None:
+    """Return how many passes a store holds, None where it can't be asked."""
+    with suppress(StoreError):
+        return (await market.progress()).commit_count
+    return None
+
+
+async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
+    private_postgres: PostgresServer,
+) -> None:
+    session = await asyncpg.connect(private_postgres.url())
+    await session.execute("CREATE ROLE operator LOGIN PASSWORD 'right'")
+    hosts = private_postgres.data / "pg_hba.conf"
+    hosts.write_text("host all operator 127.0.0.1/32 scram-sha-256\n" + hosts.read_text())
+    await session.execute("SELECT pg_reload_conf()")
+    await session.close()
+    for secret in ("operator:wrong", "nobody-such:right"):
+        url = private_postgres.url().replace("postgres@", f"{secret}@")
+        with pytest.raises(StoreError) as told:
+            await PostgresMarketStore.open(url)
+        said = str(told.value)
+        assert said.endswith("lets nobody in by the user and password of its URL")
+        assert not any(word in said for word in (*secret.split(":"), "\n"))

@@ -1,0 +1,178 @@
+"""How PostgreSQL reads: by index and in its order, whatever a request waits for.
+
+Looked at are the very plans that a store's session goes by, over tables of some size. Read whole
+are only tables of a row or so, and what is wanted whole: the assets, and the board of readings.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import pytest
+
+from schemas.vocabulary import RETENTION_MS
+from store.access_protocol import AccessStore
+from store.errors import MarketStore, StoreError
+from store.postgres import engine as postgres_engine
+from store.sql.database import Database
+from tests.conftest import MAJORS
+from tests.support.access_store_calls import REQUEST_CALLS
+from tests.support.postgres.shared_server import SharedServer
+from tests.support.row_builders import NOW, make_query
+from tests.support.store_homes import PostgresHome, make_postgres_home, open_and_close
+
+pytestmark = pytest.mark.clause("feed")
+
+FILTERS = {
+    "ticker": [None, "T7"],
+    "indicator": [None, "enzo"],
+    "timeframe": [None, "1h"],
+    "direction": [None, -1, 0, 1],
+}
+QUERIES = [
+    make_query(**dict(zip(FILTERS, chosen, strict=True)), oldest_first=oldest_first)
+    for chosen in product(*FILTERS.values())
+    for oldest_first in (False, True)
+]
+ASSETS, ROWS, PASSES = 251, 20_000, 2000
+FILLING = f"""
+INSERT INTO clock VALUES (1, {NOW + ROWS});
+INSERT INTO assets (ticker, publish_from) SELECT 'T' || n, 0 FROM generate_series(1, {ASSETS}) n;
+INSERT INTO changes SELECT {NOW} + 2 * n, 1 + n % {ASSETS}, n % 8, n / 8 % 3, n, 0, NULL,
+  n / 24 % 3 - 1, 1, 1 FROM generate_series(1, {ROWS}) n;
+INSERT INTO alerts SELECT {NOW} + 3 * {ROWS} + n, 1 + n % {ASSETS}, n % 7, n / 7 % 3, n, 0,
+  n / 21 % 5, 1 FROM generate_series(1, {ROWS}) n;
+INSERT INTO readings SELECT a, t, i, 1
+  FROM generate_series(1, {ASSETS}) a, generate_series(0, 2) t, generate_series(0, 7) i;
+INSERT INTO passes SELECT n, {NOW} + n, NULL, n, n, '', '', NULL, ''
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO watermarks SELECT n, 1 + n % {ASSETS}, 0, 1 FROM generate_series(1, {PASSES}) n;
+INSERT INTO memberships (provider, mode, subscription, customer, contact_email, billing, created_at)
+  SELECT 'stripe', 'live', 's' || n, 'c' || n / 2, n / 2 || '@example.com', 'monthly', 0
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO keys (key_hash, label, created_at, membership_id)
+  SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), 'agent', 0, 1 + n / 3
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO usage SELECT 1 + n / 10, n, 1, n FROM generate_series(1, {ROWS} - 10) n;
+INSERT INTO claims SELECT n::text, decode(lpad(to_hex(n), 64, '0'), 'hex'), 'stripe', 'live', '',
+  n / 2 || '@example.com', 'monthly', NULL, 0, n FROM generate_series(1, {PASSES}) n;
+INSERT INTO sign_in_links SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), '', n, NULL
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO sessions SELECT decode(lpad(to_hex(n), 64, '0'), 'hex'), '', n
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO sandbox_sessions SELECT n::text, '', '', 'monthly', 1, 'open', n
+  FROM generate_series(1, {PASSES}) n;
+INSERT INTO events SELECT n::text, n FROM generate_series(1, {PASSES}) n;
+INSERT INTO attempts SELECT 'checkout', (n % 100)::text, n FROM generate_series(1, {ROWS}) n;
+INSERT INTO access_requests SELECT n::text, NULL, NULL, NULL, NULL, 0, 0
+  FROM generate_series(1, {PASSES}) n;
+ANALYZE
+"""
+READ_WHOLE = {"assets", "clock", "coverage", "facts", "readings", "version"}
+PREPARED = """
+SELECT name, statement, cardinality(parameter_types) FROM pg_prepared_statements
+WHERE statement !~ 'pg_prepared_statements|pg_catalog'
+"""
+
+
+@pytest.fixture(scope="module", params=MAJORS)
+def filled(
+    request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
+) -> Iterator[PostgresHome]:
+    """A database of some size, which the tests of this module only read."""
+    made = make_postgres_home(get_postgres_server(request.param).url)
+    with asyncio.Runner() as runner:
+        home = runner.run(made.__aenter__())
+        runner.run(fill(home))
+        yield home
+        runner.run(made.__aexit__(None, None, None))
+
+
+async def fill(home: PostgresHome) -> None:
+    async with home.open_plain() as run:
+        for statement in FILLING.split(";"):
+            await run(statement)
+
+
+@pytest.fixture
+async def market(filled: PostgresHome) -> AsyncIterator[MarketStore]:
+    async with open_and_close(filled.open_market()) as store:
+        yield store
+
+
+@pytest.fixture
+async def access(filled: PostgresHome) -> AsyncIterator[AccessStore]:
+    async with open_and_close(filled.open_access()) as store:
+        yield store
+
+
+def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from steps(part)
+
+
+async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the statements that a session has prepared, and the steps of its plans for them."""
+    for name, statement, places in await db.execute(PREPARED):
+        values = f"({', '.join(['NULL'] * places)})" if places else ""
+        ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
+        yield statement, list(steps(json.loads(told)[0]["Plan"]))
+
+
+def walks(step: dict[str, Any]) -> bool:
+    """Tell whether a step reads an index from its beginning, for the order alone."""
+    return step["Node Type"].startswith("Index") and "Index Cond" not in step
+
+
+async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> int:
+    """Look at the plans of a session; return how many they are.
+
+    Where all `is_searched`, no index is read for its order alone.
+    """
+    number = 0
+    async for statement, plan in planned(db):
+        number += 1
+        scanned = {step["Relation Name"] for step in plan if step["Node Type"] == "Seq Scan"}
+        assert scanned <= READ_WHOLE, statement
+        assert not (is_searched and any(walks(step) for step in plan)), statement
+        if "unnest" not in statement and "FROM readings r" not in statement:
+            assert not [step for step in plan if "Sort" in step["Node Type"]], statement
+    return number
+
+
+async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_in_its_order(
+    market: MarketStore,
+) -> None:
+    for asked in QUERIES:
+        assert await market.changes_feed(asked)
+        assert await market.alerts_feed(asked)
+        assert await market.merged_feed(asked, NOW)
+    async with market._engine.querying() as db:
+        assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
+    assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
+
+
+async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: MarketStore) -> None:
+    await market.snapshot()
+    await market.snapshot_at(NOW + 5)
+    await market.progress()
+    assert await anext(market.changes())
+    assert await anext(market.alerts())
+    for tier in RETENTION_MS:
+        await market.statistics(tier, 0, NOW, 0)
+    async with market._engine.querying() as db:
+        assert await assert_read_by_index(db) >= 20
+
+
+async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+    access: AccessStore,
+) -> None:
+    for verb in REQUEST_CALLS.values():
+        with suppress(StoreError):
+            await verb(access)
+    async with access._engine.querying() as db:
+        assert await assert_read_by_index(db, is_searched=True) >= 20

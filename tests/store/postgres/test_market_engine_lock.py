@@ -1,0 +1,210 @@
+"""Who lost the lock commits nothing more, however it was lost, and whoever follows goes on."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+
+import pytest
+
+from store.digest import GENESIS, digest_commit
+from store.errors import LockTakenError, MarketStore, StoreError
+from store.postgres import market_engine as postgres_market_engine
+from tests.conftest import MAJORS
+from tests.store.conftest import OpenMarket
+from tests.support.postgres.databases import cut_sessions
+from tests.support.row_builders import NOW, make_full_batch
+from tests.support.store_homes import DEADLINE_S, PostgresHome, take_lock_when_free
+
+pytestmark = [
+    pytest.mark.clause("store"),
+    pytest.mark.parametrize("new_home", MAJORS, indirect=True),
+]
+
+ROOT = Path(__file__).parents[3]
+# More than a driver gathers before it sends any of a COPY.
+AT_ONCE = 600_000
+HALTED_MIDWAY = """
+import asyncio, sys
+from dataclasses import replace
+from store.errors import StoreError
+from tests.support.store_homes import home_at
+from tests.support.row_builders import NOW, carry, full
+
+class Halting(list):
+    reads = 0
+    def __iter__(self):
+        self.reads += 1
+        if self.reads == 2:
+            print("midway", flush=True)
+            sys.stdin.readline()
+        return super().__iter__()
+
+async def tell(verb):
+    try:
+        await verb
+        print("done", flush=True)
+    except StoreError as error:
+        print(type(error).__name__, flush=True)
+
+async def main():
+    store = await home_at(sys.argv[1]).open_market()
+    await store.lock()
+    await store.commit(full())
+    await tell(store.commit(replace(full(NOW + 1, step=1), carries=Halting([carry()]))))
+    await tell(store.commit(full(NOW + 1, step=1)))
+    await tell(store.lock())
+
+asyncio.run(main())
+"""
+
+
+async def assert_whole(store: MarketStore, passes: int) -> None:
+    """Recompute the chain of a store and the order of its rows."""
+    digest = GENESIS
+    chain = await store.commits()
+    for row in chain:
+        parts = row.bars_digest, row.changes_digest, row.alerts_digest
+        digest = digest_commit(digest, row.market_time, *parts)
+        assert digest == row.digest
+    assert [row.number for row in chain] == list(range(1, passes + 1))
+    created = [row.created_at async for row in store.changes()]
+    created += [row.created_at async for row in store.alerts()]
+    assert sorted(created) == [NOW + 10 * step + n for step in range(passes) for n in range(4)]
+    assert await store.count_unreferenced() == 0
+
+
+async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_writing(
+    market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_market_engine, "LEASE_S", 0.1)
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HALTED_MIDWAY, home.address),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert holder.stdout is not None
+        assert await holder.stdout.readline() == b"midway\n"
+        holder.send_signal(signal.SIGSTOP)
+        await take_lock_when_free(market)
+        await market.commit(make_full_batch(NOW + 1, step=1))
+        holder.send_signal(signal.SIGCONT)
+        told, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
+    finally:
+        if holder.returncode is None:
+            holder.kill()
+            await holder.communicate()
+    assert told.split() == [b"LockTakenError"] * 3
+    await market.commit(make_full_batch(NOW + 2, step=2))
+    await assert_whole(market, passes=3)
+
+
+async def contend(store: MarketStore, over_s: float) -> None:
+    """Ask again and again for a lock that is not to be had."""
+    began = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < began + over_s:
+        with pytest.raises(LockTakenError):
+            await store.lock()
+        await asyncio.sleep(over_s / 20)
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "beat_s"), [(0.5, 0.01), pytest.param(6.0, 1.5, marks=pytest.mark.prove)]
+)
+async def test_a_holder_that_is_awake_keeps_the_lock_for_many_leases(
+    market: MarketStore,
+    open_market: OpenMarket,
+    monkeypatch: pytest.MonkeyPatch,
+    lease_s: float,
+    beat_s: float,
+) -> None:
+    monkeypatch.setattr(postgres_market_engine, "LEASE_S", lease_s)
+    monkeypatch.setattr(postgres_market_engine, "HEARTBEAT_S", beat_s)
+    await market.lock()
+    await contend(await open_market(), 2.2 * lease_s)
+    await market.commit(make_full_batch())
+
+
+async def test_a_holder_that_sends_rows_for_longer_than_a_lease_keeps_the_lock(
+    market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_market_engine, "LEASE_S", 0.5)
+    await market.lock()
+    contending = asyncio.create_task(contend(await open_market(), 1.1))
+
+    async def rows() -> AsyncIterator[tuple[str, str]]:
+        number = 0
+        while not contending.done():
+            yield f"row {number}", "x" * AT_ONCE
+            number += 1
+            await asyncio.sleep(0.02)
+
+    async with market._engine.computing() as db:
+        await db.connection.copy_records_to_table("facts", records=rows())
+    await contending
+
+
+async def test_a_holder_whose_session_was_cut_commits_only_once_it_has_locked_anew(
+    market: MarketStore, home: PostgresHome
+) -> None:
+    await market.lock()
+    await market.commit(make_full_batch())
+    await cut_sessions(home.url)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            await market.commit(make_full_batch(NOW + 1, step=1))
+    await market.lock()
+    await market.commit(make_full_batch(NOW + 1, step=1))
+    await assert_whole(market, passes=2)
+
+
+async def write_until(store: MarketStore, fault: Awaitable[None]) -> None:
+    """Begin to write as the process that computes, and let something happen midway."""
+    async with store._engine.computing() as db:
+        await db.insert("facts", "key, value", [("half", "written")])
+        await fault
+
+
+async def test_a_session_that_is_cut_while_it_writes_leaves_nothing(
+    market: MarketStore, open_market: OpenMarket, home: PostgresHome
+) -> None:
+    await market.lock()
+    await market.commit(make_full_batch())
+    with pytest.raises(StoreError):
+        await write_until(market, cut_sessions(home.url))
+    second = await open_market()
+    await take_lock_when_free(second)
+    with pytest.raises(StoreError):
+        await market.commit(make_full_batch(NOW + 1, step=1))
+    await second.commit(make_full_batch(NOW + 1, step=1))
+    with pytest.raises(LockTakenError):
+        await market.lock()
+    async with second._engine.reading() as db:
+        assert await db.rows("SELECT key FROM facts") == []
+    await assert_whole(second, passes=2)
+
+
+async def test_who_never_locked_commits_only_while_nobody_computes(
+    market: MarketStore, open_market: OpenMarket
+) -> None:
+    second = await open_market()
+    await second.commit(make_full_batch())
+    await market.lock()
+    verbs = (
+        second.commit(make_full_batch(NOW + 1, step=1)),
+        second.adopt_source("simulated", NOW),
+    )
+    for verb in verbs:
+        with pytest.raises(LockTakenError):
+            await verb
+    assert await second.prune() == 0
+    await market.commit(make_full_batch(NOW + 1, step=1))
+    await market.unlock()
+    await take_lock_when_free(second)
+    await second.commit(make_full_batch(NOW + 2, step=2))
+    await assert_whole(second, passes=3)

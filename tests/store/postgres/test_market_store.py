@@ -1,0 +1,123 @@
+"""What only PostgreSQL has: versions told by its sessions, and what an operator may get wrong."""
+
+import asyncio
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from store.access_protocol import AccessStore
+from store.errors import MarketStore, StoreError
+from store.postgres import market_engine as postgres_market_engine
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.sql import market_writes as writes
+from tests.conftest import MAJORS
+from tests.store.conftest import OpenMarket
+from tests.store.sql.test_access_store_purchases import CLAIM
+from tests.support.postgres.databases import cut_sessions
+from tests.support.row_builders import DAY_MS, NOW, make_batch, make_change, make_full_batch
+from tests.support.store_homes import DEADLINE_S, PostgresHome, run_sql, wait_for_version
+
+pytestmark = [
+    pytest.mark.clause("store"),
+    pytest.mark.parametrize("new_home", MAJORS, indirect=True),
+]
+
+STORES = {"market": PostgresMarketStore, "access": PostgresAccessStore}
+
+
+async def refusal(url: str, store: str = "market") -> str:
+    """Return in what words a store is not opened; they name the database and no secret."""
+    with pytest.raises(StoreError) as refused:
+        await STORES[store].open(url)
+    told = str(refused.value)
+    assert "\n" not in told
+    assert "postgres@" not in told
+    assert urlsplit(url).path in told
+    return told
+
+
+async def test_a_version_is_told_at_once_to_who_listens(
+    market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_market_engine, "POLL_S", 10 * DEADLINE_S)
+    other = await open_market()
+    await other.commit(make_batch())
+    listening = await wait_for_version(market, market.version())
+    for step in range(3):
+        await other.commit(make_full_batch(NOW, step=step))
+        listening = await wait_for_version(market, listening)
+
+
+async def test_a_version_that_nobody_told_is_found_by_asking(
+    market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_market_engine, "POLL_S", 0.01)
+    await market.commit(make_batch())
+    seen = await wait_for_version(market, market.version())
+    await run_sql(home, "UPDATE version SET number = number + 1")
+    seen = await wait_for_version(market, seen)
+    await cut_sessions(home.url)
+    await run_sql(home, "UPDATE version SET number = number + 1")
+    await wait_for_version(market, seen)
+
+
+async def test_a_store_whose_sessions_were_cut_works_again_without_being_reopened(
+    market: MarketStore, access: AccessStore, home: PostgresHome
+) -> None:
+    await market.commit(make_full_batch())
+    await access.create_claim(CLAIM)
+    await cut_sessions(home.url)
+    async with asyncio.timeout(DEADLINE_S):
+        for verb in (market.progress, access.list_keys):
+            while True:
+                with suppress(StoreError):
+                    await verb()
+                    break
+    assert (await market.snapshot()).last_created_at == NOW + 3
+    assert await access.find_claim(CLAIM.token_hash) == CLAIM
+
+
+async def test_prune_deletes_in_short_transactions(
+    market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = NOW - 365 * DAY_MS
+    rows = [make_change(edge - 9 + n, after=1 - 2 * (n % 2)) for n in range(9)]
+    await market.commit(make_batch(NOW, changes=rows))
+    monkeypatch.setattr(writes, "ROWS_PER_PRUNE", 3)
+    ((before,),) = await run_sql(home, "SELECT number FROM version")
+    assert await market.prune() == 8
+    ((after,),) = await run_sql(home, "SELECT number FROM version")
+    horizons, deleting, nothing_left = 1, 3, 2
+    assert after - before == horizons + deleting + nothing_left
+
+
+async def test_an_error_tells_nothing_of_the_rows_that_it_is_about(
+    access: AccessStore,
+) -> None:
+    await access.create_claim(CLAIM)
+    with pytest.raises(StoreError) as refused:
+        await access.create_claim(CLAIM)
+    told = str(refused.value)
+    assert "unique" in told
+    assert CLAIM.id not in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_database_of_a_newer_version_is_refused(home: PostgresHome, store: str) -> None:
+    await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
+    told = await refusal(home.url, store)
+    assert "newer version of signals" in told
+    assert f"{store}_9999" in told
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_database_that_is_not_there_is_refused(home: PostgresHome, store: str) -> None:
+    assert "does not exist" in await refusal(f"{home.url}_missing", store)
+
+
+async def test_a_server_that_is_not_there_is_refused(home: PostgresHome) -> None:
+    port = str(urlsplit(home.url).port)
+    assert "postgresql://127.0.0.1:1/" in await refusal(home.url.replace(port, "1"))

@@ -1,0 +1,117 @@
+"""Keys on disk: hashes alone, revoked for good; attempts, requests, notices, and what is pruned."""
+
+import pytest
+
+from store.access_protocol import AccessStore
+from store.access_rows import AccessRequestRow, KeyRow, Notice, RetentionCutoffs
+from store.errors import StoreError
+from tests.store.conftest import OpenAccess
+from tests.store.sql.test_access_store_purchases import NOW
+from tests.support.access_store_calls import HASH, REQUEST
+from tests.support.row_builders import DAY_MS, make_call_group
+from tests.support.store_homes import StoreHome, run_sql
+
+pytestmark = pytest.mark.clause("access")
+
+
+async def test_keys_are_listed_oldest_first_without_a_mode_and_never_used(
+    access: AccessStore,
+) -> None:
+    ids = [await access.create_key(bytes([number] * 32), "same", 9 - number) for number in (3, 1)]
+    assert await access.list_keys() == [
+        KeyRow(ids[0], "same", 6, None),
+        KeyRow(ids[1], "same", 8, None),
+    ]
+
+
+async def test_a_key_is_revoked_once_and_for_good(access: AccessStore) -> None:
+    key_id = await access.create_key(HASH, "agent", 5)
+    assert await access.revoke_key(key_id, 7)
+    assert await access.revoke_key(key_id, 9)
+    assert await access.list_keys() == [KeyRow(key_id, "agent", 5, 7)]
+    assert not await access.revoke_key(key_id + 1, 7)
+
+
+async def test_a_key_knows_when_it_was_last_used(access: AccessStore) -> None:
+    await access.create_key(HASH, "agent", 5)
+    for at in (2 * DAY_MS + 7, DAY_MS, 2 * DAY_MS + 3):
+        await access.count_calls([make_call_group(HASH, at)], None, 10)
+    (key,) = await access.list_keys()
+    assert key.last_used_at == 2 * DAY_MS + 7
+
+
+async def test_one_hash_belongs_to_one_key(access: AccessStore) -> None:
+    await access.create_key(HASH, "agent", 5)
+    with pytest.raises(StoreError):
+        await access.create_key(HASH, "other", 6)
+    assert len(await access.list_keys()) == 1
+
+
+async def test_a_clear_key_cannot_be_stored_by_mistake(access: AccessStore) -> None:
+    with pytest.raises(StoreError):
+        await access.create_key(b"ek_clear", "agent", 5)
+
+
+async def test_an_access_request_is_new_once_and_updated_after(access: AccessStore) -> None:
+    assert await access.put_access_request(REQUEST)
+    other = AccessRequestRow("b@example.com", None, None, None, None, NOW - 5, NOW - 5)
+    assert await access.put_access_request(other)
+    changed = AccessRequestRow("a@example.com", None, "Op", None, "9", NOW + 1, NOW + 1)
+    assert not await access.put_access_request(changed)
+    assert await access.list_access_requests() == [
+        other,
+        AccessRequestRow("a@example.com", None, "Op", None, "9", NOW, NOW + 1),
+    ]
+
+
+async def test_a_notice_replaces_the_last_of_its_name(access: AccessStore) -> None:
+    for notice in (Notice("b", "1", 1), Notice("a", "2", 2), Notice("b", "3", 3)):
+        await access.put_notice(notice)
+    assert await access.list_notices() == [Notice("a", "2", 2), Notice("b", "3", 3)]
+
+
+async def test_an_address_has_so_many_attempts_of_a_kind_in_any_window(
+    access: AccessStore, home: StoreHome
+) -> None:
+    async def at(time: int, kind: str = "checkout", address: str = "192.0.2.1") -> int | None:
+        return await access.record_attempt(kind, address, time, 2, 100)
+
+    assert [await at(0), await at(60), await at(99)] == [None, None, 100]
+    assert await at(99, kind="access-request") is None
+    assert await at(99, address="192.0.2.2") is None
+    assert [await at(100), await at(101), await at(159)] == [None, 160, 160]
+    assert [await at(160), await at(161)] == [None, 200]
+    assert await run_sql(home, "SELECT count(*) FROM attempts") == [(6,)]
+
+
+async def test_pruning_keeps_each_keys_last_day_of_use_and_what_is_needed(
+    access: AccessStore, home: StoreHome
+) -> None:
+    rare, busy = bytes(32), HASH
+    for key_hash in (rare, busy):
+        await access.create_key(key_hash, "agent", 5)
+    for day in (1, 2):
+        await access.count_calls([make_call_group(rare, day * DAY_MS)], None, 10)
+    for day in (2, 9):
+        await access.count_calls([make_call_group(busy, day * DAY_MS)], None, 10)
+    await access.mark_event_handled("evt_old", 10)
+    await access.mark_event_handled("evt_new", 20)
+    for at in (10, 20):
+        await access.record_attempt("checkout", "192.0.2.1", at, 5, 100)
+    pruned = await access.prune(
+        RetentionCutoffs(usage=8 * DAY_MS, unredeemed_claims=0, events=20, attempts=20, sign_ins=0)
+    )
+    assert pruned == 4
+    async with home.open_plain() as run:
+        assert await run("SELECT key_id, day FROM usage ORDER BY key_id") == [(1, 2), (2, 9)]
+        assert await run("SELECT id FROM events") == [("evt_new",)]
+        assert await run("SELECT at FROM attempts") == [(20,)]
+
+
+async def test_keys_survive_reopening(
+    access: AccessStore, open_access: OpenAccess, home: StoreHome
+) -> None:
+    await access.create_key(HASH, "agent", 5)
+    await access.close()
+    assert len(await (await open_access()).list_keys()) == 1
+    assert await run_sql(home, "SELECT key_hash FROM keys") == [(HASH,)]

@@ -1,0 +1,222 @@
+"""Claims and memberships on disk: one key a claim, made and ended whole or not at all."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from store.access_protocol import AccessStore
+from store.access_rows import (
+    ClaimRow,
+    KeyRow,
+    MembershipRow,
+    RetentionCutoffs,
+    SandboxSession,
+)
+from store.errors import StoreError
+from tests.store.conftest import OpenAccess
+from tests.support.row_builders import make_call_group
+from tests.support.store_homes import StoreHome, run_sql
+
+pytestmark = pytest.mark.clause("sales")
+
+NOW = 1_780_000_000_000
+KEY_HASH = bytes(range(32))
+CLAIM = ClaimRow(
+    id="claim1",
+    token_hash=bytes([1] * 32),
+    provider="stripe",
+    mode="live",
+    session="cs_1",
+    contact_email="a@example.com",
+    billing="yearly",
+    agent_name="Agent",
+    created_at=NOW,
+    expires_at=NOW + 1000,
+)
+MEMBER = MembershipRow("stripe", "live", "sub_1", "cus_1", "a@example.com", "yearly", NOW)
+SESSION = SandboxSession("sb_1", "claim1", "a@example.com", "monthly", 129, "open", NOW + 1000)
+
+
+def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
+    """Return a claim like the first, with its membership and key."""
+    claim = replace(CLAIM, id=f"claim{number}", token_hash=bytes([number] * 32))
+    return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
+
+
+async def bought(access: AccessStore, number: int) -> bytes:
+    claim, member, key_hash = other(number)
+    await access.create_claim(claim)
+    assert await access.redeem_claim(claim, member, key_hash, NOW + number)
+    return key_hash
+
+
+async def test_a_claim_is_found_by_the_hash_of_its_token_alone(access: AccessStore) -> None:
+    await access.create_claim(CLAIM)
+    assert await access.find_claim(CLAIM.token_hash) == CLAIM
+    assert await access.find_claim(bytes(32)) is None
+
+
+async def test_a_clear_token_cannot_be_stored_by_mistake(access: AccessStore) -> None:
+    with pytest.raises(StoreError):
+        await access.create_claim(replace(CLAIM, token_hash=b"ct_clear"))
+
+
+@pytest.mark.clause("3.4.2")
+async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
+    access: AccessStore,
+) -> None:
+    await access.create_claim(CLAIM)
+    assert await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
+    assert not await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
+    assert await access.find_claim(CLAIM.token_hash) == replace(CLAIM, redeemed_at=NOW + 5)
+    assert await access.list_keys() == [KeyRow(1, "Agent", NOW + 5, None, "live", 1)]
+    assert await access.list_active_memberships("stripe") == [MEMBER]
+    counted = await access.count_calls([make_call_group(KEY_HASH, NOW)], "live", 10)
+    assert [call.verdict for call in counted] == ["counted"]
+
+
+@pytest.mark.clause("3.4.2")
+async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
+    access: AccessStore, open_access: OpenAccess
+) -> None:
+    await access.create_claim(CLAIM)
+    second = await open_access()
+    made = await asyncio.gather(
+        access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW),
+        second.redeem_claim(CLAIM, MEMBER, HASH_2, NOW),
+    )
+    assert sorted(made) == [False, True]
+    assert len(await access.list_keys()) == 1
+
+
+HASH_2 = bytes([2] * 32)
+
+
+async def test_a_redemption_that_fails_leaves_claim_membership_and_key_untouched(
+    access: AccessStore, home: StoreHome
+) -> None:
+    await access.create_claim(CLAIM)
+    await access.create_key(KEY_HASH, "taken", NOW)
+    with pytest.raises(StoreError):
+        await access.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW + 5)
+    assert await access.find_claim(CLAIM.token_hash) == CLAIM
+    assert await access.list_active_memberships("stripe") == []
+    assert [key.label for key in await access.list_keys()] == ["taken"]
+    assert await access.redeem_claim(CLAIM, MEMBER, bytes(32), NOW + 6)
+    _, made = await access.list_keys()
+    assert await run_sql(home, "SELECT redeemed_at, key_id FROM claims") == [(NOW + 6, made.id)]
+
+
+async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used_up(
+    access: AccessStore,
+) -> None:
+    await bought(access, 1)
+    claim, _, key_hash = other(2)
+    await access.create_claim(claim)
+    assert not await access.redeem_claim(
+        claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
+    )
+    assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
+    assert await access.list_active_memberships("stripe") == [other(1)[1]]
+    assert len(await access.list_keys()) == 1
+
+
+async def test_memberships_are_told_by_provider_and_customer_while_they_last(
+    access: AccessStore,
+) -> None:
+    theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
+    for number, customer in theirs.items():
+        claim, member, key_hash = other(number)
+        await access.create_claim(claim)
+        await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
+    found = await access.list_active_memberships("stripe", "cus_1")
+    assert [member.subscription for member in found] == ["sub_1", "sub_3"]
+    assert await access.list_active_memberships("sandbox") == []
+    await access.end_membership(found[0], NOW, "deleted")
+    left = [member.subscription for member in await access.list_active_memberships("stripe")]
+    assert left == ["sub_2", "sub_3"]
+
+
+async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
+    access: AccessStore, home: StoreHome
+) -> None:
+    hashes = [await bought(access, number) for number in (1, 2)]
+    _, member, _ = other(1)
+    assert await access.end_membership(member, NOW + 50, "deleted") == 1
+    assert await access.end_membership(member, NOW + 60, "refunded") == 0
+    calls = [make_call_group(key_hash, NOW + 50) for key_hash in hashes]
+    verdicts = [call.verdict for call in await access.count_calls(calls, "live", 10)]
+    assert verdicts == ["revoked", "counted"]
+    assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
+    told = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
+    assert told == [(NOW + 50, "deleted"), (None, None)]
+
+
+async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore) -> None:
+    await bought(access, 1)
+    await access.revoke_key(1, NOW + 7)
+    assert await access.end_membership(other(1)[1], NOW + 50, "deleted") == 0
+    assert [key.revoked_at for key in await access.list_keys()] == [NOW + 7]
+
+
+async def test_a_membership_that_nobody_has_ends_nothing(access: AccessStore) -> None:
+    assert await access.end_membership(MEMBER, NOW, "deleted") == 0
+
+
+async def test_an_event_is_handled_once(access: AccessStore) -> None:
+    assert not await access.is_event_handled("evt_1")
+    for at in (NOW, NOW + 1):
+        await access.mark_event_handled("evt_1", at)
+    assert await access.is_event_handled("evt_1")
+    assert not await access.is_event_handled("evt_2")
+
+
+async def test_a_sandbox_checkout_is_settled_once(access: AccessStore) -> None:
+    await access.create_sandbox_session(SESSION)
+    assert await access.find_sandbox_session("sb_2") is None
+    assert await access.find_sandbox_session("sb_1") == SESSION
+    for status in ("paid", "cancelled"):
+        await access.settle_sandbox_session("sb_1", status)  # type: ignore[arg-type]
+        assert await access.find_sandbox_session("sb_1") == replace(SESSION, status="paid")
+
+
+@pytest.mark.clause("8.51")
+async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
+    access: AccessStore, home: StoreHome
+) -> None:
+    await bought(access, 1)
+    for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
+        claim, _, _ = other(number)
+        await access.create_claim(replace(claim, expires_at=expires_at))
+    await access.create_sandbox_session(SESSION)
+    assert (
+        await access.prune(
+            RetentionCutoffs(0, unredeemed_claims=NOW + 1001, events=0, attempts=0, sign_ins=0)
+        )
+        == 2
+    )
+    found = await run_sql(home, "SELECT id FROM claims ORDER BY id")
+    assert found == [("claim1",), ("claim3",)]
+    assert await access.find_sandbox_session("sb_1") is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "values"),
+    [
+        ("INSERT INTO usage VALUES (9, 1, 1, 1)", ()),
+        ("INSERT INTO keys (key_hash, created_at, membership_id) VALUES (?, 1, 9)", (KEY_HASH,)),
+        ("UPDATE claims SET key_id = 9", ()),
+        ("DELETE FROM keys", ()),
+        ("DELETE FROM memberships", ()),
+    ],
+)
+async def test_the_database_refuses_rows_that_point_nowhere(
+    access: AccessStore, sql: str, values: tuple[Any, ...]
+) -> None:
+    await bought(access, 1)
+    await access.count_calls([make_call_group(other(1)[2], NOW)], "live", 10)
+    with pytest.raises(StoreError, match=r"(?i)foreign key"):
+        async with access._engine.writing() as db:
+            await db.rows(sql, *values)

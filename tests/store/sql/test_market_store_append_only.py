@@ -1,0 +1,180 @@
+"""Any program may open the database: it must itself refuse to rewrite history."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from store.errors import MarketStore
+from tests.support.row_builders import (
+    DAY_MS,
+    NOW,
+    make_alert,
+    make_batch,
+    make_change,
+    make_full_batch,
+)
+from tests.support.store_homes import REFUSED, RunSql, SqliteHome, StoreHome, read_tables, run_sql
+
+pytestmark = pytest.mark.clause("store")
+
+# By column and how it is changed, of a row that may have to be named.
+MOVED = {
+    "alerts": "price = {of}price + 1",
+    "assets": "publish_from = {of}publish_from + 1",
+    "bars": "pass = {of}pass + 1",
+    "changes": "price = {of}price + 1",
+    "clock": "market_time = {of}market_time - 1",
+    "epochs": "reason = 'other'",
+    "funding": "funding_rate = {of}funding_rate + 1",
+    "passes": "digest = {of}bars_digest",
+    "watermarks": "is_late = 0",
+}
+ATTACKS = (
+    "UPDATE {table} SET {moved}",
+    "DELETE FROM {table}",
+    "INSERT INTO {table} SELECT * FROM {table} LIMIT 1",
+)
+SQLITE_ATTACKS = (
+    *ATTACKS,
+    "UPDATE OR REPLACE {table} SET {moved}",
+    "REPLACE INTO {table} SELECT * FROM {table} LIMIT 1",
+    "INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1",
+    "INSERT INTO {table} SELECT * FROM {table} WHERE true LIMIT 1 "
+    "ON CONFLICT DO UPDATE SET {moved}",
+)
+POSTGRES_ATTACKS = (
+    *ATTACKS,
+    "UPDATE ONLY {table} SET {moved}",
+    "DELETE FROM {table} USING clock c",
+    "WITH gone AS (DELETE FROM {table} RETURNING *) SELECT * FROM gone",
+    "TRUNCATE {table} CASCADE",
+    "TRUNCATE ONLY {table} RESTART IDENTITY CASCADE",
+    "MERGE INTO {table} USING clock c ON true WHEN MATCHED THEN DELETE",
+    "MERGE INTO {table} t USING clock c ON true WHEN MATCHED THEN UPDATE SET {moved_t}",
+    "INSERT INTO {table} SELECT * FROM {table} LIMIT 1 "
+    "ON CONFLICT ON CONSTRAINT {table}_pkey DO UPDATE SET {moved_own}",
+)
+
+
+def attacks(home: StoreHome, table: str) -> Iterator[str]:
+    """Write every way of an engine to rewrite a table."""
+    moved = MOVED[table].format
+    words = {"moved": moved(of=""), "moved_t": moved(of="t."), "moved_own": moved(of=f"{table}.")}
+    for attack in SQLITE_ATTACKS if isinstance(home, SqliteHome) else POSTGRES_ATTACKS:
+        yield attack.format(table=table, **words)
+
+
+async def refuse(run: RunSql, sql: str) -> None:
+    with pytest.raises(REFUSED):
+        await run(sql)
+
+
+async def assert_refused(home: StoreHome, *statements: str) -> None:
+    """Have a session run statements as it is, and once it has said what makes it be held less."""
+    before = await read_tables(home)
+    for first in ((), home.relaxing_sql):
+        async with home.open_plain(*first) as run:
+            for sql in statements:
+                await refuse(run, sql)
+    assert await read_tables(home) == before
+
+
+@pytest.mark.clause("1.31", "1.32")
+@pytest.mark.parametrize("table", MOVED)
+async def test_a_stored_row_withstands_every_way_to_rewrite_it(
+    market: MarketStore, home: StoreHome, table: str
+) -> None:
+    await market.commit(make_full_batch())
+    await assert_refused(home, *attacks(home, table))
+
+
+def inserted(home: StoreHome, table: str, created_at: object, close_time: object) -> str:
+    """Write an insertion that resembles the oldest row of a tier."""
+    rest = "NULL, -1, 1.0, 1" if table == "changes" else "action, 1.0"
+    return (
+        f"{home.insert_sql} {table} SELECT {created_at}, asset_id, indicator, timeframe, "
+        f"{close_time}, epoch, {rest} FROM {table} ORDER BY created_at LIMIT 1"
+    )
+
+
+@pytest.mark.parametrize("table", ["changes", "alerts"])
+async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
+    market: MarketStore, home: StoreHome, table: str
+) -> None:
+    await market.commit(make_full_batch())
+    await assert_refused(home, inserted(home, table, NOW + 99, "close_time"))
+
+
+@pytest.mark.parametrize("table", ["changes", "alerts"])
+async def test_a_row_cannot_be_slipped_in_before_the_newest_of_either_tier(
+    market: MarketStore, home: StoreHome, table: str
+) -> None:
+    await market.commit(make_full_batch())
+    times = ["NULL", NOW + 3, NOW, 1, -5]
+    await assert_refused(home, *(inserted(home, table, at, 1) for at in times))
+    newer = {
+        "changes": {"alerts": [make_alert(NOW + 9)]},
+        "alerts": {"changes": [make_change(NOW + 9)]},
+    }
+    await market.commit(make_batch(NOW + 9, **newer[table]))
+    await assert_refused(home, inserted(home, table, NOW + 9, 1))
+
+
+async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
+    market: MarketStore, home: StoreHome
+) -> None:
+    await market.commit(make_full_batch())
+    columns = "asset_id, timeframe, indicator, epoch, 9, 9, 9, 'other'"
+    await assert_refused(
+        home,
+        f"{home.insert_sql} assets SELECT 99, ticker, 0 FROM assets LIMIT 1",
+        f"{home.insert_sql} assets SELECT id, 'NEW', 0 FROM assets LIMIT 1",
+        f"{home.insert_sql} epochs SELECT 99, {columns} FROM epochs LIMIT 1",
+    )
+
+
+async def test_a_pass_number_cannot_be_left_out(market: MarketStore, home: StoreHome) -> None:
+    await market.commit(make_full_batch())
+    columns = "market_time, written_at, NULL, NULL, bars_digest, changes_digest, NULL, digest"
+    names = (
+        "number, market_time, written_at, first_created_at, last_created_at, bars_digest, "
+        "changes_digest, alerts_digest, digest"
+    )
+    await assert_refused(home, f"INSERT INTO passes ({names}) SELECT 3, {columns} FROM passes")
+    await run_sql(home, f"INSERT INTO passes ({names}) SELECT 2, {columns} FROM passes")
+
+
+async def test_the_clock_may_move_on(market: MarketStore, home: StoreHome) -> None:
+    await market.commit(make_full_batch())
+    await run_sql(home, "UPDATE clock SET market_time = market_time + 1")
+    assert (await market.progress()).market_time == NOW + 1
+
+
+@pytest.mark.clause("1.32", "1.33")
+async def test_a_change_may_be_deleted_from_the_age_of_retention_on(
+    market: MarketStore, home: StoreHome
+) -> None:
+    edge = NOW - 365 * DAY_MS
+    await market.commit(make_batch(NOW, changes=[make_change(edge - 1), make_change(edge)]))
+    await assert_refused(home, f"DELETE FROM changes WHERE created_at = {edge}")
+    await run_sql(home, f"DELETE FROM changes WHERE created_at = {edge - 1}")
+    assert await run_sql(home, "SELECT created_at FROM changes") == [(edge,)]
+
+
+@pytest.mark.clause("1.34")
+async def test_an_alert_may_be_deleted_from_the_age_of_90_days_on(
+    market: MarketStore, home: StoreHome
+) -> None:
+    edge = NOW - 90 * DAY_MS
+    await market.commit(make_batch(NOW, alerts=[make_alert(edge - 1), make_alert(edge)]))
+    await assert_refused(home, f"DELETE FROM alerts WHERE created_at = {edge}")
+    await run_sql(home, f"DELETE FROM alerts WHERE created_at = {edge - 1}")
+    assert await run_sql(home, "SELECT created_at FROM alerts") == [(edge,)]
+
+
+@pytest.mark.usefixtures("market")
+async def test_without_a_clock_no_change_is_old(home: StoreHome) -> None:
+    async with home.open_plain() as run:
+        await run("INSERT INTO assets (id, ticker, publish_from) VALUES (1, 'BTC', 0)")
+        await run("INSERT INTO changes VALUES (1, 1, 0, 0, 0, 0, NULL, 1, 1.0, 1)")
+    await assert_refused(home, "DELETE FROM changes")

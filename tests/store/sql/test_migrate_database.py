@@ -1,0 +1,196 @@
+"""A store moved into another holds what it held, whatever engines keep the two."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from store.errors import LockTakenError, StoreError
+from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
+from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
+from tests.store.sql.test_market_store_coverage import covering
+from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS
+from tests.support.postgres.installations import find_installations
+from tests.support.postgres.shared_server import SharedServer
+from tests.support.row_builders import (
+    DAY_MS,
+    NOW,
+    make_bar,
+    make_batch,
+    make_blocks,
+    make_full_batch,
+)
+from tests.support.store_homes import (
+    HomeFactory,
+    SqliteHome,
+    StoreHome,
+    make_postgres_home,
+    make_sqlite_home,
+    open_and_close,
+)
+
+pytestmark = pytest.mark.clause("postgres")
+
+PASSES = 4
+BOUGHT = bytes(range(1, 33))
+WRITTEN = (
+    "create_key",
+    "count",
+    "revoke_key",
+    "mark_handled",
+    "create_sandbox_session",
+    "put_access_request",
+    "attempt",
+    "notice",
+    "create_sign_in_link",
+    "sign_in",
+)
+
+
+class StoppedError(Exception):
+    """Somebody stopped a move."""
+
+
+def stopping(at: int) -> Callable[[int, int], None]:
+    """Stop a move as soon as so many passes are done."""
+
+    def told(done: int, total: int) -> None:
+        assert done <= total == PASSES
+        if done >= at:
+            raise StoppedError
+
+    return told
+
+
+async def fill(home: StoreHome) -> None:
+    """Fill both stores, in passes of different days."""
+    async with open_and_close(home.open_market()) as market:
+        await market.adopt_source("simulated", NOW)
+        await market.publish_coverage(covering(NOW))
+        for step in range(PASSES):
+            await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
+    async with open_and_close(home.open_access()) as access:
+        await access.create_claim(CLAIM)
+        await access.redeem_claim(CLAIM, MEMBER, BOUGHT, NOW)
+        for name in WRITTEN:
+            await (DURABLE_CALLS | FAST_CALLS)[name](access)
+
+
+async def move(
+    source: StoreHome, target: StoreHome, told: Callable[[int, int], None] = lambda *_: None
+):
+    async with (
+        open_and_close(source.open_market()) as held,
+        open_and_close(target.open_market()) as market,
+        open_and_close(source.open_access()) as keys,
+        open_and_close(target.open_access()) as access,
+    ):
+        await market.move_from(held, told)
+        await access.move_from(keys)
+        await market.finish_move()
+
+
+async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
+    """All that both stores hold."""
+    tables = (*MARKET_TABLES, *ACCESS_TABLES, FACTS_TABLE, Table("clock", "market_time", "id"))
+    async with home.open_plain() as run:
+        return {
+            table.name: await run(
+                f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}"
+            )
+            for table in tables
+        }
+
+
+@pytest.fixture
+async def homes(
+    new_home: HomeFactory, tmp_path: Path, get_postgres_server: Callable[[str], SharedServer]
+) -> AsyncIterator[tuple[StoreHome, StoreHome]]:
+    """A filled home of each engine in turn, and an empty one of another."""
+    async with AsyncExitStack() as made:
+        source = await made.enter_async_context(new_home())
+        await fill(source)
+        other: AbstractAsyncContextManager[StoreHome] = make_sqlite_home(tmp_path)
+        if isinstance(source, SqliteHome):
+            other = make_postgres_home(get_postgres_server(next(iter(find_installations()))).url)
+        yield source, await made.enter_async_context(other)
+
+
+async def test_the_target_holds_what_the_source_held_and_goes_on(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    source, target = homes
+    told: list[tuple[int, int]] = []
+    await move(source, target, lambda done, total: told.append((done, total)))
+    assert told == [(done, PASSES) for done in range(PASSES + 1)]
+    held = await rows(source)
+    assert await rows(target) == held
+    assert all(held.values())
+    async with open_and_close(target.open_market()) as market:
+        await market.adopt_source("simulated", NOW)
+        await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
+        assert len(await market.commits()) == PASSES + 1
+    async with open_and_close(target.open_access()) as access:
+        assert await access.create_key(bytes(32), "after", NOW) == 1 + held["keys"][-1][0]
+
+
+async def test_a_move_that_was_stopped_goes_on_after_the_last_day_that_was_moved(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    source, target = homes
+    with pytest.raises(StoppedError):
+        await move(source, target, stopping(at=2))
+    async with open_and_close(target.open_market()) as market:
+        with pytest.raises(StoreError, match="not finished: run `signals migrate` again"):
+            await market.adopt_source("simulated", NOW)
+    async with open_and_close(source.open_market()) as market:
+        await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
+    told: list[int] = []
+    await move(source, target, lambda done, _: told.append(done))
+    assert told == [2, 3, 4, 5]
+    assert await rows(target) == await rows(source)
+
+
+async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    source, target = homes
+    with pytest.raises(StoppedError):
+        await move(source, target, stopping(at=PASSES))
+    async with open_and_close(source.open_market()) as market:
+        await market.commit(make_batch(NOW + 400 * DAY_MS))
+        assert await market.prune() > 0
+    with pytest.raises(StoreError, match="begin again with an empty database"):
+        await move(source, target)
+
+
+async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHome]) -> None:
+    source, target = homes
+    async with open_and_close(target.open_market()) as market:
+        await market.adopt_source("simulated", NOW)
+    with pytest.raises(StoreError, match="is in use: name a database that holds nothing"):
+        await move(source, target)
+    held = await rows(target)
+    assert [table for table in held if held[table]] == ["facts"]
+
+
+async def test_keys_of_the_target_s_own_are_not_replaced(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    source, target = homes
+    async with open_and_close(target.open_access()) as access:
+        await access.create_key(bytes(32), "mine", NOW)
+        with pytest.raises(StoreError, match="holds keys of its own"):
+            await move(source, target)
+        assert [key.label for key in await access.list_keys()] == ["mine"]
+
+
+async def test_nothing_is_moved_while_somebody_computes_on_either(
+    homes: tuple[StoreHome, StoreHome],
+) -> None:
+    for busy in homes:
+        async with open_and_close(busy.open_market()) as market:
+            await market.lock()
+            with pytest.raises(LockTakenError):
+                await move(*homes)

@@ -1,0 +1,141 @@
+"""What was latest at a past time: by index alone, and as a slow model of the passes tells it."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.vocabulary import HOUR_MS, find_latest_run
+from store.errors import MarketStore
+from store.market_rows import Batch, ChangeRow, StoredSnapshot, WatermarkRow
+from tests.support.row_builders import DAY_MS, NOW, make_alert, make_batch, make_change
+from tests.support.store_homes import HomeFactory, open_and_close
+
+pytestmark = pytest.mark.clause("store")
+
+LAST = find_latest_run(NOW)
+EDGE = LAST - 365 * DAY_MS
+TICKERS = ("BTC", "ETH", "XAU")
+KEYS = ("enzo", "perpkit", "dexter")
+
+
+async def test_passes_of_one_instant_count_together(market: MarketStore) -> None:
+    """A catch-up over the grid of passes writes several at one time of the clock."""
+    for step in (0, 1):
+        rows = [make_change(LAST + step, after=1 - 2 * step)]
+        await market.commit(make_batch(LAST + step * HOUR_MS, changes=rows, written_at=LAST + 5))
+    held = await market.snapshot_at(LAST + 5)
+    assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
+
+
+async def test_a_pass_without_rows_moves_the_market_time_alone(market: MarketStore) -> None:
+    await market.commit(make_batch(LAST, changes=[make_change(LAST)], written_at=LAST))
+    await market.commit(make_batch(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
+    held = await market.snapshot_at(LAST + HOUR_MS)
+    assert (held.market_time, held.last_created_at) == (LAST + HOUR_MS, LAST)
+    assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
+
+
+async def test_alerts_are_no_readings_and_move_the_last_row(market: MarketStore) -> None:
+    await market.commit(
+        make_batch(
+            LAST, changes=[make_change(LAST)], alerts=[make_alert(LAST + 1)], written_at=LAST
+        )
+    )
+    held = await market.snapshot_at(LAST)
+    assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
+
+
+async def test_the_past_begins_with_what_began_last(market: MarketStore) -> None:
+    assert (await market.snapshot()).history_starts_at is None
+    silent = [make_change(LAST, published=False), make_change(LAST + 1, "ETH", published=False)]
+    feeds = {"BTC": LAST + 7, "ETH": LAST + 9}
+    await market.commit(make_batch(LAST + HOUR_MS, changes=silent, publish_from=feeds))
+    assert (await market.snapshot()).history_starts_at == LAST + 7
+    assert (await market.snapshot_at(LAST + 7)).history_starts_at == LAST + 7
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Batch]:
+    """Draw passes around the edge of what is kept: nominal ones of many hours, then live ones."""
+    hour, newest = EDGE - draw(st.integers(1, 6)) * HOUR_MS, 0
+    passes: list[Batch] = []
+    for is_live in [False] * draw(st.integers(1, 3)) + [True] * draw(st.integers(0, 4)):
+        hours = draw(st.integers(1, 4))
+        is_again = is_live and draw(st.booleans()) and passes[-1].written_at is not None
+        ends = hour if is_again else hour + hours * HOUR_MS
+        written_at = None
+        if is_live:
+            earlier = passes[-1].written_at or 0
+            written_at = max(ends, earlier) + draw(st.sampled_from([0, 1, 30_000, 50 * 60_000]))
+        runs = [ends] if is_again else range(hour + HOUR_MS, ends + 1, HOUR_MS)
+        rows: list[ChangeRow] = []
+        for run in runs:
+            for _ in range(draw(st.integers(0, 4))):
+                newest = max(newest + draw(st.sampled_from([1, 1, 400])), written_at or run)
+                cell = draw(st.sampled_from(TICKERS)), draw(st.sampled_from(KEYS))
+                rows.append(make_change(newest, *cell, after=draw(st.integers(-1, 1))))
+        late = [WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(subsets(TICKERS))]
+        passes.append(make_batch(ends, changes=rows, written_at=written_at, watermarks=late))
+        hour = ends
+    return [*passes, make_batch(LAST, written_at=LAST)]
+
+
+def subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(of), unique=True)
+
+
+def modelled(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
+    """Return market time, readings and late assets at a time, pass by pass and row by row."""
+    cells: dict[tuple[str, str], int] = {}
+    late: tuple[str, ...] = ()
+    market_time = 0
+    for work_ in passes:
+        rows = work_.changes
+        if (work_.written_at or work_.market_time) <= at:
+            market_time = work_.market_time
+            late = tuple(sorted(row.ticker for row in work_.watermarks if row.is_late))
+        elif work_.written_at is None and (run := find_latest_run(at)) > market_time:
+            market_time, late = run, ()
+            rows = [row for row in rows if find_latest_run(row.created_at) <= run]
+        else:
+            break
+        cells |= {(row.ticker, row.indicator): row.after for row in rows}
+    return market_time, cells, late
+
+
+def told(held: StoredSnapshot) -> tuple[object, ...]:
+    cells = {
+        (ticker, key): readings["1h"]
+        for ticker, keys in held.readings.items()
+        for key, readings in keys.items()
+    }
+    return held.market_time, cells, held.late_tickers
+
+
+def moments(passes: Sequence[Batch]) -> list[int]:
+    """Return the times at which anything happens, and those beside them, that can be asked for."""
+    times = {EDGE, LAST}
+    for work_ in passes:
+        times |= {work_.market_time, work_.written_at or work_.market_time}
+        times |= {row.created_at for row in work_.changes}
+        times |= {find_latest_run(row.created_at) for row in work_.changes}
+    beside = {at + by for at in times for by in (-1, 0, 1)}
+    return sorted(at for at in beside if EDGE <= at <= LAST)
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(passes=histories())
+async def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
+    new_home: HomeFactory, passes: list[Batch]
+) -> None:
+    async with new_home() as home, open_and_close(home.open_market()) as store:
+        for work_ in passes:
+            await store.commit(work_)
+        for _ in range(2):
+            for at in moments(passes):
+                assert told(await store.snapshot_at(at)) == modelled(passes, at), at
+            await store.prune()

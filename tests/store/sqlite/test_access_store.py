@@ -1,0 +1,133 @@
+"""How surely a file holds what each verb wrote, how it is read, and files from before."""
+
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+
+import pytest
+
+from store.access_rows import KeyRow
+from store.errors import StoreError
+from store.sqlite import schema as sqlite_migrations
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.engine import SqliteEngine
+from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
+from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
+from tests.support.row_builders import make_call_group, run_sql
+from tests.support.store_homes import SqliteHome, StoreHome
+
+pytestmark = pytest.mark.clause("access")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> StoreHome:
+    """SQLite alone: a body looks into its file."""
+    return SqliteHome(tmp_path)
+
+
+@asynccontextmanager
+async def traced(access: SqliteAccessStore) -> AsyncIterator[list[str]]:
+    """Yield what the connections of a store are asked meanwhile."""
+    said: list[str] = []
+    held = access._engine
+    await tracing(held, said.append)
+    yield said
+    await tracing(held, None)
+
+
+async def tracing(held: SqliteEngine, listener: Callable[[str], None] | None) -> None:
+    held._direct.set_trace_callback(listener)
+    for connection in (held._writer, held._reader):
+        await connection.connection.set_trace_callback(listener)
+
+
+@pytest.mark.parametrize("verb", [*DURABLE_CALLS, *FAST_CALLS])
+async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_it(
+    access: SqliteAccessStore, verb: str
+) -> None:
+    writer = access._engine._writer
+    async with traced(access) as said:
+        await (DURABLE_CALLS | FAST_CALLS)[verb](access)
+    begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
+    assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
+    assert list(await writer.rows("PRAGMA synchronous")) == [(1,)]
+
+
+async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAccessStore) -> None:
+    connections = access._engine
+    for opened, synchronous in (
+        (connections.begin_durable_write(), 2),
+        (connections.begin_write(), 1),
+    ):
+        async with opened as db:
+            assert list(await db.execute("PRAGMA synchronous")) == [(synchronous,)]
+            assert list(await db.execute("PRAGMA foreign_keys")) == [(1,)]
+    for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
+        asked = f"PRAGMA {pragma}"
+        assert await connections.decided(lambda db, sql=asked: list(db.execute(sql))) == [(value,)]
+
+
+async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteAccessStore) -> None:
+    await access.create_key(HASH, "agent", NOW)
+    with pytest.raises(StoreError):
+        await access.create_key(HASH, "again", NOW)
+    async with access._engine.begin_write() as db:
+        assert list(await db.execute("PRAGMA synchronous")) == [(1,)]
+
+
+async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+    access: SqliteAccessStore,
+) -> None:
+    await access.create_claim(CLAIM)
+    await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
+    await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
+    async with traced(access) as said:
+        for name, verb in REQUEST_CALLS.items():
+            with suppress(StoreError):
+                await verb(access)
+            assert said, name
+            for step in plan(access._engine.path, said):
+                assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
+            said.clear()
+
+
+def plan(path: Path, statements: Sequence[str]) -> Iterator[str]:
+    """Yield the steps by which statements are run, but for the rows that they bring along."""
+    with closing(sqlite3.connect(path)) as db:
+        for sql in statements:
+            if sql.strip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):
+                steps = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+                yield from (step for step in steps if not BROUGHT.fullmatch(step))
+
+
+BROUGHT = re.compile(r"SCAN (arrived|\d+-ROW VALUES CLAUSE|(\d+ )?CONSTANT ROWS?)")
+
+
+async def test_keys_of_the_first_schema_live_on_with_their_ids_and_a_copy_is_made(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "access.db"
+    sqlite_migrations.migrate(path, sqlite_migrations.ACCESS_MIGRATIONS[:1])
+    with closing(sqlite3.connect(path)) as db:
+        for key in ((3, HASH, "old", 5, None), (7, bytes(32), "gone", 6, 9)):
+            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", key)
+        db.commit()
+    store = await SqliteAccessStore.open(path)
+    try:
+        assert await store.list_keys() == [KeyRow(3, "old", 5, None), KeyRow(7, "gone", 6, 9)]
+        (counted, refused) = await store.count_calls(
+            [make_call_group(HASH, NOW), make_call_group(bytes(32), NOW)], "live", 10
+        )
+        assert (counted.verdict, refused.verdict) == ("counted", "revoked")
+        assert await store.create_key(bytes([1] * 32), "new", 9) == 8
+    finally:
+        await store.close()
+    copy = tmp_path / "access.db.before-access_0002"
+    assert run_sql(copy, "SELECT id, key_hash, label FROM keys") == [
+        (3, HASH, "old"),
+        (7, bytes(32), "gone"),
+    ]
+    assert run_sql(copy, "SELECT name FROM migrations") == [("access_0001",)]
+    assert run_sql(path, "PRAGMA foreign_key_check") == []

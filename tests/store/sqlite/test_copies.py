@@ -1,0 +1,103 @@
+"""Copies of files in use: of one moment, whole, and their owner's alone."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreError
+from store.sqlite.copies import check_integrity, copy_database
+from tests.support.row_builders import run_sql
+
+pytestmark = pytest.mark.clause("store")
+
+ROWS = 400
+
+
+@pytest.fixture
+def used(path: Path) -> Iterator[sqlite3.Connection]:
+    """The writer of a file in use, in which both tables hold the same number of rows."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        for table in ("a", "b"):
+            writer.execute(f"CREATE TABLE {table} (text)")
+        for _ in range(ROWS):
+            write(writer)
+        yield writer
+
+
+def write(writer: sqlite3.Connection) -> None:
+    writer.execute("BEGIN")
+    for table in ("a", "b"):
+        writer.execute(f"INSERT INTO {table} VALUES (zeroblob(2000))")
+    writer.execute("COMMIT")
+
+
+def count(path: Path) -> tuple[int, int]:
+    rows = run_sql(path, "SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)")
+    return rows[0][0], rows[0][1]
+
+
+def test_a_copy_is_of_one_moment_however_much_is_written_meanwhile(
+    used: sqlite3.Connection, path: Path, tmp_path: Path
+) -> None:
+    steps: list[tuple[int, int]] = []
+
+    def progressed(done: int, total: int) -> None:
+        steps.append((done, total))
+        assert len(steps) < 100, "it begins again with every write"
+        write(used)
+
+    copy_database(path, tmp_path / "copy.db", progressed, pages_per_step=50)
+    assert len(steps) > 5
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+    assert count(path) == (ROWS + len(steps),) * 2
+    assert count(tmp_path / "copy.db") == (ROWS, ROWS)
+
+
+@pytest.mark.usefixtures("used")
+def test_a_copy_is_one_file_that_its_owner_alone_reads(path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    copy_database(path, folder / "copy.db")
+    assert count(folder / "copy.db") == (ROWS, ROWS)
+    assert [file.name for file in folder.iterdir()] == ["copy.db"]
+    assert stat.S_IMODE((folder / "copy.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.usefixtures("used")
+def test_no_file_is_overwritten(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy.db").write_text("mine")
+    with pytest.raises(FileExistsError):
+        copy_database(path, tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "mine"
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="unable to open"):
+        check_integrity(tmp_path / "missing.db")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("pragma", ["integrity_check", "quick_check"])
+@pytest.mark.parametrize("damage", ["cut", "zeroed"])
+def test_a_damaged_file_is_told_in_one_line(
+    used: sqlite3.Connection, path: Path, pragma: str, damage: str
+) -> None:
+    used.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    check_integrity(path, pragma)
+    size = path.stat().st_size
+    if damage == "cut":
+        os.truncate(path, size // 2 // 4096 * 4096)
+    else:
+        with path.open("r+b") as file:
+            file.seek(size // 2 // 4096 * 4096)
+            file.write(bytes(8192))
+    with pytest.raises(StoreError, match=r"damaged|malformed") as told:
+        check_integrity(path, pragma)
+    assert "\n" not in str(told.value)

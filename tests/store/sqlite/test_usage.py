@@ -1,0 +1,36 @@
+"""What another process does to a file while calls are counted in it."""
+
+import sqlite3
+from contextlib import closing, suppress
+
+import pytest
+
+from store.access_rows import CallGroup, CountedGroup
+from store.sqlite.access_store import SqliteAccessStore
+from tests.store.sql.test_access_store_usage import NOON, hashed
+
+pytestmark = [
+    pytest.mark.clause("access"),
+    pytest.mark.parametrize("new_home", ["sqlite"], indirect=True),
+]
+
+
+async def test_what_another_process_interrupts_is_counted_once(access: SqliteAccessStore) -> None:
+    await access.create_key(hashed("member"), "member", 1)
+    rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
+    begun: list[str] = []
+
+    def interrupt(statement: str) -> None:
+        """Write before every second statement, unless a transaction keeps others out."""
+        rival.rollback()
+        if len(begun) % 2 == 0:
+            with suppress(sqlite3.OperationalError):
+                rival.execute("BEGIN IMMEDIATE")
+        begun.append(statement)
+
+    access._engine._direct.set_trace_callback(interrupt)
+    with closing(rival):
+        (decided,) = await access.count_calls(
+            [CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3
+        )
+    assert decided == CountedGroup(3, "spent", 3, "member")

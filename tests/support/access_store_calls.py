@@ -1,0 +1,55 @@
+"""Every verb of an access store that a request waits for, or that writes."""
+
+from collections.abc import Awaitable, Callable
+
+from store.access_protocol import AccessStore
+from store.access_rows import AccessRequestRow, KeyLimits, Notice, RetentionCutoffs, SignInRow
+from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
+from tests.support.row_builders import DAY_MS, make_call_group
+
+HASH = bytes(range(32))
+MEMBERS_HASH = bytes(range(2, 34))
+LINK = SignInRow(bytes(range(3, 35)), "a@example.com", NOW + 1000)
+StoreCall = Callable[[AccessStore], Awaitable[object]]
+
+REQUEST = AccessRequestRow("a@example.com", "Agent", None, "use", None, NOW, NOW)
+DURABLE_CALLS: dict[str, StoreCall] = {
+    "create_key": lambda store: store.create_key(HASH, "agent", NOW),
+    "revoke_key": lambda store: store.revoke_key(1, NOW),
+    "create_claim": lambda store: store.create_claim(CLAIM),
+    "redeem": lambda store: store.redeem_claim(CLAIM, MEMBER, HASH, NOW),
+    "end_membership": lambda store: store.end_membership(MEMBER, NOW, "deleted"),
+    "create_member_key": lambda store: store.create_member_key(
+        1, MEMBERS_HASH, "own", NOW, KeyLimits(3, 9, NOW)
+    ),
+    "relabel_key": lambda store: store.relabel_key(1, 1, "other"),
+    "revoke_member_key": lambda store: store.revoke_member_key(1, 1, NOW),
+    "create_sign_in_link": lambda store: store.create_sign_in_link(LINK),
+    "sign_in": lambda store: store.sign_in(LINK.token_hash, HASH, NOW, NOW + 1000),
+    "end_sessions": lambda store: store.end_sessions(MEMBERS_HASH),
+    "mark_handled": lambda store: store.mark_event_handled("evt_1", NOW),
+    "create_sandbox_session": lambda store: store.create_sandbox_session(SESSION),
+    "settle_sandbox_session": lambda store: store.settle_sandbox_session(SESSION.id, "paid"),
+    "put_access_request": lambda store: store.put_access_request(REQUEST),
+}
+FAST_CALLS: dict[str, StoreCall] = {
+    "count": lambda store: store.count_calls([make_call_group(HASH, NOW)], None, 10),
+    "attempt": lambda store: store.record_attempt("checkout", "192.0.2.1", NOW, 20, 600),
+    "notice": lambda store: store.put_notice(Notice("seen", "", NOW)),
+    "prune": lambda store: store.prune(RetentionCutoffs(NOW, NOW, NOW, NOW, NOW)),
+}
+REQUEST_CALLS: dict[str, StoreCall] = {
+    **{name: verb for name, verb in (DURABLE_CALLS | FAST_CALLS).items() if name != "prune"},
+    "count, refused": lambda store: store.count_calls(
+        [make_call_group(bytes(32), NOW)._replace(calls=3)], "live", 10
+    ),
+    "attempt, refused": lambda store: store.record_attempt("checkout", "192.0.2.1", NOW, 1, 600),
+    "find_claim": lambda store: store.find_claim(CLAIM.token_hash),
+    "find_sandbox_session": lambda store: store.find_sandbox_session(SESSION.id),
+    "is_handled": lambda store: store.is_event_handled("evt_1"),
+    "find_session": lambda store: store.find_session(HASH, NOW),
+    "memberships_of": lambda store: store.list_memberships_by_email("a@example.com"),
+    "claims_of": lambda store: store.list_unredeemed_claims("a@example.com", "stripe", "live", 5),
+    "keys_of": lambda store: store.list_member_keys(1, NOW // DAY_MS),
+    "memberships of a customer": lambda store: store.list_active_memberships("stripe", "cus_1"),
+}

@@ -1,0 +1,44 @@
+"""The real exchange library, with nothing changed but its addresses and what time it takes it for.
+
+By the time it chooses where OKX's bars are asked for, and up to when Hyperliquid's are.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import ccxt.async_support as ccxt
+
+from tests.doubles.venues.server import VenuesDouble, redirect_exchange
+
+# A market of bars, and one with funding too where the venue has perpetuals.
+SYMBOLS = {
+    "binance": ("BTC/USDT", "BTC/USDT:USDT"),
+    "bybit": ("BTC/USDT", "BTC/USDT:USDT"),
+    "okx": ("BTC/USDT", "BTC/USDT:USDT"),
+    "kraken": ("BTC/USD", None),
+    "hyperliquid": ("BTC/USDC:USDC", "XYZ-GOLD/USDC:USDC"),
+    "gate": ("BTC/USDT", "BTC/USDT:USDT"),
+    "kucoin": ("BTC/USDT", "BTC/USDT:USDT"),
+    "coinbase": ("BTC/USD", None),
+}
+EXCHANGES = tuple(SYMBOLS)
+PERPETUALS = {name: perpetual for name, (_, perpetual) in SYMBOLS.items() if perpetual}
+
+
+@asynccontextmanager
+async def open_exchange(double: VenuesDouble, name: str, **config: Any) -> AsyncIterator[Any]:
+    """Open an exchange on a double, its rate limiter off unless `config` says otherwise.
+
+    It is handed a session, as the one it makes warns on newer Pythons.
+    """
+    async with aiohttp.ClientSession() as session:
+        usual = {"enableRateLimit": False, "verify": False, "session": session}
+        exchange = redirect_exchange(getattr(ccxt, name)(usual | config), double.base_url)
+        exchange.milliseconds = double.clock
+        exchange.timeout_on_exit = 0
+        try:
+            yield exchange
+        finally:
+            await exchange.close()

@@ -1,0 +1,161 @@
+"""A board of the whole universe with a month of changes, made up from a seed: what answers weigh.
+
+Beside it, what tests ask of the sizes that descriptions promise.
+"""
+
+import math
+import random
+import re
+from collections.abc import Iterable, Iterator
+
+from compute.coverage import build_coverage as as_served
+from compute.indicators.registry import INDICATORS, LOGGED_INDICATOR_IDS
+from compute.sources.simulated import SimulatedSource, compute_origin
+from compute.universe import Asset, load_universe
+from schemas.coverage import Coverage, CoveredAsset
+from schemas.vocabulary import (
+    DAY_MS,
+    INDICATOR_IDS,
+    STORED_KEYS,
+    TIMEFRAME_DURATIONS_S,
+    TIMEFRAMES,
+    AssetClass,
+    Timeframe,
+    compute_midnight_s,
+)
+from store.errors import MarketStore
+from store.market_rows import ChangeRow
+from tests.support.running_service import (
+    HOUR_MS,
+    NOON,
+    RunningService,
+    make_batch,
+    make_change,
+    make_coverage,
+)
+
+SEED = 1
+FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
+OFFSET_MS = 180_000
+# How likely a reading changes at a run: 0.8, 0.23 and 0.04 changes a day, as on the recorded coins.
+CHANCES: dict[Timeframe, float] = {"1h": 0.8 / 24, "4h": 0.23 / 6, "1d": 0.04}
+# How many readings that leave neutral go where their asset leans, and how many never rest at it.
+ALIKE, STRAIGHT = 0.85, 0.1
+PRICES: dict[AssetClass, tuple[float, float]] = {
+    "crypto": (0.01, 1000.0),
+    "stock": (20.0, 900.0),
+    "metal": (30.0, 4000.0),
+}
+
+
+def make_full_coverage() -> Coverage:
+    """Return the packaged universe as an hourly source serves it."""
+    universe = load_universe()
+    source = SimulatedSource(universe, compute_origin(NOON // 1000), lambda: NOON)
+    return as_served(universe, source, INDICATORS, NOON, None)
+
+
+async def fill_full_universe(market: MarketStore) -> None:
+    """Commit first readings of the whole universe, then a month of changes that NOON ends."""
+    await market.publish_coverage(make_full_coverage())
+    rows = list(_generate_rows(random.Random(SEED)))
+    await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
+    await market.commit(
+        make_batch(NOON, _order_rows(row for row in rows if row.before is not None))
+    )
+
+
+async def turn_all_daily_readings(market: MarketStore) -> None:
+    """Commit one more run, at which every daily reading of the feed turns, to bullish if it can."""
+    later = NOON + HOUR_MS
+    tracked = {asset.ticker for asset in load_universe().tracked_assets}
+    await market.commit(
+        make_batch(
+            later,
+            _order_rows(
+                make_change(
+                    later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading
+                )
+                for r in await market.readings()
+                if r.timeframe == "1d"
+                and r.indicator in LOGGED_INDICATOR_IDS
+                and r.ticker in tracked
+            ),
+        )
+    )
+
+
+def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
+    """Yield the first reading and the changes of every cell, each created at its run."""
+    universe = load_universe()
+    for asset in universe.assets:
+        low, high = PRICES[asset.asset_class]
+        price = low * (high / low) ** draw.random()
+        is_old = asset.added_on < universe.renamed_on
+        for timeframe in TIMEFRAMES:
+            lean = 1 if draw.random() < 0.5 else -1
+            for key in STORED_KEYS if is_old else INDICATOR_IDS:
+                reading = _draw_next_reading(draw, 0, lean) if draw.random() < 0.5 else 0
+                yield make_change(FIRST, asset.ticker, key, timeframe, reading)
+                for run in _draw_runs(draw, asset, timeframe) if key in INDICATOR_IDS else ():
+                    before, reading = reading, _draw_next_reading(draw, reading, lean)
+                    row = make_change(run, asset.ticker, key, timeframe, reading, before)
+                    yield row._replace(price=_draw_price(draw, price))
+
+
+def _draw_runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
+    """Yield the runs at which a reading changes, each with the same chance."""
+    period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
+    end = NOON if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
+    run = START // period * period + OFFSET_MS
+    while True:
+        waited = math.log(1 - draw.random()) / math.log(1 - CHANCES[timeframe])
+        run += (1 + int(waited)) * period
+        if run > end:
+            return
+        yield run
+
+
+def _draw_next_reading(draw: random.Random, reading: int, lean: int) -> int:
+    if reading:
+        return -reading if draw.random() < STRAIGHT else 0
+    return lean if draw.random() < ALIKE else -lean
+
+
+def _draw_price(draw: random.Random, price: float) -> float:
+    return float(f"{price * (0.95 + 0.1 * draw.random()):.6g}")
+
+
+def _order_rows(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
+    """Return rows in the order of a feed, a millisecond apart where they belong to one run."""
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            row.created_at,
+            TIMEFRAMES.index(row.timeframe),
+            row.ticker,
+            STORED_KEYS.index(row.indicator),
+        ),
+    )
+    spaced, newest = [], 0
+    for row in ordered:
+        newest = max(row.created_at, newest + 1)
+        spaced.append(row._replace(created_at=newest))
+    return spaced
+
+
+async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
+    """Publish a coverage of these assets alone."""
+    await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))
+
+
+def parse_size(description: str) -> int:
+    """Return the number of characters that a description promises."""
+    (number,) = re.findall(r"about ([\d,]+) characters", description)
+    return int(number.replace(",", ""))
+
+
+def parse_largest_size(description: str) -> int:
+    """Return the size of the largest answer that a description names."""
+    (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
+    return int(number.replace(",", ""))

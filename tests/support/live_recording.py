@@ -1,0 +1,71 @@
+"""What a live source was told, as a folder of recorded bars, and the replay of it."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from compute.bars import DAY_S, HOUR_S
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sources.files import FilesSource
+from compute.universe import Universe
+from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
+from store.sqlite.market_store import SqliteMarketStore
+from tests.doubles.venues.market import Market
+
+
+class StoredResult(NamedTuple):
+    """What a store says in the end."""
+
+    snapshot: StoredSnapshot
+    changes: list[ChangeRow]
+    alerts: list[AlertRow]
+
+    @classmethod
+    async def load(cls, store: SqliteMarketStore) -> "StoredResult":
+        changes = [row async for row in store.changes()]
+        return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
+
+
+def write_recording(
+    folder: Path, made: Mapping[str, Market], funded: Iterable[str], begin: int, end: int
+) -> Path:
+    """Write the bars that close, and the settlements of the funded, in (begin, end].
+
+    Of settlements a live source asks for a day more.
+    """
+    folder.mkdir()
+    for ticker, market in made.items():
+        bars = [bar for bar in market.all_bars() if begin < _close_time(bar.open_time) <= end]
+        header = ["ts", "open", "high", "low", "close", "volume"]
+        _write(folder / f"{ticker}_1h.csv", header, bars)
+    for ticker in funded:
+        rates = [row for row in made[ticker].settlements if begin - DAY_S < row[0] <= end]
+        _write(folder / f"{ticker}_funding.csv", ["ts", "funding_rate"], rates)
+    return folder
+
+
+async def replay_recording(folder: Path, path: Path, universe: Universe, end: int) -> StoredResult:
+    """Step a folder's bars into a new store."""
+    store = await SqliteMarketStore.open(path)
+    try:
+        source = FilesSource(folder, universe)
+        runs = HourlyPipeline(store, source, universe, INDICATORS, lambda: to_market_ms(end))
+        await runs.prepare()
+        await runs.run_until(end)
+        return await StoredResult.load(store)
+    finally:
+        await store.close()
+
+
+def _close_time(open_time: int) -> int:
+    return -(-(open_time + HOUR_S) // HOUR_S) * HOUR_S
+
+
+def _write(path: Path, header: list[str], rows: Iterable[Sequence[float]]) -> None:
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(header)
+        lines.writerows(rows)

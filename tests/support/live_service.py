@@ -1,0 +1,183 @@
+"""A small live service on the double: five assets of three venues, and what it has told of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from compute.bars import DAY_S, HOUR_S
+from compute.hourly_pipeline import HourlyPipeline
+from compute.indicators.registry import INDICATORS
+from compute.schedule import to_market_ms
+from compute.sources.alpaca import AlpacaVenue
+from compute.sources.ccxt_venue import CcxtVenue, rebase_url
+from compute.sources.live import LiveSource
+from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
+from compute.sources.venue import Venue
+from compute.universe import Asset, Listing, Universe
+from service.config.sources import create_bar_loader, load_listings
+from service.config.venues import choose_retry_policy, collect_symbols
+from store.market_rows import ChangeRow
+from store.sqlite.market_store import SqliteMarketStore
+from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
+from tests.doubles.venues.market import Market
+from tests.doubles.venues.sample_markets import halve_bars, make_simulated_markets
+from tests.doubles.venues.server import VenuesDouble
+from tests.support.running_service import ManualClock
+
+# 2026-09-30T12:00:00Z, a Wednesday; both venues of equities and of metals trade.
+START = 1_790_769_600
+HISTORY_S = 20 * DAY_S
+RETRY_POLICY = DEFAULT_RETRY_POLICY._replace(first_wait_s=0.0)
+
+
+def _make_asset(ticker: str, venue: str, symbol: str, **more: object) -> Asset:
+    plain = {
+        "ticker": ticker,
+        "name": ticker,
+        "asset_class": "crypto",
+        "session": "24x7",
+        "venue": venue,
+        "symbol": symbol,
+        "added_on": date(2024, 1, 1),
+    }
+    return Asset.model_validate(plain | more)
+
+
+OKX_BTC = Listing(venue="okx", symbol="BTC/USDT", perpetual="BTC/USDT:USDT")
+UNIVERSE = Universe(
+    assets=(
+        _make_asset("BTC", "binance", "BTC/USDT", perpetual="BTC/USDT:USDT", fallbacks=(OKX_BTC,)),
+        _make_asset("ETH", "binance", "ETH/USDT"),
+        _make_asset("OKB", "okx", "OKB/USDT"),
+        _make_asset("NVDA", "alpaca", "NVDA", asset_class="stock", session="XNAS"),
+        _make_asset("XAU", "binance", "XAU/USDT:USDT", asset_class="metal", session="24x5"),
+    ),
+    renamed_on=date(2026, 8, 17),
+)
+
+
+@dataclass
+class LiveService:
+    """A store that a live source feeds; `waits` are the pauses that calls made, in seconds.
+
+    `clients` are what talks to the venues, by name.
+    """
+
+    source: LiveSource
+    runs: HourlyPipeline
+    store: SqliteMarketStore
+    clock: ManualClock
+    waits: list[float]
+    clients: dict[str, Venue]
+
+    async def run_hour(self, hour: int, after_s: int = 5) -> None:
+        """Run an hour, some seconds after its time."""
+        self.clock.now = to_market_ms(hour) + after_s * 1000
+        await self.runs.run_until(hour)
+
+    async def run_late(self, after_s: int) -> None:
+        """Make a pass for late assets, some seconds after the time of the last run."""
+        self.clock.now = to_market_ms(self.runs.done_hour) + after_s * 1000
+        await self.runs.run_late()
+
+    async def load_closes(self, ticker: str) -> list[int]:
+        """Return when the stored bars of an asset from START on close."""
+        blocks = await self.store.bars(ticker, START - HOUR_S)
+        opens = [at for block in blocks for at in block.open_time.tolist()]
+        return [-(-(at + HOUR_S) // HOUR_S) * HOUR_S for at in opens]
+
+    async def load_changes(self) -> list[ChangeRow]:
+        return [row async for row in self.store.changes()]
+
+
+async def list_all_markets(double: VenuesDouble, days_after: int = 2) -> dict[str, Market]:
+    """List the markets of every asset on its venues, with bars until some days after START."""
+    return await list_universe(double, UNIVERSE, START - 2 * HISTORY_S, START + days_after * DAY_S)
+
+
+async def list_universe(
+    double: VenuesDouble, universe: Universe, first: int, until: int
+) -> dict[str, Market]:
+    """List the markets of every asset on its venues; return those of the first choices."""
+    made = await make_simulated_markets(universe, list(universe.by_ticker), first, until)
+    list_markets(double, universe, made)
+    return {
+        t: double.get_venue(a.venue).get_market(a.symbol) for t, a in universe.by_ticker.items()
+    }
+
+
+def list_markets(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
+    """List hourly markets wherever the universe says, at Alpaca in halves."""
+    for ticker, market in made.items():
+        for listing in universe.by_ticker[ticker].listings:
+            is_stock = listing.venue == "alpaca"
+            venue = double.get_venue(listing.venue)
+            venue.add_listing(listing.symbol, halve_bars(market) if is_stock else market)
+            if listing.perpetual is not None:
+                venue.add_listing(listing.perpetual, market)
+
+
+@asynccontextmanager
+async def open_live_service(
+    double: VenuesDouble,
+    clock: ManualClock,
+    folder: Path,
+    universe: Universe = UNIVERSE,
+    patience: RetryPolicy = RETRY_POLICY,
+    history_s: int = HISTORY_S,
+    timeout_s: float = 5.0,
+) -> AsyncIterator[LiveService]:
+    """Open it as the service does, but for its pauses; nothing is computed yet."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now += int(1000 * seconds)
+        await asyncio.sleep(0)
+
+    async with AsyncExitStack() as opened:
+        clients: dict[str, Venue] = {}
+        venues: dict[str, Venue] = {}
+        for name, wanted in collect_symbols(universe).items():
+            clients[name] = _create_client(double, clock, folder, name, wanted, timeout_s)
+            opened.push_async_callback(clients[name].close)
+            venues[name] = RetryingVenue(
+                clients[name], clock, sleep, lambda: 1.0, choose_retry_policy(name, patience)
+            )
+        store = await SqliteMarketStore.open(folder / "market.db")
+        opened.push_async_callback(store.close)
+        source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
+        await source.open(await load_listings(store))
+        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
+        await runs.prepare()
+        yield LiveService(source, runs, store, clock, waits, clients)
+
+
+def _create_client(
+    double: VenuesDouble,
+    clock: ManualClock,
+    folder: Path,
+    name: str,
+    wanted: set[str],
+    timeout_s: float,
+) -> Venue:
+    if name != "alpaca":
+        kept = folder / f"{name}.json"
+        return CcxtVenue(
+            name, wanted, kept, clock, double.base_url, timeout_s=timeout_s, is_paced=False
+        )
+    data, trading = (
+        rebase_url(f"https://{host}.alpaca.markets", double.base_url)
+        for host in ("data", "paper-api")
+    )
+    return AlpacaVenue(
+        API_KEY_ID,
+        API_SECRET_KEY,
+        data_address=data,
+        trading_address=trading,
+        timeout_s=timeout_s,
+        spacing_s=0,
+    )

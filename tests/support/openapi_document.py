@@ -1,0 +1,113 @@
+"""The served OpenAPI document as a test reads it: references followed, answers held against it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import jsonschema
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from tests.support.running_service import RunningService
+
+Part = dict[str, Any]
+
+PAGES = (
+    "/assets/",
+    "/docs",
+    "/healthz",
+    "/readyz",
+    "/sandbox/",
+    "/settings",
+    "/sign-",
+    "/web/",
+)
+
+
+class OpenApiDocument:
+    """One OpenAPI document."""
+
+    def __init__(self, content: Part) -> None:
+        self.content = content
+        resource = DRAFT202012.create_resource(content)
+        self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
+
+    def operations(self) -> Iterator[tuple[str, str, Part]]:
+        """Yield method, path and operation of each."""
+        for path, item in self.content["paths"].items():
+            for method, operation in item.items():
+                yield method.upper(), path, operation
+
+    def operation(self, method: str, path: str) -> Part:
+        operation: Part = self.content["paths"][path][method.lower()]
+        return operation
+
+    def response(self, method: str, path: str, status: int) -> Part:
+        """Return the response that is documented for a status; KeyError where none is."""
+        return self.resolve(self.operation(method, path)["responses"][str(status)])
+
+    def resolve(self, part: Part) -> Part:
+        return self.find(part["$ref"]) if "$ref" in part else part
+
+    def find(self, reference: str) -> Part:
+        """Return what a reference names; KeyError where it names nothing."""
+        assert reference.startswith("#/"), reference
+        part: Part = self.content
+        for key in reference[2:].split("/"):
+            part = part[key.replace("~1", "/").replace("~0", "~")]
+        return part
+
+    def build_validator(self, schema: Part) -> jsonschema.Draft202012Validator:
+        """Return a validator of a schema that refers to components."""
+        return jsonschema.Draft202012Validator(
+            _make_references_absolute(schema),
+            registry=self._registry,
+            format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER,
+        )
+
+    def check_response(self, method: str, path: str, answer: httpx.Response) -> None:
+        """Assert that an answer is what the document says of its status: type, body, headers."""
+        response = self.response(method, path, answer.status_code)
+        sent = answer.headers.get("content-type", "").partition(";")[0]
+        if "content" not in response:
+            assert (answer.content, sent) == (b"", "")
+            return
+        schema = response["content"][sent]["schema"]
+        is_json = sent == "application/json"
+        self.build_validator(schema).validate(answer.json() if is_json else answer.text)
+        for name, header in response.get("headers", {}).items():
+            assert name in answer.headers or not self.resolve(header)["required"], name
+
+
+async def fetch_document(served: RunningService) -> OpenApiDocument:
+    return OpenApiDocument((await served.client.get("/api/v1/openapi.json")).json())
+
+
+def list_operations(served: RunningService) -> list[tuple[str, str]]:
+    """Return method and path of every route of the API; the MCP endpoint judges methods itself.
+
+    Pages are for people and probes for the operator, not part of it.
+    """
+    return [
+        (method, route.path)
+        for route in served.app.routes
+        if route.path != "/" and not route.path.startswith(PAGES)
+        for method in (route.methods or {"POST"}) - {"HEAD"}
+    ]
+
+
+def to_documented_path(path: str) -> str:
+    """Return the documented spelling of a path."""
+    return path.rstrip("/")
+
+
+def _make_references_absolute(schema: Any) -> Any:
+    """Make references to the document absolute, for a schema that is taken out of it."""
+    if isinstance(schema, list):
+        return [_make_references_absolute(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: f"urn:document{value}" if key == "$ref" else _make_references_absolute(value)
+        for key, value in schema.items()
+    }

@@ -1,0 +1,66 @@
+"""One server for all processes of a test run, kept by a process that ends with the run.
+
+`python -m tests.support.postgres.shared_server MAJOR PID` keeps it for as long as there is a process PID.
+"""
+
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.postgres.installations import find_installations
+from tests.support.postgres.server import PostgresServer, ServerTemplate, make_private_folder
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedServer:
+    """Where it is, and what servers of one's own start from."""
+
+    major: str
+    url: str
+    pid: int
+    template: ServerTemplate
+
+
+def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
+    """Return the server of a run, begun by whichever of its processes asks first.
+
+    `folder` is one that only this run's processes use, `run` the process that outlives them.
+    """
+    told = folder / f"postgres-{major}.json"
+    with (folder / "postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            told.write_text(_start_keeper(major, run))
+    url, pid, programs, data = json.loads(told.read_text())
+    return SharedServer(major, url, pid, ServerTemplate(Path(programs), Path(data)))
+
+
+def _start_keeper(major: str, run: int) -> str:
+    keeper = [sys.executable, "-m", "tests.support.postgres.shared_server", major, str(run)]
+    with subprocess.Popen(["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE) as begun:
+        assert begun.stdout is not None
+        told = begun.stdout.readline().decode()
+    if not told:
+        raise RuntimeError(f"PostgreSQL {major} did not start")
+    return told
+
+
+def _keep_server(major: str, run: int) -> None:
+    alive = os.pidfd_open(run)
+    with make_private_folder() as folder:
+        origin = ServerTemplate.create(find_installations()[major], folder)
+        with PostgresServer.start_new(origin) as server:
+            told = (server.url(), server.pid, str(origin.programs), str(origin.data))
+            print(json.dumps(told), flush=True)
+            select.select([alive], [], [])
+
+
+if __name__ == "__main__":
+    _keep_server(sys.argv[1], int(sys.argv[2]))

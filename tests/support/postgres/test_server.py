@@ -1,0 +1,131 @@
+"""The PostgreSQL servers that tests use: empty databases, faults made on purpose, no remains."""
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.support.postgres.databases import cut_sessions, make_empty_database
+from tests.support.postgres.installations import find_installations
+from tests.support.postgres.server import (
+    PostgresServer,
+    build_unprivileged_command,
+    make_private_folder,
+    make_runnable,
+)
+from tests.support.postgres.shared_server import ROOT, SharedServer
+
+pytestmark = pytest.mark.clause("tests")
+
+TABLES = "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+RUN = """
+import os, sys
+from pathlib import Path
+from tests.support.postgres.server import PostgresServer
+from tests.support.postgres.shared_server import shared_server
+shared = shared_server(sys.argv[1], Path(sys.argv[2]), os.getpid())
+with PostgresServer.running(shared.origin) as own, own.frozen():
+    print(shared.origin.data.parent, shared.pid, own.pid, flush=True)
+    sys.stdin.read()
+"""
+WITHIN_S = 30
+
+
+async def fetched(url: str, query: str) -> object:
+    session = await asyncpg.connect(url)
+    try:
+        return await session.fetchval(query)
+    finally:
+        await session.close()
+
+
+def ending(session: asyncpg.Connection) -> asyncio.Event:
+    """Return what is set once a session's connection is lost."""
+    ended = asyncio.Event()
+    session.add_termination_listener(lambda _: ended.set())
+    return ended
+
+
+async def test_a_database_is_empty_and_gone_afterwards_whoever_still_uses_it(
+    postgres: SharedServer,
+):
+    async with make_empty_database(postgres.url) as url:
+        assert str(await fetched(url, "SHOW server_version")).startswith(f"{postgres.major}.")
+        assert await fetched(url, TABLES) == 0
+        session = await asyncpg.connect(url)
+        await session.execute("CREATE TABLE kept (id INTEGER)")
+        assert await fetched(url, TABLES) == 1
+        ended = ending(session)
+    await asyncio.wait_for(ended.wait(), WITHIN_S)
+    with pytest.raises(asyncpg.InvalidCatalogNameError):
+        await asyncpg.connect(url)
+
+
+async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer, database: str):
+    elsewhere, cut = await asyncpg.connect(postgres.url), await asyncpg.connect(database)
+    ended = ending(cut)
+    await cut_sessions(database)
+    await asyncio.wait_for(ended.wait(), WITHIN_S)
+    assert await elsewhere.fetchval("SELECT 1") == 1
+    await elsewhere.close()
+
+
+async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: PostgresServer):
+    url = private_postgres.url()
+    session = await asyncpg.connect(url)
+    await session.execute("CREATE TABLE kept AS SELECT 7 AS id")
+    ended = ending(session)
+    private_postgres.restart()
+    await asyncio.wait_for(ended.wait(), WITHIN_S)
+    assert await fetched(url, "SELECT id FROM kept") == 7
+
+
+async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: PostgresServer):
+    session = await asyncpg.connect(private_postgres.url())
+    with private_postgres.freeze():
+        answer = asyncio.create_task(session.fetchval("SELECT 1"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not answer.done()
+    assert await answer == 1
+    await session.close()
+
+
+def test_a_run_that_is_killed_leaves_no_server_and_no_folder(
+    postgres: SharedServer, tmp_path: Path
+):
+    arguments = [sys.executable, "-c", RUN, postgres.major, str(tmp_path)]
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        folder, *pids = run.stdout.readline().decode().split()
+        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), parent(int(pids[0])))]
+        run.kill()
+    for one in alive:
+        assert select.select([one], [], [], WITHIN_S)[0] == [one]
+        os.close(one)
+    assert not Path(folder).exists()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def test_programs_in_a_folder_of_roots_can_be_run(tmp_path: Path):
+    *_, packaged = find_installations().values()
+    package = packaged.programs.parents[1]
+    for part in (package, package.with_name(f"{package.name}.libs")):
+        (tmp_path / part.name).symlink_to(part)
+    hidden = tmp_path / packaged.programs.relative_to(package.parent)
+    with make_private_folder() as folder:
+        initdb = make_runnable(hidden, folder) / "initdb"
+        version = subprocess.run(
+            build_unprivileged_command(initdb, "--version"), stdout=subprocess.PIPE
+        )
+    assert version.stdout.decode().split()[2].startswith(f"{packaged.major}.")

@@ -1,0 +1,376 @@
+"""A real server on a loopback port over a small seeded store, in the test's own event loop."""
+
+import asyncio
+import json
+import socket
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import jsonschema
+import uvicorn
+
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
+from access.keys import OperatorKeys
+from access.throttle import DEFAULT_LIMIT, Limit
+from mcp_server.tools.registry import TOOLS_BY_NAME
+from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
+from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
+from service.http.app import create_app
+from service.http.metrics import Metrics
+from service.http.server import BoundedProtocol, build_server_config
+from serving.json_schema import build_output_schema
+from store.access_protocol import AccessStore
+from store.errors import MarketStore
+from store.market_rows import Batch, ChangeRow, WatermarkRow
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
+from tests.doubles.mailbox import Mailbox
+from tests.support.bad_inputs import build_path
+from tests.support.member_sessions import create_session_cookie
+
+Transport = Literal["mcp", "rest"]
+StoreAddress = Path | str
+HOUR_MS = 3_600_000
+NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
+NAMES = {
+    "trend_oracle": "Trend Oracle",
+    "bayesian_trend": "Bayesian Trend",
+    "reversals": "Reversals",
+    "ceres": "Ceres",
+    "enzo": "Enzo",
+    "llnr": "LLNR",
+    "perpkit": "PerpKit",
+}
+ASSETS = (
+    CoveredAsset(ticker="ETH", name="Ethereum", asset_class="crypto", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="NVDA", name="NVIDIA", asset_class="stock", timeframes=TIMEFRAMES),
+    CoveredAsset(ticker="XAU", name="Gold", asset_class="metal", timeframes=("1d",)),
+    CoveredAsset(ticker="DARK", name="Uncovered", asset_class="crypto", timeframes=()),
+    CoveredAsset(
+        ticker="MATIC",
+        name="Polygon",
+        asset_class="crypto",
+        timeframes=TIMEFRAMES,
+        removed_on=date(2026, 9, 27),
+        continues_as="POL",
+    ),
+)
+
+
+def make_coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
+    return Coverage(
+        published_at=NOON,
+        source=source,
+        recorded_until=recorded_until,
+        assets=ASSETS,
+        indicators=tuple(
+            CoveredIndicator(id=id_, name=NAMES[id_], logged=id_ != "perpkit")
+            for id_ in INDICATOR_IDS
+        ),
+        renamed_on=date(2026, 8, 1),
+    )
+
+
+def make_change(
+    created_at: int,
+    ticker: str,
+    indicator: str,
+    timeframe: Timeframe,
+    after: int,
+    before: int | None = None,
+) -> ChangeRow:
+    return ChangeRow(
+        created_at=created_at,
+        ticker=ticker,
+        indicator=indicator,
+        timeframe=timeframe,
+        close_time=created_at // HOUR_MS * 3600,
+        epoch=1,
+        before=before,
+        after=after,
+        price=101.5,
+        published=before is not None and indicator in INDICATOR_IDS and indicator != "perpkit",
+    )
+
+
+def make_first_readings(start: int) -> Iterator[ChangeRow]:
+    """Yield 1 for crypto, -1 for the rest, 0 for every ceres; dexter on BTC and MATIC."""
+    created_at = start
+    for asset in ASSETS:
+        legacy = ("dexter",) if asset.ticker in {"BTC", "MATIC"} else ()
+        for indicator in (*INDICATOR_IDS, *legacy):
+            for timeframe in asset.timeframes:
+                usual = 1 if asset.asset_class == "crypto" else -1
+                after = 0 if indicator == "ceres" else usual
+                yield make_change(created_at, asset.ticker, indicator, timeframe, after)
+                created_at += 1
+
+
+def make_flips(start: int, count: int) -> list[ChangeRow]:
+    """Return alternating flips of two cells, a millisecond and a bar apart."""
+    cells = (("BTC", "trend_oracle"), ("ETH", "enzo"))
+    rows = []
+    for number in range(count):
+        ticker, indicator = cells[number % 2]
+        before = 1 if number % 4 < 2 else -1
+        row = make_change(start + number, ticker, indicator, "1h", -before, before)
+        rows.append(row._replace(close_time=row.close_time - (count - number) * 3600))
+    return rows
+
+
+def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
+    return Batch(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
+
+
+async def seed_market(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
+    """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
+    await market.publish_coverage(published)
+    before = NOON - 400 * 24 * HOUR_MS
+    await market.commit(make_batch(before, list(make_first_readings(before))))
+    hour_ago = NOON - HOUR_MS
+    await market.commit(
+        make_batch(
+            hour_ago,
+            [
+                make_change(hour_ago, "BTC", "ceres", "4h", 1, 0),
+                make_change(hour_ago + 1, "NVDA", "llnr", "1d", 0, -1),
+                make_change(hour_ago + 2, "BTC", "perpkit", "1h", -1, 1),
+            ],
+        )
+    )
+    late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, is_late=True)]
+    await market.commit(replace(make_batch(NOON, make_flips(NOON, flip_count)), watermarks=late))
+
+
+@cache
+def result_validator(tool: str) -> jsonschema.Draft202012Validator:
+    """Return what holds an answer against the schema of a tool; the schema itself is checked."""
+    schema = build_output_schema(TOOLS_BY_NAME[tool].result)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@dataclass
+class ManualClock:
+    """A wall clock that tests move; epoch ms. At first the last run's late passes are over."""
+
+    now: int = NOON + 200_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class RunningService:
+    """The running service with a live key and its parts, for tests that need to move them."""
+
+    base_url: str
+    api_key: str
+    client: httpx.AsyncClient
+    market: MarketStore
+    access: AccessStore
+    keys: OperatorKeys
+    clock: ManualClock
+    mailbox: Mailbox
+    app: Any = field(repr=False)
+    _session: str | None = field(default=None, init=False)
+
+    @property
+    def key_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    async def get_api(self, path: str, **headers: str) -> httpx.Response:
+        """GET a path below /api/v1 with the key, or with the given headers alone."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
+
+    async def get_page(
+        self, path: str, *, is_member: bool = False, **headers: str
+    ) -> httpx.Response:
+        """GET a page as the browser of a member or of a visitor does."""
+        cookies = {"cookie": await self.get_session_cookie()} if is_member else {}
+        return await self.client.get(path, headers=cookies | headers)
+
+    async def get_session_cookie(self) -> str:
+        """Return the cookie of a member, the same one every time."""
+        if self._session is None:
+            self._session = await create_session_cookie(self.access, self.clock)
+        return self._session
+
+    async def post_mcp(self, body: Any, **headers: str) -> httpx.Response:
+        """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post("/api/v1/mcp", content=content, headers=sent)
+
+    async def rpc(self, method: str, params: Any = None, **headers: str) -> dict[str, Any]:
+        """Return the response object of one request."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method}
+        response = await self.post_mcp(
+            body if params is None else {**body, "params": params}, **headers
+        )
+        assert response.status_code == 200
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def call(
+        self, tool: str, arguments: Any = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return the result of one tools/call, with the key unless headers are given."""
+        params = {"name": tool, "arguments": arguments or {}}
+        sent = self.key_headers if headers is None else headers
+        result: dict[str, Any] = (await self.rpc("tools/call", params, **sent))["result"]
+        return result
+
+    async def fetch_answer(
+        self, transport: Transport, tool: str, **arguments: Any
+    ) -> dict[str, Any]:
+        """Return the whole answer of a tool over one transport, once it has held its schema."""
+        if transport == "rest":
+            response = await self.get_api(build_path(tool, arguments))
+            assert response.status_code == 200, response.text
+            answer: dict[str, Any] = response.json()
+        else:
+            result = await self.call(tool, arguments)
+            assert result["isError"] is False, result
+            answer = result["structuredContent"]
+            assert json.loads(result["content"][0]["text"]) == answer
+        result_validator(tool).validate(answer)
+        return answer
+
+    async def fetch_refusal(
+        self, transport: Transport, tool: str, **arguments: Any
+    ) -> tuple[int, dict[str, Any]]:
+        """Return status and Error object of a refused call over one transport."""
+        if transport == "rest":
+            response = await self.get_api(build_path(tool, arguments))
+            return response.status_code, response.json()
+        result = await self.call(tool, arguments)
+        assert result["isError"] is True, result
+        assert "structuredContent" not in result
+        return result["_meta"]["signals/status"], json.loads(result["content"][0]["text"])
+
+
+@contextmanager
+def open_loopback_socket() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+@asynccontextmanager
+async def run_app(
+    app: Any, bound: socket.socket, protocol: type[BoundedProtocol] = BoundedProtocol
+) -> AsyncIterator[None]:
+    """Run uvicorn until the block ends.
+
+    Its own main loop and shutdown sleep 0.2 s on the wall clock, so its parts are driven here:
+    startup, which returns once it listens, and then closing what it opened.
+    """
+    config = build_server_config(app, protocol)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await asyncio.wait_for(server.startup([bound]), 10)
+    assert server.started
+    try:
+        yield
+    finally:
+        await asyncio.wait_for(_stop_server(server), 10)
+
+
+async def _stop_server(server: uvicorn.Server) -> None:
+    for listener in server.servers:
+        listener.close()
+    state = server.server_state
+    for connection in list(state.connections):
+        connection.shutdown()
+    while state.connections or state.tasks:  # noqa: ASYNC110 (uvicorn offers no event)
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def open_stores(
+    address: StoreAddress, store_class: type[SqliteMarketStore] = SqliteMarketStore
+) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
+    """Open both in a folder, market.db one of `kind`, or in a PostgreSQL database."""
+    async with AsyncExitStack() as opened:
+        market: MarketStore
+        access: AccessStore
+        if isinstance(address, Path):
+            market = await store_class.open(address / "market.db")
+        else:
+            market = await PostgresMarketStore.open(address)
+        opened.push_async_callback(market.close)
+        if isinstance(address, Path):
+            access = await SqliteAccessStore.open(address / "market.db-access")
+        else:
+            access = await PostgresAccessStore.open(address)
+        opened.push_async_callback(access.close)
+        yield market, access
+
+
+@contextmanager
+def break_usage_counting(access: Any) -> Iterator[None]:
+    """Take away the table that calls are counted in, as an operator's slip might, for a while."""
+    with closing(sqlite3.connect(access._engine.path, isolation_level=None)) as db:
+        db.execute("ALTER TABLE usage RENAME TO mislaid")
+        yield
+        db.execute("ALTER TABLE mislaid RENAME TO usage")
+
+
+@asynccontextmanager
+async def run_service(
+    address: StoreAddress,
+    published: Coverage | None = None,
+    *,
+    provider: Provider | None = None,
+    clock: ManualClock | None = None,
+    daily_limit: int = DAILY_LIMIT,
+    attempt_limit: Limit = DEFAULT_LIMIT,
+    store_class: type[SqliteMarketStore] = SqliteMarketStore,
+    metrics: Metrics | None = None,
+) -> AsyncIterator[RunningService]:
+    """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""
+    clock, mailbox = clock or ManualClock(), Mailbox()
+    metrics = metrics or Metrics(TOOLS_BY_NAME)
+    async with open_stores(address, store_class) as (market, access):
+        if published is not None:
+            await seed_market(market, published)
+        keys = OperatorKeys(access, clock)
+        with open_loopback_socket() as bound:
+            base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            app = create_app(
+                market,
+                access,
+                provider or SandboxBilling(access, clock, base_url),
+                mailbox,
+                base_url=base_url,
+                clock=clock,
+                on_call=metrics.on_call,
+                on_sale=metrics.on_sale,
+                daily_limit=daily_limit,
+                checkout_limit=attempt_limit,
+                access_request_limit=attempt_limit,
+                sign_in_limit=attempt_limit,
+            )
+            async with (
+                run_app(app, bound),
+                httpx.AsyncClient(base_url=base_url, verify=False, timeout=60) as client,
+            ):
+                api_key = await keys.create("tests")
+                yield RunningService(
+                    base_url, api_key, client, market, access, keys, clock, mailbox, app
+                )

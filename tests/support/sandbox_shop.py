@@ -1,0 +1,193 @@
+"""The selling parts on one store file, and a second provider whose answers a test holds back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from access.access_requests import AccessRequests
+from access.billing.provider import (
+    CheckoutSession,
+    Order,
+    Payment,
+    PendingPayment,
+    Provider,
+    SettledPayment,
+    SubscriptionStatus,
+    WebhookEvent,
+)
+from access.billing.sandbox import SandboxBilling
+from access.claims import Claims
+from access.purchases import Purchases
+from access.throttle import DEFAULT_LIMIT, Limit, Throttle
+from schemas.clock import Clock
+from schemas.errors import ApiError
+from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
+from schemas.vocabulary import DAY_MS, Mode
+from store.access_rows import ClaimRow, MembershipRow
+from store.sqlite.access_store import SqliteAccessStore
+from tests.support.running_service import ManualClock
+
+ADDRESS = "192.0.2.7"
+BASE_URL = "http://127.0.0.1:8000"
+
+
+class HeldProvider:
+    """A Provider whose checks wait while `lets_go` is clear, and then say what `says` holds."""
+
+    has_portal = True
+    accepts_special_use_email = False
+    pending_ttl_ms = 2000
+
+    def __init__(self, clock: Clock, name: str = "held", mode: Mode = "live") -> None:
+        self.name = name
+        self.mode: Mode | None = mode
+        self.orders: list[Order] = []
+        self.payments: dict[str, Payment | Exception] = {}
+        self.open_error: Exception | None = None
+        self.checks: list[str] = []
+        self.running = Counter[str]()
+        self.released = asyncio.Event()
+        self.released.set()
+        self._clock = clock
+
+    def set_paid(self, session: str) -> None:
+        self.payments[session] = SettledPayment(f"sub_{session}", f"cus_{session}", "a@example.com")
+
+    async def open_session(self, order: Order) -> CheckoutSession:
+        if self.open_error is not None:
+            raise self.open_error
+        self.orders.append(order)
+        session = f"cs_{len(self.orders)}"
+        return CheckoutSession(session, f"https://pay.test/{session}", self._clock() + DAY_MS)
+
+    async def fetch_payment(self, claim: ClaimRow) -> Payment:
+        self.checks.append(claim.session)
+        self.running[claim.session] += 1
+        assert self.running[claim.session] == 1, "two checks of one checkout at a time"
+        await self.released.wait()
+        self.running[claim.session] -= 1
+        said = self.payments.get(claim.session, PendingPayment())
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        return SubscriptionStatus()
+
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
+        return f"https://pay.test/{member.customer}"
+
+    async def check_portal(self) -> None:
+        pass
+
+    async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
+        raise AssertionError("no event is sent here")
+
+    async def check_prices(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class ClaimLookupCounter:
+    """Have a store tell how many claims have been looked up."""
+
+    lookups = 0
+
+    async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
+        claim: ClaimRow | None = await super().find_claim(token_hash)  # type: ignore[misc]
+        self.lookups += 1
+        return claim
+
+
+class LookupCountingStore(ClaimLookupCounter, SqliteAccessStore):
+    """A store on a file that tells how many claims have been looked up."""
+
+
+@dataclass
+class SandboxShop:
+    """One serving process's parts."""
+
+    store: LookupCountingStore
+    clock: ManualClock
+    billing: Provider
+    checkout_limit: Limit = DEFAULT_LIMIT
+    claims: Claims = field(init=False)
+    purchases: Purchases = field(init=False)
+    requests: AccessRequests = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart_with(self.billing)
+        throttle = Throttle(self.store, self.clock, "access-request", DEFAULT_LIMIT)
+        self.requests = AccessRequests(
+            self.store, throttle, self.clock, accepts_special_use_email=False
+        )
+
+    def restart_with(self, billing: Provider) -> None:
+        """Start anew with another provider, as an operator does."""
+        self.billing = billing
+        self.claims = Claims(self.store, billing, self.clock)
+        self.purchases = Purchases(
+            self.store,
+            billing,
+            self.claims,
+            Throttle(self.store, self.clock, "checkout", self.checkout_limit),
+            self.clock,
+            base_url=BASE_URL,
+            daily_limit=10_000,
+        )
+
+    async def open_checkout(self, address: str = ADDRESS, **body: str) -> CheckoutResponse:
+        """Begin a checkout."""
+        given = {"contact_email": "agent@example.com", **body}
+        return await self.purchases.create_checkout(CheckoutBody.model_validate(given), address)
+
+    async def claim(self, token: str) -> ActiveClaim | PendingClaim:
+        """Claim a token once."""
+        return await self.purchases.claim(ClaimBody(claim_token=token), ADDRESS)
+
+    def start_claim(self, token: str) -> "asyncio.Task[ActiveClaim | PendingClaim]":
+        """Begin to claim a token."""
+        return asyncio.create_task(self.claim(token))
+
+    async def wait_for_lookups(self, claims: int) -> None:
+        """Wait until so many claims have been looked up and wait for the processor's word."""
+        async with asyncio.timeout(10):
+            while self.store.lookups < claims:  # noqa: ASYNC110 (the store offers no event)
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def claim_refused(self, token: str) -> ApiError:
+        """Return why a token gives no key."""
+        with pytest.raises(ApiError) as refused:
+            await self.claim(token)
+        assert token not in refused.value.message
+        return refused.value
+
+
+@asynccontextmanager
+async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
+    store = await LookupCountingStore.open(path)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def parse_sandbox_id(checkout: CheckoutResponse) -> str:
+    """Return what the sandbox calls a checkout."""
+    return checkout.checkout_url.rpartition("/")[2]
+
+
+async def settle_checkout(shop: SandboxShop, checkout: CheckoutResponse, status: str) -> None:
+    """Pay or cancel a checkout of the sandbox."""
+    assert isinstance(shop.billing, SandboxBilling)
+    session = await shop.billing.find_session(parse_sandbox_id(checkout))
+    assert session is not None
+    assert await shop.billing.settle(session, status) == status

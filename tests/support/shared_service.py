@@ -1,0 +1,18 @@
+"""The service for modules whose tests only read: started once, it would cost more than they do."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx
+import pytest_asyncio
+
+from tests.support.running_service import RunningService
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def served(served_shared: RunningService) -> AsyncIterator[RunningService]:
+    """The service that others ask too, with a client and a key of this test's own."""
+    address = served_shared.base_url
+    async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
+        api_key = await served_shared.keys.create("tests")
+        yield replace(served_shared, api_key=api_key, client=client)

@@ -1,0 +1,189 @@
+"""The `signals` command in an environment of its own; what stays up is a process of its own."""
+
+import io
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Container, Iterator, Mapping
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from service.commands.cli import main
+from tests.support.forked_command import ForkedCommand
+
+COMMAND = [
+    sys.executable,
+    "-c",
+    "from service.cli import main; raise SystemExit(main())",
+]
+ROOT = Path(__file__).parents[2]
+ENDS_WITHIN_S = 30
+SAYS_WITHIN_S = 60
+
+
+def build_environment(folder: Path, **settings: str) -> dict[str, str]:
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("SIGNALS_")
+    }
+    signals_settings = {f"SIGNALS_{name.upper()}": value for name, value in settings.items()}
+    return {
+        **inherited,
+        "PYTHONPATH": str(ROOT),
+        "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
+        # Many services run at a time, and one port is for one of them.
+        "SIGNALS_METRICS_PORT": "0",
+        **signals_settings,
+    }
+
+
+def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, within this process: a process each would take too long."""
+    outer, out, err = dict(os.environ), io.StringIO(), io.StringIO()
+    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
+        _set_environment(build_environment(folder, **settings))
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        finally:
+            _set_environment(outer)
+            structlog.reset_defaults()
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+class RunningCommand:
+    """A command that runs until it is stopped; `printed` is what was read of its messages."""
+
+    def __init__(self, process: "subprocess.Popen[bytes] | ForkedCommand", messages: int) -> None:
+        """`messages` is the descriptor that its standard error can be read from."""
+        self.process = process
+        self.printed: list[str] = []
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, args=(messages,))
+        self._reader.start()
+
+    @classmethod
+    def start(cls, folder: Path, *command: str, env: Mapping[str, str]) -> Self:
+        """Start any command in a folder, in a process group of its own."""
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        return cls(process, os.dup(process.stderr.fileno()))
+
+    @classmethod
+    def fork(cls, folder: Path, *arguments: str, env: Mapping[str, str]) -> Self:
+        """Start the `signals` command in a folder."""
+        ours, theirs = os.pipe()
+        try:
+            return cls(ForkedCommand(folder, arguments, env, theirs), ours)
+        finally:
+            os.close(theirs)
+
+    def _read(self, messages: int) -> None:
+        # An OSError is how a terminal tells that its other end is closed.
+        with suppress(OSError), open(messages, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def wait_for_line(self, text: str, within_s: float = SAYS_WITHIN_S) -> str:
+        """Wait for a line that holds a text and return it; no line may take longer than told."""
+        while True:
+            line = self._lines.get(timeout=within_s)
+            assert line is not None, f"it ended without {text!r}: {''.join(self.printed)}"
+            self.printed.append(line)
+            if text in line:
+                return line
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Send a signal, wait for the end and return the status."""
+        self.process.send_signal(number)
+        return self.wait_for_exit()
+
+    def wait_for_exit(self) -> int:
+        """Wait for the end, read what is left, and return the status."""
+        status = self.process.wait(ENDS_WITHIN_S)
+        while (line := self._lines.get(timeout=SAYS_WITHIN_S)) is not None:
+            self.printed.append(line)
+        return status
+
+    def kill(self) -> None:
+        """Kill it if it runs still, and close what was opened."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+@contextmanager
+def start_signals(
+    folder: Path, *arguments: str, clock_variables: Mapping[str, str] | None = None, **settings: str
+) -> Iterator[RunningCommand]:
+    """Run the command beside the block; `faked` are variables that drive its clock."""
+    env = {**build_environment(folder, **settings), **(clock_variables or {})}
+    if clock_variables:
+        process = RunningCommand.start(folder, *COMMAND, *arguments, env=env)
+    else:
+        process = RunningCommand.fork(folder, *arguments, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def find_free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def write_cut_universe(folder: Path, tickers: Container[str]) -> str:
+    """Write a universe file of some of the packaged assets; return its path."""
+    text = (ROOT / "compute" / "universe.toml").read_text(encoding="utf-8")
+    head, *entries = text.split("\n[[asset]]\n")
+    wanted = [entry for entry in entries if tomllib.loads(entry)["ticker"] in tickers]
+    path = folder / "universe.toml"
+    path.write_text("\n[[asset]]\n".join([head, *wanted]), encoding="utf-8")
+    return str(path)
+
+
+def build_faketime_variables(at: str, rate: int) -> dict[str, str]:
+    """Return variables that start a process's clock at a UTC time and drive it; {} without it.
+
+    They do what the faketime command does, which would stand between us and the signals sent.
+    """
+    if shutil.which("faketime") is None:
+        return {}
+    shown = subprocess.run(
+        ["faketime", "-m", "-f", "+0", "printenv", "LD_PRELOAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        "LD_PRELOAD": shown.stdout.strip(),
+        "FAKETIME": f"@{at} x{rate}",
+        "NO_FAKE_STAT": "1",
+        "TZ": "UTC",
+    }

@@ -1,0 +1,212 @@
+"""Where the stores of a test are: SQLite files in a folder, or a PostgreSQL database.
+
+A body that asks for `home`, or for a store that is opened there, runs over every engine.
+"""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import asyncpg
+
+from store.errors import LockTakenError, MarketStore
+from store.postgres.access_store import PostgresAccessStore
+from store.postgres.market_store import PostgresMarketStore
+from store.postgres.schema import SCHEMAS
+from store.postgres.transaction import convert_placeholders
+from store.sql.access_store import SqlAccessStore
+from store.sql.market_store import SqlMarketStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
+from tests.support.postgres.databases import copy_database, create_database
+from tests.support.row_builders import TABLES
+
+# Run one statement, each in a transaction of its own, and return its rows.
+RunSql = Callable[..., Awaitable[list[tuple[Any, ...]]]]
+
+AnyStore = TypeVar("AnyStore", SqlMarketStore, SqlAccessStore)
+
+# A way to make homes, each of its own.
+HomeFactory = Callable[[], AbstractAsyncContextManager["StoreHome"]]
+
+# By server: the database that homes on it are copies of.
+MIGRATED_DATABASES: dict[str, str] = {}
+
+# How long anything is waited for that should come within a moment.
+DEADLINE_S = 30
+
+# What a plain session is told where a trigger or a constraint refuses a row.
+REFUSED = (sqlite3.IntegrityError, asyncpg.IntegrityConstraintViolationError)
+
+
+class StoreHome(Protocol):
+    """A place for one market store and one access store, however often they are opened."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, as `home_at` takes it in another process."""
+
+    async def open_market(self, *kinds: type) -> SqlMarketStore:
+        """Open the market store, with what `kinds` do otherwise."""
+
+    async def open_access(self, *kinds: type) -> SqlAccessStore:
+        """Open the access store, with what `kinds` do otherwise."""
+
+    insert_sql: str
+    """How a row is inserted that may overwrite others."""
+
+    relaxing_sql: tuple[str, ...]
+    """What a session may say of itself to be held less."""
+
+    def open_plain(self, *before: str) -> AbstractAsyncContextManager[RunSql]:
+        """Look into both stores as any other program would, after some statements."""
+
+
+@dataclass(frozen=True)
+class SqliteHome:
+    """Two files in a folder."""
+
+    folder: Path
+    insert_sql = "INSERT OR REPLACE INTO"
+    relaxing_sql = (
+        "PRAGMA recursive_triggers = OFF",
+        "PRAGMA ignore_check_constraints = ON",
+        "PRAGMA foreign_keys = OFF",
+    )
+
+    @property
+    def address(self) -> str:
+        return str(self.folder)
+
+    async def open_market(self, *kinds: type) -> SqlMarketStore:
+        return await _subclass(SqliteMarketStore, kinds).open(self.folder / "market.db")
+
+    async def open_access(self, *kinds: type) -> SqlAccessStore:
+        return await _subclass(SqliteAccessStore, kinds).open(self.folder / "access.db")
+
+    @asynccontextmanager
+    async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
+        with closing(sqlite3.connect(self.folder / "market.db", isolation_level=None)) as session:
+            session.execute("ATTACH ? AS access", [str(self.folder / "access.db")])
+
+            async def run(sql: str, *values: object) -> list[tuple[Any, ...]]:
+                return session.execute(sql, values).fetchall()
+
+            for sql in before:
+                await run(sql)
+            yield run
+
+
+@dataclass(frozen=True)
+class PostgresHome:
+    """Two schemas in a database."""
+
+    url: str
+    insert_sql = "INSERT INTO"
+    relaxing_sql = ("SET session_replication_role = replica",)
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    async def open_market(self, *kinds: type) -> SqlMarketStore:
+        return await _subclass(PostgresMarketStore, kinds).open(self.url)
+
+    async def open_access(self, *kinds: type) -> SqlAccessStore:
+        return await _subclass(PostgresAccessStore, kinds).open(self.url)
+
+    @asynccontextmanager
+    async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
+        path = {"search_path": ", ".join(schema for schema, _ in SCHEMAS.values())}
+        session = await asyncpg.connect(self.url, server_settings=path)
+
+        async def run(sql: str, *values: object) -> list[tuple[Any, ...]]:
+            return [
+                tuple(row) for row in await session.fetch(convert_placeholders(sql)[0], *values)
+            ]
+
+        try:
+            for sql in before:
+                await run(sql)
+            yield run
+        finally:
+            await session.close()
+
+
+@asynccontextmanager
+async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
+    """Make a home of its own in a folder."""
+    yield SqliteHome(Path(tempfile.mkdtemp(dir=folder)))
+
+
+@asynccontextmanager
+async def make_postgres_home(server: str) -> AsyncIterator[PostgresHome]:
+    """Make a database on a server in which both stores are, until the block ends."""
+    if server not in MIGRATED_DATABASES:
+        MIGRATED_DATABASES[server] = await _make_migrated_database(server)
+    async with copy_database(server, MIGRATED_DATABASES[server]) as url:
+        yield PostgresHome(url)
+
+
+async def _make_migrated_database(server: str) -> str:
+    """Make a database to copy, for copies cost less than migrations; return its name."""
+    url = await create_database(server, "template1")
+    home = PostgresHome(url)
+    for store in (await home.open_market(), await home.open_access()):
+        await store.close()
+    return url.rpartition("/")[2]
+
+
+def open_home(address: str) -> StoreHome:
+    """Return the home at an address."""
+    is_postgres = address.startswith("postgresql://")
+    return PostgresHome(address) if is_postgres else SqliteHome(Path(address))
+
+
+async def run_sql(home: StoreHome, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    """Run one statement as any other program would."""
+    async with home.open_plain() as run:
+        return await run(sql, *values)
+
+
+async def read_tables(home: StoreHome) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of every table of the market store."""
+    async with home.open_plain() as run:
+        return {table: await run(f"SELECT * FROM {table}") for table in TABLES}
+
+
+@asynccontextmanager
+async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore]:
+    """Close a store at the end of the block that is opened for it."""
+    store = await opening
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def wait_for_version(store: MarketStore, seen: int) -> int:
+    """Wait until the version of a store is another one, and return it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while store.version() == seen:  # noqa: ASYNC110 (the store offers no event)
+            await asyncio.sleep(0.005)
+    return store.version()
+
+
+async def take_lock_when_free(store: MarketStore) -> None:
+    """Wait until the compute lock of a process that is gone has been let go, and take it."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await store.lock()
+            except LockTakenError:
+                await asyncio.sleep(0.005)
+
+
+def _subclass(store: Any, kinds: tuple[type, ...]) -> Any:
+    return type(store.__name__, (*kinds, store), {}) if kinds else store

@@ -1,0 +1,35 @@
+"""The board as tests read it: its page, and the cells of its heat map."""
+
+from urllib.parse import urlencode
+
+from schemas.vocabulary import INDICATOR_IDS
+from tests.support.running_service import NAMES, RunningService
+from tests.support.web_page import Page, check_page
+
+TITLE = "Board of readings"
+TRACKED = ("ETH", "BTC", "NVDA", "XAU", "DARK")
+
+
+async def get_board(served: RunningService, *, is_member: bool = True, **filters: str) -> Page:
+    answer = await served.get_page(f"/?{urlencode(filters)}", is_member=is_member)
+    return check_page(answer, 200, TITLE)
+
+
+def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
+    """Return the readings that a heat map shows, by ticker and heading of the column."""
+    head, *rows = page.rows
+    return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[1:]}
+
+
+async def fetch_readings(served: RunningService, timeframe: str) -> dict[str, dict[str, str]]:
+    """Return what signals_get_state answers, as `heat` returns what is shown."""
+    answer = await served.fetch_answer("rest", "signals_get_state", timeframe=timeframe)
+    readings = {
+        asset["ticker"]: {
+            NAMES[id_]: asset["signals"].get(id_, {}).get(timeframe, "no reading")
+            for id_ in INDICATOR_IDS
+        }
+        for asset in answer["assets"]
+    }
+    unread = dict.fromkeys(NAMES.values(), "no reading")
+    return dict.fromkeys(TRACKED, unread) | readings

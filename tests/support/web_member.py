@@ -1,0 +1,132 @@
+"""A member as a browser without script: buys in the sandbox, signs in by mail, sends forms."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from access.billing.provider import Provider
+from access.billing.sandbox import SandboxBilling
+from access.mail.mailer import Mailer
+from service.http.app import create_app
+from tests.support.running_service import RunningService, open_loopback_socket, run_app
+from tests.support.web_page import Page, check_page
+
+EMAIL = "Ann.Agent@example.com"
+HOME = "/settings/api-access"
+API_KEY = re.compile(r"ek_[A-Za-z0-9_-]{43}")
+KEYS = re.compile(rf"{HOME}/\d+/keys")
+LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}")
+
+
+async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "monthly") -> str:
+    """Buy the plan in the sandbox, as an agent does; return its first key."""
+    body = {"contact_email": email, "billing": billing}
+    checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    token = {"claim_token": checkout["claim_token"]}
+    claim = (await served.client.post("/api/v1/access/claim", json=token)).json()
+    return str(claim["api_key"])
+
+
+async def request_link(served: RunningService, email: str = EMAIL) -> httpx.Response:
+    """Ask for a link."""
+    return await served.client.post("/sign-in", data={"contact_email": email})
+
+
+async def wait_for_link(served: RunningService) -> str:
+    """Return the path of the link in the next mail."""
+    found = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
+    assert len(found) == 1
+    return urlsplit(found[0]).path
+
+
+@dataclass
+class MemberBrowser:
+    """A browser in which a member has signed in; it follows no redirect by itself."""
+
+    client: httpx.AsyncClient
+
+    async def get_home(self, title: str = "API access") -> Page:
+        """Return the page of the keys."""
+        return check_page(await self.client.get(HOME), 200, title)
+
+    async def send_form(self, path: str, **fields: str) -> httpx.Response:
+        """Send a form as the page has it."""
+        token = (await self.get_home()).fields["form_token"]
+        return await self.client.post(path, data={"form_token": token, **fields})
+
+    async def find_keys_path(self) -> str:
+        """Return where keys of the newest membership that lasts are made."""
+        actions = [str(form["action"]) for form in (await self.get_home()).find_all("form")]
+        return KEYS.findall(" ".join(actions))[-1]
+
+    async def create_key(self, label: str = "laptop") -> httpx.Response:
+        """Send the form that makes a key."""
+        return await self.send_form(await self.find_keys_path(), label=label)
+
+    async def create_and_read_key(self, label: str = "laptop") -> str:
+        """Make a key and return it from the page that shows it."""
+        found = set(
+            API_KEY.findall(check_page(await self.create_key(label), 201, "Your new key").text)
+        )
+        assert len(found) == 1
+        return found.pop()
+
+    async def find_key_path(self, label: str) -> str:
+        """Return the path of the one live key of a label."""
+        links = (await self.get_home()).find_all("a")
+        (href,) = [one["href"] for one in links if one.get("aria-label") == f"Revoke {label}"]
+        assert href is not None
+        return href.removeprefix("..").removesuffix("/revoke")
+
+
+@asynccontextmanager
+async def run_second_service(
+    served: RunningService,
+    *,
+    base_url: str | None = None,
+    provider: Provider | None = None,
+    mailer: Mailer | None = None,
+    outbox: Path | None = None,
+) -> AsyncIterator[RunningService]:
+    """The same stores by another process, which was started with other settings."""
+    with open_loopback_socket() as bound:
+        own = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        app = create_app(
+            served.market,
+            served.access,
+            provider or SandboxBilling(served.access, served.clock, base_url or own),
+            mailer or served.mailbox,
+            base_url=base_url or own,
+            clock=served.clock,
+            outbox=outbox,
+        )
+        async with (
+            run_app(app, bound),
+            httpx.AsyncClient(base_url=own, verify=False, timeout=60) as client,
+        ):
+            yield replace(served, base_url=own, client=client, app=app)
+
+
+@asynccontextmanager
+async def open_member_browser(
+    served: RunningService, email: str = EMAIL
+) -> AsyncIterator[MemberBrowser]:
+    """Sign in by a link, in a browser of its own."""
+    await request_link(served, email)
+    link = await wait_for_link(served)
+    async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
+        answer = await client.post(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"..{HOME}")
+        yield MemberBrowser(client)
+
+
+async def get_usage_status(served: RunningService, api_key: str) -> int:
+    """Return how a key is answered over REST."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    return (await served.client.get("/api/v1/usage", headers=headers)).status_code

@@ -1,0 +1,104 @@
+"""The pages for agents' builders: what is generated is up to date, what is shown is answered so."""
+
+import asyncio
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from mcp_server.tools.get_signals import GET_SIGNALS
+from mcp_server.tools.get_state import GET_STATE
+from mcp_server.tools.registry import TOOLS
+from schemas.vocabulary import ErrorCode
+from tests.support.bad_inputs import SIGNALS, STATE
+from tests.support.full_universe import fill_full_universe, parse_size
+from tests.support.running_service import run_service
+from tests.support.signals_command import ROOT
+from tools import generate_docs as generate
+
+pytestmark = pytest.mark.clause("documents")
+
+AGENTS = (ROOT / "docs" / "agents.md").read_text()
+SHOWN = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", AGENTS, re.DOTALL)]
+CALLS, ANSWERS = SHOWN[::2], SHOWN[1::2]
+SIZED = [(STATE, {}), (SIGNALS, {"limit": 200})]
+REQUEST_ID = "1f0c9d7e5b3a2c48-0002"
+SHORT_NAMES = {tool.name.removeprefix("signals_get_"): tool for tool in TOOLS}
+
+
+@pytest.fixture(scope="module")
+def results() -> list[dict[str, Any]]:
+    """The results of the calls of docs/agents.md, then of SIZED, on the full board."""
+
+    async def called() -> list[dict[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            async with run_service(Path(folder)) as served:
+                await fill_full_universe(served.market)
+                asked = [(call["name"], call["arguments"]) for call in CALLS]
+                headers = {**served.key_headers, "X-Request-Id": REQUEST_ID}
+                results = [await served.call(*one, headers) for one in [*asked, *SIZED]]
+                text = json.dumps(results).replace(served.base_url, "http://127.0.0.1:8000")
+        answers: list[dict[str, Any]] = json.loads(text)
+        return answers
+
+    return asyncio.run(called())
+
+
+async def test_what_is_generated_is_up_to_date():
+    # tests/agents holds the rows of the tasks, which it plays anyway.
+    assert list(await generate.find_outdated(generate.PAGES, skipped_names=["tasks"])) == []
+
+
+def test_a_page_that_is_not_up_to_date_is_named_until_it_is_made(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: tools -->\nold\n<!-- end -->\nafter\n")
+    assert generate.main(["--check"], [page]) == 1
+    assert capsys.readouterr().err == f"{page} is not up to date: run `make docs`\n"
+    assert "old" in page.read_text()
+    assert generate.main([], [page]) == 0
+    assert generate.main(["--check"], [page]) == 0
+    first, *_, last = page.read_text().splitlines()
+    assert (first, last) == ("before", "after")
+    assert "| `signals_get_state` | `GET /api/v1/state` | yes |" in page.read_text()
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_call_of_the_page_gives_what_the_page_shows(results, number):
+    result = results[number]
+    shown = result if result["isError"] else result["structuredContent"]
+    assert shown == ANSWERS[number]
+
+
+def test_the_page_shows_a_poll_and_a_refusal():
+    assert len(CALLS) == len(ANSWERS)
+    assert [answer.get("isError", False) for answer in ANSWERS] == [False, True]
+
+
+@pytest.mark.parametrize(("at", "tool"), [(0, GET_STATE), (1, GET_SIGNALS)])
+def test_a_description_names_the_size_of_the_largest_answer(results, at, tool):
+    text = results[len(CALLS) + at]["content"][0]["text"]
+    assert len(text) == pytest.approx(parse_size(tool.description), rel=0.1)
+
+
+def test_the_page_names_every_tool_and_every_refusal_of_a_tool():
+    codes = re.findall(r"^\| (`.*`) \| .* \|$", AGENTS.split("## Refusals")[1], re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(codes))) == set(get_args(ErrorCode))
+    first = AGENTS.split("## Which tool first")[1].split("## ")[0]
+    assert set(re.findall(r"signals_get_\w+", first)) == {tool.name for tool in TOOLS}
+
+
+def test_the_page_says_which_answers_have_which_field_of_meta():
+    table = AGENTS.split("## What `meta` says")[1].split("## ")[0]
+    said: dict[str, set[str]] = {name: set() for name in SHORT_NAMES}
+    for fields, where in re.findall(r"^\| (`[\w`, ]+`) \| ([\w, ]+) \|", table, re.MULTILINE):
+        named = set(where.removeprefix("all").removeprefix(" but ").split(", ")) - {""}
+        for name in set(SHORT_NAMES) - named if where.startswith("all") else named:
+            said[name] |= set(re.findall(r"\w+", fields))
+    held = {
+        name: set(tool.result.model_fields["meta"].annotation.model_fields)
+        for name, tool in SHORT_NAMES.items()
+    }
+    assert said == held

@@ -1,0 +1,246 @@
+"""What the page of a member says of billing, what was paid and not claimed, and the way there."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from access.billing.provider import BillingError, SubscriptionStatus
+from access.billing.sandbox import SandboxBilling
+from access.member_billing import STATUS_TTL_MS
+from store.access_rows import MembershipRow
+from tests.support.running_service import HOUR_MS, NOON, RunningService
+from tests.support.sandbox_shop import HeldProvider
+from tests.support.web_member import (
+    API_KEY,
+    EMAIL,
+    HOME,
+    MemberBrowser,
+    buy_plan,
+    get_usage_status,
+    open_member_browser,
+    request_link,
+    run_second_service,
+)
+from tests.support.web_page import Page, check_page
+
+pytestmark = pytest.mark.clause("dashboard")
+
+PORTAL = "https://billing.example/session/1?a=1&b=2"
+SOON = NOON + 24 * HOUR_MS
+
+
+class ToldBilling(SandboxBilling):
+    """The sandbox as a processor would be that says what a test tells it to."""
+
+    has_portal = True
+    asked = 0
+    says: SubscriptionStatus | None = SubscriptionStatus()
+
+    async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
+        self.asked += 1
+        if self.says is None:
+            raise BillingError("the network is down")
+        return self.says
+
+    async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
+        if self.says is None:
+            raise BillingError("the network is down")
+        self.returns_to = return_url
+        return PORTAL
+
+
+@dataclass
+class Told:
+    """A member on a service whose processor says what a test tells it to."""
+
+    served: RunningService
+    member: MemberBrowser
+    billing: ToldBilling
+
+
+@pytest.fixture
+async def told(served: RunningService) -> AsyncIterator[Told]:
+    await buy_plan(served)
+    billing = ToldBilling(served.access, served.clock, served.base_url)
+    async with (
+        run_second_service(served, provider=billing) as other,
+        open_member_browser(other) as member,
+    ):
+        yield Told(other, member, billing)
+
+
+async def billing_path(member: MemberBrowser) -> str:
+    """Return the path of the form that leads to the processor's pages."""
+    return (await member.find_keys_path()).replace("/keys", "/billing")
+
+
+@pytest.mark.parametrize(
+    ("says", "shown"),
+    [
+        (SubscriptionStatus(), ["In force"]),
+        (SubscriptionStatus(renews_at=SOON), ["In force", "Next payment", "2026-10-01 12:03 UTC"]),
+        (
+            SubscriptionStatus(ends_at=SOON),
+            ["In force", "Not renewed, ends", "2026-10-01 12:03 UTC"],
+        ),
+        (
+            SubscriptionStatus(ended_reason="the subscription is canceled"),
+            ["Over: the subscription is canceled"],
+        ),
+        (None, ["In force", "Billing cannot be asked at the moment", "what is stored"]),
+    ],
+)
+async def test_the_page_shows_the_processors_word_or_that_there_is_none(
+    told: Told, says: SubscriptionStatus | None, shown: list[str]
+) -> None:
+    told.billing.says = says
+    text = (await told.member.get_home()).text
+    for part in shown:
+        assert part in text
+    assert ("Billing cannot be asked" in text) is (says is None)
+    assert ("Next payment" in text) is (says == SubscriptionStatus(renews_at=SOON))
+
+
+async def test_keys_are_made_while_billing_cannot_be_asked(told: Told) -> None:
+    told.billing.says = None
+    assert (
+        await get_usage_status(told.served, await told.member.create_and_read_key("laptop")) == 200
+    )
+
+
+async def test_the_processors_pages_are_reached_by_a_page_of_ours(told: Told) -> None:
+    path = await billing_path(told.member)
+    answer = await told.member.send_form(path)
+    page = check_page(
+        answer, 200, "Your billing"
+    )  # forms lead nowhere else: the policy is the same
+    assert answer.headers["refresh"] == f"0; url={PORTAL}"
+    assert PORTAL in [link["href"] for link in page.find_all("a")]
+    assert told.billing.returns_to == f"{told.served.base_url}{HOME}"
+
+
+async def test_who_cannot_be_asked_for_the_way_is_said_to_be_away(told: Told) -> None:
+    path = await billing_path(told.member)
+    told.billing.says = None
+    answer = await told.member.send_form(path)
+    assert "temporarily unavailable" in check_page(answer, 503, "Not available right now").text
+    assert answer.headers["retry-after"] == "30"
+
+
+async def test_the_way_of_another_member_is_not_found(told: Told) -> None:
+    path = await billing_path(told.member)
+    await buy_plan(told.served, "other@example.com")
+    async with open_member_browser(told.served, "other@example.com") as other:
+        check_page(await other.send_form(path), 404, "Not found")
+        forged = await told.member.client.post(path, data={"form_token": "x"})
+        check_page(forged, 403, "That did not work")
+
+
+async def test_the_way_is_shown_where_there_is_one_and_not_found_elsewhere(
+    served: RunningService, told: Told
+) -> None:
+    path = await billing_path(told.member)
+    assert path in forms_of(await told.member.get_home())
+    async with open_member_browser(served) as member:
+        assert path not in forms_of(await member.get_home())
+        check_page(await member.send_form(path), 404, "Not found")
+
+
+def forms_of(page: Page) -> list[str]:
+    """Return the paths that a page's forms are sent to."""
+    return [str(form["action"]).removeprefix("..") for form in page.find_all("form")]
+
+
+@pytest.mark.parametrize("says", [SubscriptionStatus(renews_at=SOON), None])
+async def test_who_reloads_the_page_asks_the_processor_once_in_a_while(
+    told: Told, says: SubscriptionStatus | None
+) -> None:
+    told.billing.says = says
+    first = (await told.member.get_home()).text
+    assert (await told.member.get_home()).text == first
+    assert told.billing.asked == 1
+    told.served.clock.now += STATUS_TTL_MS
+    await told.member.get_home()
+    assert told.billing.asked == 2
+
+
+async def test_the_page_and_the_claim_of_an_agent_share_the_processors_word(
+    served: RunningService,
+) -> None:
+    await buy_plan(served)
+    billing = HeldProvider(served.clock, name="sandbox", mode="test")
+    async with (
+        run_second_service(served, provider=billing) as other,
+        open_member_browser(other) as member,
+    ):
+        body = {"contact_email": EMAIL}
+        begun = (await other.client.post("/api/v1/access/checkout", json=body)).json()
+        token = {"claim_token": begun["claim_token"]}
+        claim = await other.client.post("/api/v1/access/claim", json=token)
+        assert claim.json()["status"] == "pending"
+        await member.get_home()
+        assert billing.checks == ["cs_1"]
+
+
+async def paid(served: RunningService, email: str = EMAIL) -> str:
+    """Buy the plan without claiming its key; return the claim token."""
+    body = {"contact_email": email}
+    checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
+    await served.client.post(checkout["checkout_url"], data={"action": "pay"})
+    return str(checkout["claim_token"])
+
+
+@asynccontextmanager
+async def payer(served: RunningService) -> AsyncIterator[tuple[MemberBrowser, str]]:
+    """A member who paid and whose agent never claimed; and where the key is made."""
+    async with open_member_browser(served) as member:
+        page = await member.get_home()
+        assert "no agent has claimed its key" in page.text
+        (path,) = [
+            str(form["action"])
+            for form in page.find_all("form")
+            if "payments" in str(form["action"])
+        ]
+        yield member, path.removeprefix("..")
+
+
+async def test_the_key_of_a_payment_that_no_agent_claimed_is_made_here_once(
+    served: RunningService,
+) -> None:
+    token = await paid(served)
+    async with payer(served) as (member, path):
+        assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
+        forged = await member.client.post(path, data={"form_token": "x"})
+        check_page(forged, 403, "That did not work")
+        page = check_page(await member.send_form(path), 201, "Your new key")
+        (api_key,) = set(API_KEY.findall(page.text))
+        assert await get_usage_status(served, api_key) == 200
+        check_page(await member.send_form(path), 404, "Not found")
+        text = (await member.get_home()).text
+        assert "no agent has claimed" not in text
+        assert "1 of at most 3" in text
+    claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
+    assert claim.status_code == 409
+    assert f"{served.base_url}{HOME}" in claim.json()["message"]
+
+
+async def test_a_payment_of_somebody_else_gives_no_key(served: RunningService) -> None:
+    await paid(served)
+    async with payer(served) as (_, path):
+        await buy_plan(served, "other@example.com")
+        async with open_member_browser(served, "other@example.com") as other:
+            assert "no agent has claimed" not in (await other.get_home()).text
+            check_page(await other.send_form(path), 404, "Not found")
+
+
+async def test_who_bought_nothing_gets_no_link(served: RunningService) -> None:
+    body = {"contact_email": EMAIL}
+    await served.client.post("/api/v1/access/checkout", json=body)  # begun, and not paid
+    await request_link(served)
+    await buy_plan(served, "other@example.com")
+    await request_link(served, "other@example.com")
+    mail = await served.mailbox.wait_for_mail()
+    assert mail["To"] == "other@example.com"
+    assert served.mailbox.mails.empty()

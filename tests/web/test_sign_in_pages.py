@@ -1,0 +1,259 @@
+"""Signing in and out over real sockets: links, sessions, and nothing told of who is a member."""
+
+import asyncio
+import re
+from email.message import EmailMessage
+from pathlib import Path
+
+import httpx
+import pytest
+
+from access.mail.outbox import Outbox
+from access.sign_in import LINK_MS, MAIL_LIMIT, SESSION_MS
+from access.throttle import Limit
+from tests.doubles.mailbox import Mailbox
+from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.web_member import (
+    EMAIL,
+    HOME,
+    LINK,
+    buy_plan,
+    open_member_browser,
+    request_link,
+    run_second_service,
+    wait_for_link,
+)
+from tests.support.web_page import check_page
+
+pytestmark = pytest.mark.clause("dashboard")
+
+STRANGER = "stranger@example.com"
+# What no two answers share.
+OWN = {"date": "", "x-request-id": ""}
+SESSION = re.compile(r"signals_session=(ss_[A-Za-z0-9_-]{43}); (.*)")
+
+
+@pytest.fixture
+async def link(served: RunningService) -> str:
+    """The path of a link that was mailed to a member."""
+    await buy_plan(served)
+    await request_link(served)
+    return await wait_for_link(served)
+
+
+async def is_signed_out(client: httpx.AsyncClient) -> bool:
+    """Tell whether a browser is led to the form, from the page and from what changes something."""
+    answers = [await client.get(HOME), await client.post(f"{HOME}/1/keys", data={"label": "x"})]
+    led = [(answer.status_code, answer.headers.get("location")) for answer in answers]
+    return led == [(303, "../sign-in"), (303, "../../../sign-in")]
+
+
+async def test_who_has_not_signed_in_is_led_to_the_form(served: RunningService) -> None:
+    assert await is_signed_out(served.client)
+    answer = await served.client.get("/settings", follow_redirects=True)
+    page = check_page(answer, 200, "Sign in")
+    assert str(answer.url) == f"{served.base_url}/sign-in"
+    (field,) = page.find_all("input")
+    assert (field["name"], field["type"], field["autocomplete"]) == (
+        "contact_email",
+        "email",
+        "email",
+    )
+
+
+async def test_members_and_strangers_are_answered_alike_and_only_members_get_mail(
+    served: RunningService,
+) -> None:
+    await buy_plan(served)
+    answers = [await request_link(served, email) for email in (STRANGER, EMAIL, EMAIL.upper())]
+    for answer in answers:
+        check_page(answer, 200, "Look into your mailbox")
+        assert answer.content == answers[0].content
+        assert dict(answer.headers) | OWN == dict(answers[0].headers) | OWN
+        assert "set-cookie" not in answer.headers
+    mails = [await served.mailbox.wait_for_mail() for _ in range(2)]
+    assert [mail["To"] for mail in mails] == [EMAIL, EMAIL]
+    assert served.mailbox.mails.empty()
+
+
+class SlowMailbox(Mailbox):
+    """A Mailer by a mail server that takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lets_go = asyncio.Event()
+
+    async def send(self, mail: EmailMessage) -> None:
+        self.mails.put_nowait(mail)
+        await self.lets_go.wait()
+
+
+async def test_a_slow_mail_keeps_neither_the_answer_nor_the_next_one_of_its_connection(
+    served: RunningService,
+) -> None:
+    await buy_plan(served)
+    mailbox, one = SlowMailbox(), httpx.Limits(max_connections=1)
+    async with (
+        run_second_service(served, mailer=mailbox) as slow,
+        httpx.AsyncClient(base_url=slow.base_url, limits=one, timeout=10) as client,
+    ):
+        answer = await client.post("/sign-in", data={"contact_email": EMAIL})
+        check_page(answer, 200, "Look into your mailbox")
+        await mailbox.wait_for_mail()
+        assert (await client.get("/healthz")).status_code == 200
+        mailbox.lets_go.set()
+
+
+async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -> None:
+    for body in (
+        "contact_email=nobody",
+        "contact_email=",
+        "",
+        "contact_email=a@b.co&contact_email=c",
+    ):
+        answer = await served.client.post("/sign-in", content=body)
+        page = check_page(answer, 400, "That did not work")
+        assert "contact_email: is no e-mail address" in page.text
+
+
+async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
+    served: RunningService, link: str
+) -> None:
+    for _ in range(2):
+        answer = await served.client.get(link)
+        page = check_page(answer, 200, "Sign in to signals")
+        assert page.find_all("form") == [{"method": "post"}]  # to the link's own address
+        assert "set-cookie" not in answer.headers
+        assert (await served.client.head(link)).status_code == 200
+    assert await is_signed_out(served.client)
+    used = await served.client.post(link)
+    assert (used.status_code, used.headers["location"]) == (303, f"..{HOME}")
+    assert used.headers["cache-control"] == "no-store"
+    page = check_page(await served.client.get(HOME), 200, "API access")
+    assert EMAIL in page.text
+    again = await served.client.post(link)
+    assert "used before" in check_page(again, 404, "Not found").text
+    assert "set-cookie" not in again.headers
+
+
+async def test_a_link_is_of_no_use_once_its_minutes_are_over(
+    served: RunningService, link: str
+) -> None:
+    served.clock.now += LINK_MS
+    assert "set-cookie" not in (await served.client.post(link)).headers
+    served.clock.now -= 1
+    assert (await served.client.post(link)).status_code == 303
+
+
+async def test_a_link_of_nobody_is_not_told_from_a_used_one(
+    served: RunningService, link: str
+) -> None:
+    await served.client.post(link)
+    used = await served.client.post(link)
+    for other in ("x", "A" * 43, f"{link[9:-1]}%C3%A9", "%00"):
+        answer = await served.client.post(f"/sign-in/{other}")
+        check_page(answer, 404, "Not found")
+        assert answer.content == used.content
+
+
+async def test_a_session_is_a_cookie_that_no_script_reads_and_no_other_site_sends(
+    served: RunningService, link: str
+) -> None:
+    cookie = SESSION.fullmatch((await served.client.post(link)).headers["set-cookie"])
+    assert cookie is not None
+    assert set(cookie[2].split("; ")) == {
+        "HttpOnly",
+        "Max-Age=604800",
+        "Path=/",
+        "SameSite=lax",
+    }
+
+
+async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: RunningService) -> None:
+    await buy_plan(served)
+    async with run_second_service(served, base_url="https://signals.example") as public:
+        await request_link(public)
+        answer = await public.client.post(await wait_for_link(public))
+        assert answer.status_code == 303
+        (cookie,) = answer.headers.get_list("set-cookie")
+        token, *attributes = cookie.split("; ")
+        assert token.startswith("__Host-signals_session=")
+        assert set(attributes) == {"HttpOnly", "Max-Age=604800", "Path=/", "SameSite=lax", "Secure"}
+        sent = {"Cookie": token}
+        assert (await public.client.get(HOME, headers=sent)).status_code == 200
+        bare = {"Cookie": token.removeprefix("__Host-")}
+        assert (await public.client.get(HOME, headers=bare)).status_code == 303
+
+
+async def test_signing_out_ends_the_session_everywhere_and_not_only_the_cookie(
+    served: RunningService,
+) -> None:
+    await buy_plan(served)
+    async with open_member_browser(served) as member, open_member_browser(served) as elsewhere:
+        token = member.client.cookies["signals_session"]
+        left = await member.send_form("/sign-out")
+        assert (left.status_code, left.headers["location"]) == (303, "./sign-in")
+        assert not member.client.cookies
+        assert await is_signed_out(member.client)
+        assert await is_signed_out(elsewhere.client)
+        member.client.cookies["signals_session"] = token
+        assert await is_signed_out(member.client)
+
+
+async def test_a_session_ends_by_itself(served: RunningService) -> None:
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        served.clock.now += SESSION_MS - 1
+        await member.get_home()
+        served.clock.now += 1
+        assert await is_signed_out(member.client)
+
+
+async def test_who_has_signed_in_is_led_home_from_the_form(served: RunningService) -> None:
+    await buy_plan(served)
+    async with open_member_browser(served) as member:
+        for path, home in (("/sign-in", f".{HOME}"), ("/settings", f".{HOME}")):
+            answer = await member.client.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (303, home)
+
+
+async def test_a_made_up_session_is_none(served: RunningService) -> None:
+    for value in ("", "x", "A" * 43, "a=b"):
+        answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
+        assert answer.status_code == 303
+
+
+async def test_an_address_that_asks_too_often_is_told_when_to_come_back(
+    tmp_path: Path,
+) -> None:
+    async with run_service(tmp_path, make_coverage(), attempt_limit=Limit(2, 600)) as served:
+        for _ in range(2):
+            check_page(await request_link(served), 200, "Look into your mailbox")
+        answer = await request_link(served)
+        page = check_page(answer, 429, "Too many attempts")
+        assert answer.headers["retry-after"] == "600"
+        assert "Retry after 600 seconds" in page.text
+
+
+async def test_a_mailbox_is_not_flooded_and_nobody_is_told(served: RunningService) -> None:
+    await buy_plan(served)
+    answers = [await request_link(served) for _ in range(MAIL_LIMIT.attempts + 1)]
+    assert {answer.content for answer in answers} == {answers[0].content}
+    for _ in range(MAIL_LIMIT.attempts):
+        await served.mailbox.wait_for_mail()
+    assert served.mailbox.mails.empty()
+
+
+async def test_where_mail_stays_on_this_machine_the_page_says_in_which_folder(
+    served: RunningService, tmp_path: Path
+) -> None:
+    await buy_plan(served)
+    folder = tmp_path / "outbox"
+    async with run_second_service(
+        served, mailer=Outbox(folder, "a@localhost"), outbox=folder
+    ) as own:
+        page = check_page(await request_link(own), 200, "Look into your mailbox")
+        assert str(folder) in page.text
+    (mail,) = folder.iterdir()
+    assert LINK.search(mail.read_text())
+    assert str(folder) not in (await request_link(served)).text
