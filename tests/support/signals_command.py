@@ -23,7 +23,7 @@ from tests.support.forked_command import ForkedCommand
 COMMAND = [
     sys.executable,
     "-c",
-    "from service.cli import main; raise SystemExit(main())",
+    "from service.commands.cli import main; raise SystemExit(main())",
 ]
 ROOT = Path(__file__).parents[2]
 ENDS_WITHIN_S = 30

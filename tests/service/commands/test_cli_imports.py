@@ -84,7 +84,7 @@ def test_a_command_on_postgresql_loads_no_other_engine(tmp_path, arguments, need
 
 
 def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
-    code = "import sys, service.serve; print(*sys.modules)"
+    code = "import sys, service.commands.serve; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=build_environment(tmp_path),

@@ -36,7 +36,7 @@ from tests.support.store_homes import SqliteHome, StoreHome
 pytestmark = pytest.mark.clause("store")
 
 ROOT = Path(__file__).parents[3]
-OPEN = "import sys; from pathlib import Path; from store import sqlite_migrations as m; "
+OPEN = "import sys; from pathlib import Path; from store.sqlite import schema as m; "
 APPLIED = [(name,) for name in sqlite_migrations.MARKET_MIGRATIONS]
 INDEXES = """
 SELECT name FROM sqlite_schema
@@ -55,10 +55,12 @@ def home(tmp_path: Path) -> StoreHome:
 def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Package data as the next version of the code would have it."""
     package = tmp_path / "package"
-    package.mkdir()
+    migrations = package / "migrations"
+    migrations.mkdir(parents=True)
     for name in sqlite_migrations.MARKET_MIGRATIONS:
-        shutil.copy(ROOT / "store" / f"{name}.sql", package)
-    (package / "market_9999.sql").write_text("CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;")
+        shutil.copy(ROOT / "store" / "sqlite" / "migrations" / f"{name}.sql", migrations)
+    added = "CREATE TABLE added (id INTEGER PRIMARY KEY) STRICT;"
+    (migrations / "market_9999.sql").write_text(added)
     monkeypatch.setattr(sqlite_migrations, "files", lambda _: package)
     return (*sqlite_migrations.MARKET_MIGRATIONS, "market_9999")
 
