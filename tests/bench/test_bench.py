@@ -131,7 +131,7 @@ def since_ms(text: str) -> int:
 async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
     call = USAGE.build_mcp_call(ours(served))
     came = await asyncio.to_thread(measure_arrivals, served.base_url, call, 100.0, 0.2, 1)
-    usage = await served.answer("rest", "signals_get_usage")
+    usage = await served.fetch_answer("rest", "signals_get_usage")
     assert (len(came.took_s), came.failed) == (20, 0)
     assert usage["quota"]["used_today"] == 21
     assert np.diff(came.due_at) == pytest.approx(0.01, abs=1e-6)

@@ -177,7 +177,7 @@ async def test_superseded_bars_stay_as_they_were(tmp_path: Path):
     after = await run(path, source, list_hours("10:00", "13:00"))
     async with open_store(path) as store:
         assert await store.revisions() == {"BTC": 2, "ETH": 1}
-        old = [tuple(row) for block in await store.bars(revision=0) for row in block.rows()]
+        old = [tuple(row) for block in await store.bars(revision=0) for row in block.iter_rows()]
     assert old == before["bars"]
     closes = {row[:3]: row[3:] for row in before["bars"] if row[0] == "BTC"}
     newer = {row[:3]: row[3:] for row in after["bars"] if row[:3] in closes}

@@ -47,7 +47,7 @@ def serving(
             beginning = start_signals(folder, "serve", port=port, source=source, **settings)
             made.append((started.enter_context(beginning), int(port)))
         for process, _ in made:
-            process.says("--header")
+            process.wait_for_line("--header")
         yield made
 
 

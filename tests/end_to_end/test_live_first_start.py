@@ -78,7 +78,7 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=WITHIN_S) as client:
         with start_signals(tmp_path, "serve", **given) as process:
             await until_asked(double, 4)
-            double.venue("binance").misbehaves("hanging", path="klines", times=None)
+            double.get_venue("binance").add_failure("hanging", path="klines", times=None)
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
             assert "Still building history: answers are 503 until it is done.\n" in process.printed
             if "%" not in "".join(process.printed):  # where the machine is slow, it follows
@@ -97,7 +97,7 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
             for path in ("", "/catalog", "/openapi.json", "/signals/sample"):
                 assert (await client.get(f"/api/v1{path}")).status_code == 200, path
         hung = len(history(double))
-        double.behaves()
+        double.clear_failures()
         with start_signals(tmp_path, "serve", **given) as process:
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
             state = await state_once_served(client)

@@ -109,7 +109,7 @@ async def test_it_lists_the_tools_and_calls_every_one(client, served, record_pro
     (session,) = report["sessions"]
     assert session["tools"] == list(TOOLS_BY_NAME)
     for (tool, arguments), result in zip(calls, session["results"], strict=True):
-        expected = await served.answer("mcp", tool, **arguments)
+        expected = await served.fetch_answer("mcp", tool, **arguments)
         if tool == USAGE:
             expected["quota"] = json.loads(result["text"])["quota"]
         assert not result["is_error"], (tool, result)

@@ -60,9 +60,9 @@ def test_codex_is_told_which_variable_holds_the_key():
 
 @pytest.mark.parametrize("client", PROGRAMS, ids=lambda client: client.name)
 def test_a_program_compiles_and_reads_the_variable(client):
-    compile(client.lines(BASE), client.name, "exec")
-    assert "{os.environ['SIGNALS_API_KEY']}" in client.lines(BASE)
-    assert f'"{URL}"' in client.lines(BASE)
+    compile(client.render_lines(BASE), client.name, "exec")
+    assert "{os.environ['SIGNALS_API_KEY']}" in client.render_lines(BASE)
+    assert f'"{URL}"' in client.render_lines(BASE)
 
 
 async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsys):
@@ -82,8 +82,8 @@ def test_the_command_prints_the_lines_alone(tmp_path, client):
     done = run_signals(
         tmp_path, "connect", client.name, "--url", f"{URL}/", api_key="ek_" + "k" * 43
     )
-    assert (done.returncode, done.stdout) == (0, client.lines(BASE))
-    assert done.stderr == f"{client.told}\n"
+    assert (done.returncode, done.stdout) == (0, client.render_lines(BASE))
+    assert done.stderr == f"{client.instructions}\n"
 
 
 def test_the_command_alone_lists_the_clients(tmp_path):

@@ -55,14 +55,14 @@ def test_the_server_version_is_that_of_the_project():
 @pytest.mark.clause("4.14.1", "4.14.6")
 async def test_ping_answers_an_empty_result_and_echoes_every_kind_of_id(served):
     for request_id in ("a", "\ud800", 0, -5, 10**30, None):
-        response = await served.post({**PING, "id": request_id})
+        response = await served.post_mcp({**PING, "id": request_id})
         assert response.json() == {"jsonrpc": "2.0", "id": request_id, "result": {}}
 
 
 @pytest.mark.clause("4.14.6", "4.14.10", "4.14.12")
 async def test_a_notification_is_accepted_and_not_executed(served):
     for method in ("notifications/initialized", "ping", "tools/call", "no/such"):
-        response = await served.post({"jsonrpc": "2.0", "method": method})
+        response = await served.post_mcp({"jsonrpc": "2.0", "method": method})
         assert (response.status_code, response.content) == (202, b"")
 
 
@@ -96,7 +96,7 @@ def test_a_tool_equals_its_committed_snapshot(tool):
 
 async def test_tools_list_is_small_and_the_same_bytes_every_time(served):
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    first, second = await served.post(body), await served.post(body)
+    first, second = await served.post_mcp(body), await served.post_mcp(body)
     assert first.content == second.content
     tools = first.json()["result"]["tools"]
     for tool in tools:
@@ -153,7 +153,7 @@ def test_no_model_provider_refuses_a_tool(tool):
     ids=["empty", "cut", "utf16", "utf8", "nan", "infinity", "arrays", "objects", "digits", "bom"],
 )
 async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
-    response = await served.post(body)
+    response = await served.post_mcp(body)
     assert response.status_code == 200
     assert response.json()["error"]["code"] == -32700
     assert response.json()["id"] is None
@@ -184,7 +184,7 @@ async def test_a_body_that_is_not_json_is_a_parse_error(served, body):
     ],
 )
 async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
-    response = await served.post(body)
+    response = await served.post_mcp(body)
     assert response.status_code == 200
     answer = response.json()
     assert (answer["error"]["code"], answer["id"]) == (-32600, echoed)
@@ -239,7 +239,7 @@ async def test_a_revoked_key_is_refused_on_both_faces(served):
     *_, key = await served.keys.list()
     await served.keys.revoke(key.id)
     assert error_of(await served.call(STATE))["error"] == "revoked_key"
-    assert (await served.rest("/state")).status_code == 403
+    assert (await served.get_api("/state")).status_code == 403
 
 
 @pytest.mark.parametrize(("given", "meant"), [("BTX", "BTC"), ("SOLL", "SOL"), ("xrpp", "XRP")])
@@ -297,7 +297,7 @@ async def test_an_unexpected_failure_shows_no_internals_and_logs_no_values(
     served_alone, transport, capsys, monkeypatch
 ):
     monkeypatch.setattr(served_alone.market, "version", lambda: int(HIDDEN))
-    status, error = await served_alone.refusal(transport, STATE, ticker="secret")
+    status, error = await served_alone.fetch_refusal(transport, STATE, ticker="secret")
     assert (status, error["error"]) == (500, "unavailable")
     assert set(error) == {"error", "message", "docs"}
     logged = capsys.readouterr().out

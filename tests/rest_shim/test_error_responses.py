@@ -175,14 +175,14 @@ async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
 async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served):
     answers = [
         await served.client.get("/api/v1/state"),
-        await served.rest("/state", x_api_key="nonsense"),
-        await served.rest("/state", **await bought(served, "live")),
-        await served.rest("/state?timeframe=2h"),
-        await served.rest("/signals?ticker=BTX"),
-        await served.rest("/signals?indicator=macd"),
+        await served.get_api("/state", x_api_key="nonsense"),
+        await served.get_api("/state", **await bought(served, "live")),
+        await served.get_api("/state?timeframe=2h"),
+        await served.get_api("/signals?ticker=BTX"),
+        await served.get_api("/signals?indicator=macd"),
     ]
     with break_usage_counting(served.access):
-        answers.append(await served.rest("/state"))
+        answers.append(await served.get_api("/state"))
     scarce = create_app(
         served.market,
         served.access,
@@ -195,7 +195,7 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
     answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
     key = (await served.keys.list())[0]
     await served.keys.revoke(key.id)
-    answers.append(await served.rest("/state"))
+    answers.append(await served.get_api("/state"))
     said = {answer.json()["error"]: answer for answer in answers}
     assert set(said) == set(SAID)
     for code, (status, *parts) in SAID.items():
@@ -384,13 +384,13 @@ async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, b
 async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
     document = await fetch_document(served)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    version = await served.post(ping, mcp_protocol_version="1999-01-01")
+    version = await served.post_mcp(ping, mcp_protocol_version="1999-01-01")
     assert (version.status_code, version.headers["cache-control"]) == (400, "no-store")
-    notification = await served.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    notification = await served.post_mcp({"jsonrpc": "2.0", "method": "notifications/initialized"})
     assert notification.status_code == 202
-    unknown = await served.post({**ping, "method": "nothing"})
+    unknown = await served.post_mcp({**ping, "method": "nothing"})
     assert "error" in unknown.json()
-    for response in (version, notification, unknown, await served.post(ping)):
+    for response in (version, notification, unknown, await served.post_mcp(ping)):
         document.check_response("POST", "/api/v1/mcp", response)
 
 

@@ -78,7 +78,7 @@ async def test_a_key_sent_as_it_says_is_taken(served):
 @pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
 async def test_polling_as_it_says_gives_only_what_is_new(served):
     polling = (await served_manifest(served))["polling"]
-    cursor = (await served.rest("/signals")).json()["pagination"]["next_cursor"]
+    cursor = (await served.get_api("/signals")).json()["pagination"]["next_cursor"]
     method, _, address = polling["call"].replace("<next_cursor>", cursor).partition(" ")
     response = await served.client.request(method, address, headers=served.key_headers)
     assert (response.status_code, response.json()["signals"]) == (200, [])

@@ -108,7 +108,7 @@ def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
 )
 async def test_the_envelope_is_valid_exactly_where_the_endpoint_takes_it(served, message, is_valid):
     assert body_validator("/api/v1/mcp").is_valid(message) is is_valid
-    response = await served.post(message)
+    response = await served.post_mcp(message)
     refused = response.status_code == 200 and response.json().get("error", {}).get("code")
     assert (refused == -32600) is not is_valid
 

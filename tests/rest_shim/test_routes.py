@@ -35,7 +35,7 @@ OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
     ],
 )
 async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
-    response = await served.rest(build_path(tool, arguments))
+    response = await served.get_api(build_path(tool, arguments))
     assert response.status_code == 200
     # A key of its own, so that either call is the first of its key.
     twin = {"X-Api-Key": await served.keys.create("tests")}
@@ -82,7 +82,7 @@ async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
 async def test_bad_parameters_are_refused_with_what_is_accepted(
     served, tool, arguments, code, named
 ):
-    response = await served.rest(build_path(tool, arguments))
+    response = await served.get_api(build_path(tool, arguments))
     assert response.status_code == 400
     assert response.json()["error"] == code
     message = response.json()["message"]
@@ -109,14 +109,14 @@ async def test_bad_parameters_are_refused_with_what_is_accepted(
     ],
 )
 async def test_a_query_string_is_read_strictly(served, query):
-    response = await served.rest(f"/signals?{query}")
+    response = await served.get_api(f"/signals?{query}")
     assert response.status_code == 400
     assert response.json()["error"] == "invalid_parameter"
     assert set(response.json()) == {"error", "message", "docs"}
 
 
 async def test_an_unescaped_plus_in_since_is_understood(served):
-    response = await served.rest("/signals?since=2026-09-30T12:03:00.003+00:00")
+    response = await served.get_api("/signals?since=2026-09-30T12:03:00.003+00:00")
     assert response.json()["pagination"]["returned"] == 2
 
 
@@ -133,9 +133,9 @@ async def test_a_missing_key_is_told_before_bad_parameters(served, path):
 @pytest.mark.clause("4.6.11", "7.28")
 @pytest.mark.parametrize("path", [path for path in KEYED_PATHS.values() if path != "/usage"])
 async def test_nothing_computed_yet_says_when_to_retry(served_empty, path):
-    nothing_published = await served_empty.rest(path)
+    nothing_published = await served_empty.get_api(path)
     await served_empty.market.publish_coverage(make_coverage())
-    for response in (nothing_published, await served_empty.rest(path)):
+    for response in (nothing_published, await served_empty.get_api(path)):
         assert (response.status_code, response.headers["retry-after"]) == (503, "900")
         assert response.json()["error"] == "unavailable"
 

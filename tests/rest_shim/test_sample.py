@@ -27,7 +27,7 @@ async def test_it_is_the_same_beside_live_rows_and_at_any_time(served):
 
 @pytest.mark.clause("2.3.1", "4.5.2")
 async def test_its_shape_is_that_of_a_live_answer(served):
-    live = (await served.rest("/signals")).json()
+    live = (await served.get_api("/signals")).json()
     fixed = json.loads(render_sample())
     assert list(fixed) == list(live)
     assert list(fixed["pagination"]) == list(live["pagination"])
@@ -38,7 +38,7 @@ async def test_its_shape_is_that_of_a_live_answer(served):
 
 @pytest.mark.clause("4.5.2")
 async def test_its_ids_are_built_as_the_live_ones(served):
-    row = (await served.rest("/signals?limit=1")).json()["signals"][0]
+    row = (await served.get_api("/signals?limit=1")).json()["signals"][0]
     live = re.sub("[0-9]{10}", "EPOCH", row["id"].replace(row["ticker"], "T"))
     assert live == f"universe.T.{row['indicator']}.{row['timeframe']}.EPOCH.1"
     for row in ROWS:

@@ -15,11 +15,11 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
 async def test_known_protocol_versions_are_served(served, version):
-    assert (await served.post(PING, mcp_protocol_version=version)).status_code == 200
+    assert (await served.post_mcp(PING, mcp_protocol_version=version)).status_code == 200
 
 
 async def test_an_unknown_protocol_version_is_refused_with_those_supported(served):
-    response = await served.post(PING, mcp_protocol_version="2026-07-28")
+    response = await served.post_mcp(PING, mcp_protocol_version="2026-07-28")
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["code"] == -32602
@@ -56,7 +56,7 @@ async def test_every_method_but_post_is_refused(served, method):
 )
 async def test_accept_is_refused_only_where_it_excludes_json(served, accept, passes):
     assert accepts_json(accept.encode()) is passes
-    response = await served.post(PING, accept=accept)
+    response = await served.post_mcp(PING, accept=accept)
     assert response.status_code == (200 if passes else 406)
 
 
@@ -71,7 +71,7 @@ async def test_accept_is_refused_only_where_it_excludes_json(served, accept, pas
     ],
 )
 async def test_a_content_type_that_is_not_json_is_refused(served, content_type, status):
-    response = await served.post(PING, content_type=content_type)
+    response = await served.post_mcp(PING, content_type=content_type)
     assert response.status_code == status
 
 
@@ -80,11 +80,11 @@ async def test_a_body_over_one_mebibyte_is_refused_also_in_chunks(served):
         for _ in range(32):
             yield b" " * 65_536
 
-    whole = await served.post(b" " * (2 << 20))
+    whole = await served.post_mcp(b" " * (2 << 20))
     chunked = await served.client.post("/api/v1/mcp", content=chunks())
     assert (whole.status_code, chunked.status_code) == (413, 413)
     body = json.dumps(PING).encode()
-    assert (await served.post(body + b" " * ((1 << 20) - len(body)))).status_code == 200
+    assert (await served.post_mcp(body + b" " * ((1 << 20) - len(body)))).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,10 @@ async def test_a_body_over_one_mebibyte_is_refused_also_in_chunks(served):
     ],
 )
 async def test_only_our_hosts_are_served(served, host, status):
-    assert (await served.post(PING, host=host)).status_code == status
-    assert (await served.rest("/state", host=host)).status_code == (401 if status == 200 else 421)
+    assert (await served.post_mcp(PING, host=host)).status_code == status
+    assert (await served.get_api("/state", host=host)).status_code == (
+        401 if status == 200 else 421
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ async def test_only_our_hosts_are_served(served, host, status):
     ],
 )
 async def test_a_foreign_origin_is_refused(served, origin, status):
-    assert (await served.post(PING, origin=origin)).status_code == status
+    assert (await served.post_mcp(PING, origin=origin)).status_code == status
 
 
 @pytest.mark.clause("4.14.20")

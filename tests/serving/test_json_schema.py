@@ -170,7 +170,7 @@ def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def answer_of(served, tool):
-    response = await served.rest(build_path(tool, CALLS[tool]))
+    response = await served.get_api(build_path(tool, CALLS[tool]))
     assert response.status_code == 200, response.text
     return response.json()
 

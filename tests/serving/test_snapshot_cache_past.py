@@ -182,7 +182,7 @@ async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings
         assert answer["meta"]["removed_assets"] == removed
         assert answer["counts"] == {"assets": 1, "readings": 24}
         assert ("MATIC was removed" in answer["meta"]["note"]) == bool(removed)
-        agreeing = await served.answer(transport, CONFLUENCE, as_of=format_instant(at))
+        agreeing = await served.fetch_answer(transport, CONFLUENCE, as_of=format_instant(at))
         tickers = {result["ticker"] for result in agreeing["results"]}
         assert tickers == {"BTC", "ETH", "MATIC"} - set(removed)
 
@@ -196,9 +196,9 @@ async def test_dexter_is_read_as_it_stood_then(served, transport):
         assert answer["meta"]["legacy_keys"] == {"dexter": "enzo"}
         (btc,) = (
             result
-            for result in (await served.answer(transport, CONFLUENCE, as_of=format_instant(at)))[
-                "results"
-            ]
+            for result in (
+                await served.fetch_answer(transport, CONFLUENCE, as_of=format_instant(at))
+            )["results"]
             if result["ticker"] == "BTC"
         )
         assert btc["votes"]["dexter"] == reading
@@ -236,7 +236,7 @@ async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served,
 
 async def test_now_is_an_instant_as_any_other(served, transport):
     await commit(served, NOON + HOUR_MS, written_at=NOON + HOUR_MS + 5, late="ETH")
-    current = await served.answer(transport, STATE)
+    current = await served.fetch_answer(transport, STATE)
     past = await state(served, transport, served.clock.now)
     assert (past["assets"], past["counts"], past["as_of"]) == (
         current["assets"],
@@ -249,27 +249,27 @@ async def test_now_is_an_instant_as_any_other(served, transport):
 async def test_an_answer_about_the_past_stays_as_it_is_when_more_is_computed(served, transport):
     asked = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
     at = format_instant(NOON + MINUTE_MS)
-    before = [await served.answer(transport, tool, as_of=at, **more) for tool, more in asked]
+    before = [await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked]
     for hour in (1, 2):
         run = NOON + hour * HOUR_MS
         rows = [make_change(run + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
         await commit(served, run, *rows, written_at=run)
     assert [
-        await served.answer(transport, tool, as_of=at, **more) for tool, more in asked
+        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked
     ] == before
 
 
 async def test_the_zone_of_an_instant_does_not_matter(served, transport):
     expected = await state(served, transport, NOON - 1)
     for text in ("2026-09-30T14:02:59.999+02:00", "2026-09-30 12:02:59.9999Z"):
-        assert await served.answer(transport, STATE, as_of=text) == expected
+        assert await served.fetch_answer(transport, STATE, as_of=text) == expected
 
 
 async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(served, transport):
     for tool in (STATE, CONFLUENCE):
-        answer = await served.answer(transport, tool, as_of=format_instant(EDGE))
+        answer = await served.fetch_answer(transport, tool, as_of=format_instant(EDGE))
         assert answer["as_of"] == format_instant(EDGE) == "2025-09-30T12:03:00.000Z"
-        status, error = await served.refusal(transport, tool, as_of=format_instant(EDGE - 1))
+        status, error = await served.fetch_refusal(transport, tool, as_of=format_instant(EDGE - 1))
         assert (status, error["error"]) == (400, "invalid_parameter")
         assert "as_of: '2025-09-30T12:02:59.999Z'" in error["message"]
         assert "accepted: 2025-09-30T12:03:00.000Z to now" in error["message"]
@@ -278,11 +278,13 @@ async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(s
 async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
     now = served.clock.now
     for tool in (STATE, CONFLUENCE):
-        assert (await served.answer(transport, tool, as_of=format_instant(now)))[
+        assert (await served.fetch_answer(transport, tool, as_of=format_instant(now)))[
             "as_of"
         ] == format_instant(NOON)
         for later in (1, DAY_MS):
-            status, error = await served.refusal(transport, tool, as_of=format_instant(now + later))
+            status, error = await served.fetch_refusal(
+                transport, tool, as_of=format_instant(now + later)
+            )
             assert (status, error["error"]) == (400, "invalid_parameter")
             assert (
                 f"to now ({format_instant(now)}); leave it out for the current" in error["message"]
@@ -292,14 +294,14 @@ async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
 async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(served, transport):
     served.clock.now = NOON - DAY_MS
     assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
-    status, _ = await served.refusal(transport, STATE, as_of=format_instant(NOON + 6))
+    status, _ = await served.fetch_refusal(transport, STATE, as_of=format_instant(NOON + 6))
     assert status == 400
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-09-30", "2026-09-30T12:00:00", "1790769600"])
 async def test_what_is_no_instant_is_refused_and_shown_one(served, transport, text):
     for tool in (STATE, CONFLUENCE):
-        status, error = await served.refusal(transport, tool, as_of=text)
+        status, error = await served.fetch_refusal(transport, tool, as_of=text)
         assert (status, error["error"]) == (400, "invalid_parameter")
         assert "as_of" in error["message"]
         assert "2026-10-01T13:05:00.000Z" in error["message"]
@@ -307,7 +309,9 @@ async def test_what_is_no_instant_is_refused_and_shown_one(served, transport, te
 
 async def test_before_the_first_compute_the_past_is_unavailable_too(served_empty, transport):
     for tool in (STATE, CONFLUENCE):
-        status, error = await served_empty.refusal(transport, tool, as_of=format_instant(NOON))
+        status, error = await served_empty.fetch_refusal(
+            transport, tool, as_of=format_instant(NOON)
+        )
         assert (status, error["error"]) == (503, "unavailable")
 
 
@@ -337,7 +341,7 @@ async def test_the_past_begins_with_the_feed_and_its_first_pass(
         )
     )
     assert (await state(served, transport, earliest))["counts"] == {"assets": 2, "readings": 2}
-    _, error = await served.refusal(transport, STATE, as_of=format_instant(earliest - 1))
+    _, error = await served.fetch_refusal(transport, STATE, as_of=format_instant(earliest - 1))
     assert f"accepted: {format_instant(earliest)} to now" in error["message"]
 
 
@@ -383,7 +387,7 @@ async def test_confluence_then_is_what_the_state_then_gives(served, transport):
         board = await state(served, transport, at)
         asked = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
         for timeframe, (direction, min_agree) in asked:
-            answer = await served.answer(
+            answer = await served.fetch_answer(
                 transport,
                 CONFLUENCE,
                 as_of=format_instant(at),
@@ -408,9 +412,9 @@ async def test_confluence_then_is_what_the_state_then_gives(served, transport):
 
 async def test_an_empty_confluence_then_says_why_of_that_time(served, transport):
     asked = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
-    none = await served.answer(transport, CONFLUENCE, **asked, direction="bearish")
+    none = await served.fetch_answer(transport, CONFLUENCE, **asked, direction="bearish")
     assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
-    few = await served.answer(
+    few = await served.fetch_answer(
         transport, CONFLUENCE, **asked | {"asset_class": "metal"}, timeframe="1d"
     )
     assert "No indicator of any metal asset is bullish on 1d then." in few["meta"]["note"]
@@ -420,7 +424,7 @@ async def test_an_empty_confluence_then_says_why_of_that_time(served, transport)
 async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(served, transport):
     at = NOON + MINUTE_MS
     for tool in (STATE, CONFLUENCE):
-        meta = (await served.answer(transport, tool, as_of=format_instant(at)))["meta"]
+        meta = (await served.fetch_answer(transport, tool, as_of=format_instant(at)))["meta"]
         assert meta["next_update"] == {"1h": None, "4h": None, "1d": None}
         assert meta["nothing_new_before"] is None
         assert (meta["as_of"], meta["stale"]) == (format_instant(NOON), False)
@@ -441,6 +445,6 @@ async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transpo
 
 
 async def test_without_the_new_arguments_an_answer_has_no_new_field(served, transport):
-    assert set(await served.answer(transport, STATE)) == {"as_of", "assets", "counts", "meta"}
-    answer = await served.answer(transport, CONFLUENCE)
+    assert set(await served.fetch_answer(transport, STATE)) == {"as_of", "assets", "counts", "meta"}
+    answer = await served.fetch_answer(transport, CONFLUENCE)
     assert set(answer["query"]) == {"timeframe", "direction", "min_agree", "asset_class"}

@@ -46,8 +46,8 @@ async def test_the_blocks_of_several_passes_are_joined_in_order(market: MarketSt
             make_batch(NOW, bars=make_blocks(*HOURS[2 * step : 2 * step + 2], *eth))
         )
     btc, eth_block = await market.bars()
-    assert list(btc.rows()) == HOURS
-    assert [row.open_time for row in eth_block.rows()] == [0, 14400]
+    assert list(btc.iter_rows()) == HOURS
+    assert [row.open_time for row in eth_block.iter_rows()] == [0, 14400]
     assert to_rows((await market.commit_content(2)).bars) == HOURS[2:4]
 
 
@@ -78,7 +78,7 @@ async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
     assert to_rows(await market.bars("BTC", revision=0)) == HOURS[:3]
     assert await market.bars("BTC", revision=2) == []
     (held,) = (await market.commit_content(2)).bars
-    assert (held.revision, list(held.rows())) == (1, anew)
+    assert (held.revision, list(held.iter_rows())) == (1, anew)
 
 
 @pytest.mark.clause("live")
@@ -101,7 +101,7 @@ async def test_the_database_refuses_bars_of_a_superseded_generation_and_of_none(
 
 
 async def test_the_rows_of_a_block_are_plain_numbers() -> None:
-    (row,) = make_blocks(make_bar())[0].rows()
+    (row,) = make_blocks(make_bar())[0].iter_rows()
     assert row == make_bar()
     assert [type(value) for value in row] == [str, str, int, *[float] * 5]
 

@@ -65,7 +65,7 @@ def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
 
 def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
     """The bars of blocks, one after the other."""
-    return [row for block in found for row in block.rows()]
+    return [row for block in found for row in block.iter_rows()]
 
 
 def make_change(

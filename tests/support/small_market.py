@@ -224,7 +224,7 @@ async def load_content(store: SqliteMarketStore) -> Content:
     """Return everything that a store holds, in an order of its own; compare with ==."""
     progress = await store.progress()
     return Content(
-        bars=[tuple(row) for block in await store.bars() for row in block.rows()],
+        bars=[tuple(row) for block in await store.bars() for row in block.iter_rows()],
         funding=[tuple(row) for row in await store.funding()],
         changes=[tuple(row) async for row in store.changes()],
         alerts=[tuple(row) async for row in store.alerts()],

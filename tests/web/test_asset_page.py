@@ -41,7 +41,7 @@ def readings(page: Page) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("ticker", ["BTC", "XAU", "MATIC"])
 async def test_each_present_reading_is_what_state_answers(served, ticker):
-    (asset,) = (await served.answer("rest", "signals_get_state", ticker=ticker))["assets"]
+    (asset,) = (await served.fetch_answer("rest", "signals_get_state", ticker=ticker))["assets"]
     shown = readings(await asset_page(served, ticker))
     for id_ in INDICATOR_IDS:
         cells = asset["signals"].get(id_, {})
@@ -56,19 +56,19 @@ async def test_a_ticker_is_found_in_any_case(served):
 @pytest.mark.parametrize("is_member", [True, False])
 async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, is_member):
     for ticker, told in (("BTCC", "did you mean BTC?"), ("<b>x", "unknown '<b>x'")):
-        answer = await served.page(f"/assets/{quote(ticker)}", is_member=is_member)
+        answer = await served.get_page(f"/assets/{quote(ticker)}", is_member=is_member)
         page = check_page(answer, 404, "Not found")
         assert told in page.text
         assert not page.find_all("b")
 
 
 async def test_a_timeframe_that_is_none_gets_what_is_accepted(served):
-    answer = await served.page("/assets/BTC?timeframe=2h", is_member=True)
+    answer = await served.get_page("/assets/BTC?timeframe=2h", is_member=True)
     assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "That did not work").text
 
 
 async def test_changes_are_the_rows_of_the_feed_and_the_timeline_draws_them(served):
-    feed = await served.answer(
+    feed = await served.fetch_answer(
         "rest", "signals_get_signals", ticker="BTC", timeframe="1h", tier="all"
     )
     page = await asset_page(served, "BTC", "1h")
@@ -139,7 +139,7 @@ async def test_a_timeframe_that_is_not_covered_has_no_timeline(served):
 
 async def test_an_asset_is_called_late_on_its_own_page_alone(served):
     assert "Late" not in (await asset_page(served, "BTC")).text
-    late = check_page(await served.page("/assets/ETH", is_member=True), 200, "Ethereum (ETH)")
+    late = check_page(await served.get_page("/assets/ETH", is_member=True), 200, "Ethereum (ETH)")
     assert "Late" in late.text
 
 

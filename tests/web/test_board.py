@@ -46,16 +46,16 @@ async def test_4h_is_shown_where_no_timeframe_is_asked_for(served):
 async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(served):
     page = await get_board(served, timeframe="1h")
     text = " ".join(page.text.split())
-    feed = await served.answer("rest", "signals_get_signals", timeframe="1h", tier="all")
+    feed = await served.fetch_answer("rest", "signals_get_signals", timeframe="1h", tier="all")
     for row in feed["signals"]:
         assert f"{row['ticker']} {row['indicator_name']}: {row['transition']['from']}" in text
-    flips = await served.answer("rest", "signals_get_flips", timeframe="1h")
+    flips = await served.fetch_answer("rest", "signals_get_flips", timeframe="1h")
     for group in flips["groups"]:
         (flip,) = group["flips"]
         turned = f"{flip['to']} {flip['indicator_name']} {flip['to']}"
         assert f"{group['ticker']} {group['name']}: {turned}" in text
     for direction in ("bullish", "bearish"):
-        agreed = await served.answer(
+        agreed = await served.fetch_answer(
             "rest", "signals_get_confluence", timeframe="1h", min_agree=4, direction=direction
         )
         for result in agreed["results"]:
@@ -77,7 +77,7 @@ async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(serv
     ],
 )
 async def test_a_filter_leaves_the_assets_that_state_answers(served, filters):
-    answer = await served.answer("rest", "signals_get_state", timeframe="4h", **filters)
+    answer = await served.fetch_answer("rest", "signals_get_state", timeframe="4h", **filters)
     shown = parse_heat_map(await get_board(served, timeframe="4h", **filters))
     read = {ticker for ticker, cells in shown.items() if set(cells.values()) != {"no reading"}}
     assert read == {asset["ticker"] for asset in answer["assets"]} != set()
@@ -116,7 +116,7 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
     ],
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(served, query, told, is_member):
-    answer = await served.page(f"/?{query}", is_member=is_member)
+    answer = await served.get_page(f"/?{query}", is_member=is_member)
     assert told in check_page(answer, 400, "That did not work").text
 
 
@@ -202,7 +202,7 @@ async def test_all_of_a_page_is_of_one_version(tmp_path: Path):
 
 async def test_a_page_is_the_same_compressed_or_not(served):
     plain, packed = [
-        await served.page("/", is_member=True, **{"accept-encoding": encoding})
+        await served.get_page("/", is_member=True, **{"accept-encoding": encoding})
         for encoding in ("identity", "gzip")
     ]
     assert packed.headers["content-encoding"] == "gzip"

@@ -38,9 +38,9 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
 
 async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
     cookie = await create_session_cookie(served.access, served.clock, is_member=False)
-    lapsed = check_page(await served.page("/", cookie=cookie), 200, TITLE)
+    lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
-    asset = await served.page("/assets/BTC", cookie=cookie)
+    asset = await served.get_page("/assets/BTC", cookie=cookie)
     assert "Readings of BTC need a membership" in asset.text
 
 

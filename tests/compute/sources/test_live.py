@@ -224,7 +224,7 @@ LASTING = {
     "a wait of ten minutes": binance("rate_limited", retry_after_s=600),
     "503 without end": binance("unavailable", times=None),
     "truncated JSON without end": binance("truncated", times=None),
-    "a delisted symbol": lambda double, made: double.venue("binance").misbehaves(
+    "a delisted symbol": lambda double, made: double.get_venue("binance").add_failure(
         "unavailable", symbol="ETH/USDT", path="klines", times=None, status=400
     ),
 }

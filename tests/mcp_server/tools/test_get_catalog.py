@@ -56,7 +56,7 @@ def packaged() -> Universe:
 def full_files_source(packaged, tmp_path_factory) -> FilesSource:
     """An hourly bar of each of the 251 tracked assets."""
     folder = tmp_path_factory.mktemp("bars")
-    for asset in packaged.tracked:
+    for asset in packaged.tracked_assets:
         write_bars(folder, asset.ticker, [(NOON // 1000 - 3780, 10.0, 11.0, 9.0, 10.5, 1.0)])
     return FilesSource(folder, packaged)
 
@@ -88,7 +88,7 @@ async def whole(served_empty, packaged, full_files_source) -> RunningService:
     "4.2.2",
 )
 async def test_a_full_source_gives_the_counts_of_the_specification(whole, transport):
-    answer = await whole.answer(transport, CATALOG)
+    answer = await whole.fetch_answer(transport, CATALOG)
     counted = {name: answer["assets"][name] for name in ("total", "crypto", "equities_and_metals")}
     assert counted == {"total": 251, "crypto": 176, "equities_and_metals": 75}
     universe = answer["tiers"]["universe"]
@@ -100,7 +100,7 @@ async def test_a_full_source_gives_the_counts_of_the_specification(whole, transp
 
 @pytest.mark.clause("1.23", "1.24", "1.25", "2.7.18", "2.7.24", "2.7.25", "2.13.5", "4.7.25")
 async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, transport):
-    answer = await whole.answer(transport, CATALOG)
+    answer = await whole.fetch_answer(transport, CATALOG)
     alerts = answer["tiers"]["alerts"]
     assert set(alerts["tickers"]) == FOLLOWED
     assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 6 * 2 * 7)
@@ -118,31 +118,31 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, tran
 
 @pytest.mark.clause("2.7.1", "4.2.1")
 async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whole, transport):
-    before = await whole.answer(transport, CATALOG)
+    before = await whole.fetch_answer(transport, CATALOG)
     assert before["meta"]["as_of"] is None
     assert before["generated_at"] == "2026-09-30T12:03:00.000Z"
     await whole.market.commit(make_batch(NOON + HOUR_MS, []))
-    after = await whole.answer(transport, CATALOG)
+    after = await whole.fetch_answer(transport, CATALOG)
     assert after["meta"]["as_of"] == "2026-09-30T13:03:00.000Z"
     assert {**after, "meta": None} == {**before, "meta": None}
 
 
 async def test_the_description_tells_the_size_on_the_whole_universe(whole):
-    text = json.dumps(await whole.answer("mcp", CATALOG), separators=(",", ":"))
+    text = json.dumps(await whole.fetch_answer("mcp", CATALOG), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.05)
     assert len(text) < 50_000
 
 
 async def test_without_any_coverage_a_call_is_told_when_to_come_back(served_empty, transport):
-    status, error = await served_empty.refusal(transport, CATALOG)
+    status, error = await served_empty.fetch_refusal(transport, CATALOG)
     assert (status, error["error"]) == (503, "unavailable")
     assert "900 seconds" in error["message"]
-    assert (await served_empty.rest("/catalog")).headers["retry-after"] == "900"
+    assert (await served_empty.get_api("/catalog")).headers["retry-after"] == "900"
 
 
 @pytest.mark.clause("1.5", "2.7.4", "2.7.24")
 async def test_tracked_assets_are_listed_in_the_order_published(served, transport):
-    answer = await served.answer(transport, CATALOG)
+    answer = await served.fetch_answer(transport, CATALOG)
     tickers = ["ETH", "BTC", "NVDA", "XAU", "DARK"]
     assert [asset["ticker"] for asset in answer["assets"]["list"]] == tickers
     assert [row["ticker"] for row in answer["coverage"]["assets"]] == tickers
@@ -156,7 +156,7 @@ async def test_tracked_assets_are_listed_in_the_order_published(served, transpor
 
 @pytest.mark.clause("2.7.3", "2.7.18", "2.7.20", "2.7.25", "4.2.2")
 async def test_every_count_follows_from_what_the_source_serves(served, transport):
-    answer = await served.answer(transport, CATALOG)
+    answer = await served.fetch_answer(transport, CATALOG)
     counts = (answer["assets"]["total"], answer["assets"]["crypto"])
     assert (*counts, answer["assets"]["equities_and_metals"]) == (5, 3, 2)
     universe = answer["tiers"]["universe"]
@@ -173,8 +173,8 @@ async def test_every_count_follows_from_what_the_source_serves(served, transport
 async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothing_else(
     served, transport
 ):
-    rows = (await served.answer(transport, CATALOG))["coverage"]["assets"]
-    state = await served.answer(transport, STATE)
+    rows = (await served.fetch_answer(transport, CATALOG))["coverage"]["assets"]
+    state = await served.fetch_answer(transport, STATE)
     held = {
         asset["ticker"]: [*asset["signals"]["enzo"]]
         for asset in state["assets"]
@@ -187,14 +187,14 @@ async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothin
 async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served_alone, transport):
     followed = changed(make_coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
     await served_alone.market.publish_coverage(followed)
-    alerts = (await served_alone.answer(transport, CATALOG))["tiers"]["alerts"]
+    alerts = (await served_alone.fetch_answer(transport, CATALOG))["tiers"]["alerts"]
     assert alerts["tickers"] == ["BTC", "XAU"]
     assert (alerts["timeframes"], alerts["engines"]) == (["4h", "1d"], 3 * 7)
 
 
 @pytest.mark.clause("2.1.15", "2.13.5", "3.3.1", "3.3.2")
 async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(served, transport):
-    alerts = (await served.answer(transport, CATALOG))["tiers"]["alerts"]
+    alerts = (await served.fetch_answer(transport, CATALOG))["tiers"]["alerts"]
     assert alerts["actions"] == ["LONG", "SHORT", "CLOSE"]
     assert "BUY" in alerts["note"]
     assert "SELL" in alerts["note"]
@@ -203,26 +203,28 @@ async def test_actions_are_the_current_ones_and_the_note_names_the_legacy_ones(s
 @pytest.mark.clause("1.2")
 @pytest.mark.parametrize("removed_on", [date(2020, 1, 1), date(2099, 1, 1)])
 async def test_the_list_is_the_same_on_any_clock(served_alone, transport, removed_on):
-    before = await served_alone.answer(transport, CATALOG)
+    before = await served_alone.fetch_answer(transport, CATALOG)
     await served_alone.market.publish_coverage(
         changed(make_coverage(), MATIC={"removed_on": removed_on})
     )
-    after = await served_alone.answer(transport, CATALOG)
+    after = await served_alone.fetch_answer(transport, CATALOG)
     assert {**after, "meta": None} == {**before, "meta": None}
 
 
 @pytest.mark.clause("4.2.2")
 async def test_a_newly_published_coverage_is_seen_by_the_next_call(served_alone, transport):
-    await served_alone.answer(transport, CATALOG)
+    await served_alone.fetch_answer(transport, CATALOG)
     fewer = make_coverage().model_copy(update={"assets": ASSETS[:2]})
     await served_alone.market.publish_coverage(fewer)
-    answer = await served_alone.answer(transport, CATALOG)
+    answer = await served_alone.fetch_answer(transport, CATALOG)
     assert (answer["assets"]["total"], answer["meta"]["removed_assets"]) == (2, [])
 
 
 @pytest.mark.clause("2.7.6", "2.7.7", "2.7.8", "2.7.10", "9.16")
 async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, transport):
-    listed = {one["id"]: one for one in (await served.answer(transport, CATALOG))["indicators"]}
+    listed = {
+        one["id"]: one for one in (await served.fetch_answer(transport, CATALOG))["indicators"]
+    }
     assert list(listed) == [*INDICATOR_IDS]
     everywhere = {f"/api/v1/{name}" for name in ("state", "signals", "flips", "confluence")}
     for id_ in LOGGED:
@@ -235,7 +237,7 @@ async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, tran
 
 @pytest.mark.clause("2.7.9", "2.7.11", "3.5.2", "4.2.2")
 async def test_an_indicators_note_and_status_are_those_published(whole, transport):
-    listed = (await whole.answer(transport, CATALOG))["indicators"]
+    listed = (await whole.fetch_answer(transport, CATALOG))["indicators"]
     assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
     assert {one["status"] for one in listed} == {"stable"}
     assert all(one["note"] for one in listed)
@@ -248,26 +250,26 @@ async def test_an_indicator_has_the_status_that_was_published(served_alone, tran
     first = known[0].model_copy(update={"status": status})
     held = make_coverage().model_copy(update={"indicators": (first, *known[1:])})
     await served_alone.market.publish_coverage(held)
-    listed = (await served_alone.answer(transport, CATALOG))["indicators"]
+    listed = (await served_alone.fetch_answer(transport, CATALOG))["indicators"]
     assert [one["status"] for one in listed] == [status, *["stable"] * 6]
 
 
 @pytest.mark.clause("2.7.22", "2.7.25")
 async def test_coverage_says_what_an_empty_list_of_timeframes_means(served, transport):
-    note = (await served.answer(transport, CATALOG))["coverage"]["note"]
+    note = (await served.fetch_answer(transport, CATALOG))["coverage"]["note"]
     assert "An empty universe list: the source of this deployment has no data" in note
     assert "An empty alerts list: universe only" in note
 
 
 @pytest.mark.clause("2.7.23", "4.7.24")
 async def test_each_tier_lists_the_indicators_that_it_logs(served, transport):
-    by_tier = (await served.answer(transport, CATALOG))["coverage"]["indicators_by_tier"]
+    by_tier = (await served.fetch_answer(transport, CATALOG))["coverage"]["indicators_by_tier"]
     assert by_tier == {"universe": LOGGED, "alerts": [*INDICATOR_IDS]}
 
 
 @pytest.mark.clause("2.7.12", "2.7.13", "2.13.7", "2.13.8", "3.5.1")
 async def test_every_field_and_status_of_an_indicator_is_explained(served, transport):
-    answer = await served.answer(transport, CATALOG)
+    answer = await served.fetch_answer(transport, CATALOG)
     assert set(answer["indicator_fields"]) == set(CatalogIndicator.model_fields)
     assert set(answer["indicator_fields"]) == set(answer["indicators"][0])
     assert set(answer["indicator_statuses"]) == {"stable", "experimental", "legacy"}
@@ -277,7 +279,7 @@ async def test_every_field_and_status_of_an_indicator_is_explained(served, trans
 
 @pytest.mark.clause("2.4.7", "2.4.10", "2.7.14", "2.7.15", "2.7.16", "2.7.17", "9.19")
 async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, transport):
-    (key,) = (await served.answer(transport, CATALOG))["legacy_indicator_keys"]
+    (key,) = (await served.fetch_answer(transport, CATALOG))["legacy_indicator_keys"]
     note = key.pop("note")
     assert key == {
         "id": "dexter",
@@ -292,7 +294,7 @@ async def test_dexter_is_the_one_legacy_key_and_points_to_enzo(served, transport
 
 @pytest.mark.clause("2.7.26", "2.13.6", "6.8")
 async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds(served, transport):
-    cadence = (await served.answer(transport, CATALOG))["cadence"]
+    cadence = (await served.fetch_answer(transport, CATALOG))["cadence"]
     assert set(cadence) == {
         "schedule",
         "1h",
@@ -326,7 +328,7 @@ async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
     served_alone, transport, published, said
 ):
     await served_alone.market.publish_coverage(published)
-    answer = await served_alone.answer(transport, CATALOG)
+    answer = await served_alone.fetch_answer(transport, CATALOG)
     note, meta = answer["note"], answer["meta"]
     assert "not investment advice" in note
     parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)
@@ -346,14 +348,14 @@ async def test_it_needs_no_key_and_ignores_any(served, headers):
 
 
 async def test_a_tool_without_arguments_refuses_any(served):
-    status, error = await served.refusal("mcp", STATS, ticker="BTC")
+    status, error = await served.fetch_refusal("mcp", STATS, ticker="BTC")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "this call takes no arguments" in error["message"]
 
 
 async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, transport):
-    whole = await served.answer(transport, CATALOG)
-    asked = await served.answer(transport, CATALOG, ticker="xau, BTC")
+    whole = await served.fetch_answer(transport, CATALOG)
+    asked = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
     for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
         assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
     assert "Both lists hold XAU, BTC alone" in asked["note"]
@@ -363,13 +365,13 @@ async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, 
 
 
 async def test_a_removed_ticker_is_listed_nowhere_and_named_with_its_successor(served, transport):
-    asked = await served.answer(transport, CATALOG, ticker="MATIC")
+    asked = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
     assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
     assert "MATIC was removed on 2026-09-27, its coin continues as POL" in asked["note"]
 
 
 async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):
-    status, error = await served.refusal(transport, CATALOG, ticker="BTX")
+    status, error = await served.fetch_refusal(transport, CATALOG, ticker="BTX")
     assert (status, error["error"]) == (400, "unknown_ticker")
     assert "did you mean BTC?" in error["message"]
 

@@ -56,7 +56,7 @@ async def tickers(served: RunningService, transport: str, **arguments: object) -
 
 @pytest.mark.clause("2.5.2", "2.5.4", "2.5.5", "2.5.6", "2.5.10", "4.8.10")
 async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
-    answer = await served.answer(transport, CONFLUENCE)
+    answer = await served.fetch_answer(transport, CONFLUENCE)
     assert set(answer) == {"as_of", "query", "results", "meta"}
     assert answer["results"][1] == {
         "ticker": "ETH",
@@ -73,7 +73,7 @@ async def test_a_result_has_exactly_the_fields_of_its_table(served, transport):
 async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, transport):
     later = NOON + HOUR_MS
     await served.market.commit(make_batch(later, [make_change(later, "BTC", "enzo", "4h", -1, 1)]))
-    first, second = (await served.answer(transport, CONFLUENCE))["results"]
+    first, second = (await served.fetch_answer(transport, CONFLUENCE))["results"]
     assert (first["ticker"], first["agree"], first["total_reporting"]) == ("BTC", 7, 8)
     assert (first["votes"]["enzo"], first["votes"]["dexter"]) == ("bearish", "bullish")
     assert (second["ticker"], second["agree"], second["total_reporting"]) == ("ETH", 6, 7)
@@ -81,25 +81,25 @@ async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, trans
 
 @pytest.mark.clause("2.4.10")
 async def test_the_legacy_key_is_explained_where_it_voted(served, transport):
-    shown = await served.answer(transport, CONFLUENCE, timeframe="1d")
+    shown = await served.fetch_answer(transport, CONFLUENCE, timeframe="1d")
     assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
-    hidden = await served.answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
+    hidden = await served.fetch_answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
     assert hidden["results"]
     assert hidden["meta"]["legacy_keys"] == {}
 
 
 @pytest.mark.clause("2.5.11")
 async def test_votes_come_in_the_order_of_the_vocabulary(served, transport):
-    (btc, _) = (await served.answer(transport, CONFLUENCE))["results"]
+    (btc, _) = (await served.fetch_answer(transport, CONFLUENCE))["results"]
     assert list(btc["votes"]) == [*INDICATOR_IDS, "dexter"]
 
 
 @pytest.mark.clause("2.5.8", "2.5.10", "4.8.10")
 async def test_an_indicator_without_a_reading_is_left_out(served, transport):
     await hold_metals(served, {"XPT": {"llnr": 1, "trend_oracle": 1, "ceres": 0}})
-    (result,) = (await served.answer(transport, CONFLUENCE, asset_class="metal", min_agree=2))[
-        "results"
-    ]
+    (result,) = (
+        await served.fetch_answer(transport, CONFLUENCE, asset_class="metal", min_agree=2)
+    )["results"]
     assert (result["agree"], result["total_reporting"], result["score"]) == (2, 3, 2 / 3)
     assert result["votes"] == {"trend_oracle": "bullish", "ceres": "neutral", "llnr": "bullish"}
 
@@ -108,7 +108,7 @@ async def test_an_indicator_without_a_reading_is_left_out(served, transport):
 async def test_only_the_asked_timeframe_votes(served, transport):
     agreeing = {}
     for timeframe in TIMEFRAMES:
-        answer = await served.answer(transport, CONFLUENCE, timeframe=timeframe)
+        answer = await served.fetch_answer(transport, CONFLUENCE, timeframe=timeframe)
         agreeing[timeframe] = {result["ticker"]: result["agree"] for result in answer["results"]}
     assert agreeing == {
         "1h": {"BTC": 5, "ETH": 5},
@@ -119,7 +119,7 @@ async def test_only_the_asked_timeframe_votes(served, transport):
 
 @pytest.mark.clause("2.5.7", "4.8.4", "4.8.9")
 async def test_bearish_agreement_is_counted_and_ranked_alike(served, transport):
-    answer = await served.answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
+    answer = await served.fetch_answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
     agreeing = [(r["ticker"], r["agree"], r["total_reporting"]) for r in answer["results"]]
     assert agreeing == [("XAU", 6, 7), ("NVDA", 5, 7)]
 
@@ -135,7 +135,7 @@ async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
     }
     await hold_metals(served, held)
     assert await tickers(served, transport, asset_class="metal") == ["M1", "Z6", "A3", "B3", "A5"]
-    assert set((await served.answer(transport, CONFLUENCE))["meta"]["rules"]) == {
+    assert set((await served.fetch_answer(transport, CONFLUENCE))["meta"]["rules"]) == {
         "votes",
         "score",
         "ranking",
@@ -145,7 +145,7 @@ async def test_results_rank_by_score_then_agree_then_ticker(served, transport):
 @pytest.mark.clause("2.5.9")
 async def test_a_score_is_the_unrounded_quotient(served, transport):
     await hold_metals(served, {"XPT": of(5, 2), "XPD": of(7, 0)})
-    answer = await served.answer(transport, CONFLUENCE, asset_class="metal")
+    answer = await served.fetch_answer(transport, CONFLUENCE, asset_class="metal")
     assert [repr(result["score"]) for result in answer["results"]] == ["1.0", "0.7142857142857143"]
 
 
@@ -158,7 +158,7 @@ async def test_three_must_agree_unless_said(served, transport):
 @pytest.mark.clause("8.22", "8.23")
 @pytest.mark.parametrize("min_agree", [0, 7])
 async def test_less_than_one_and_more_than_six_are_refused(served, transport, min_agree):
-    status, error = await served.refusal(transport, CONFLUENCE, min_agree=min_agree)
+    status, error = await served.fetch_refusal(transport, CONFLUENCE, min_agree=min_agree)
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "an integer from 1 to 6" in error["message"]
 
@@ -187,7 +187,7 @@ async def test_an_asset_takes_part_until_the_day_of_its_removal(served, transpor
     assert await tickers(served, transport, timeframe="1d") == ["BTC", "MATIC", "ETH"]
     await served.market.commit(make_batch(midnight, []))
     assert await tickers(served, transport, timeframe="1d") == ["BTC", "ETH"]
-    state = await served.answer(transport, STATE, ticker="MATIC")
+    state = await served.fetch_answer(transport, STATE, ticker="MATIC")
     assert state["counts"]["assets"] == 1
 
 
@@ -203,13 +203,13 @@ async def test_an_asset_takes_part_until_the_day_of_its_removal(served, transpor
     ],
 )
 async def test_the_query_is_echoed_with_its_defaults(served, transport, arguments, echoed):
-    assert (await served.answer(transport, CONFLUENCE, **arguments))["query"] == echoed
+    assert (await served.fetch_answer(transport, CONFLUENCE, **arguments))["query"] == echoed
 
 
 @pytest.mark.clause("2.5.1")
 async def test_as_of_is_the_last_compute_whatever_the_clock_says(served, transport):
     served.clock.now += 5 * HOUR_MS
-    answer = await served.answer(transport, CONFLUENCE)
+    answer = await served.fetch_answer(transport, CONFLUENCE)
     assert answer["as_of"] == answer["meta"]["as_of"] == "2026-09-30T12:03:00.000Z"
     assert (answer["meta"]["simulated"], answer["meta"]["stale"]) == (True, True)
     assert answer["meta"]["removed_assets"] == ["MATIC"]
@@ -226,15 +226,15 @@ async def test_as_of_is_the_last_compute_whatever_the_clock_says(served, transpo
     ],
 )
 async def test_an_empty_answer_says_why(served, transport, arguments, reason):
-    answer = await served.answer(transport, CONFLUENCE, **arguments, min_agree=1)
+    answer = await served.fetch_answer(transport, CONFLUENCE, **arguments, min_agree=1)
     assert answer["results"] == []
     assert answer["meta"]["note"].endswith(reason)
-    assert "No " not in (await served.answer(transport, CONFLUENCE))["meta"]["note"]
+    assert "No " not in (await served.fetch_answer(transport, CONFLUENCE))["meta"]["note"]
 
 
 async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, transport):
     await hold_metals(served, {"XPD": of(2, 5), "XPT": of(4, 3), "XAG": of(3, 4)})
-    answer = await served.answer(transport, CONFLUENCE, asset_class="metal", min_agree=6)
+    answer = await served.fetch_answer(transport, CONFLUENCE, asset_class="metal", min_agree=6)
     assert answer["results"] == []
     assert answer["meta"]["note"].endswith(
         "No metal asset has 6 bullish indicators on 4h now; "
@@ -244,7 +244,7 @@ async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, 
 
 
 async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
-    status, error = await served_empty.refusal(transport, CONFLUENCE)
+    status, error = await served_empty.fetch_refusal(transport, CONFLUENCE)
     assert (status, error["error"]) == (503, "unavailable")
     assert "900 seconds" in error["message"]
 
@@ -296,8 +296,8 @@ async def test_confluence_follows_from_state(served, transport, seed):
             "min_agree": draw.randint(1, 4),
         }
         asset_class = draw.choice([{}, {"asset_class": "crypto"}, {"asset_class": "metal"}])
-        state = await served.answer(transport, STATE, **asset_class)
-        answer = await served.answer(transport, CONFLUENCE, **asked, **asset_class)
+        state = await served.fetch_answer(transport, STATE, **asset_class)
+        answer = await served.fetch_answer(transport, CONFLUENCE, **asked, **asset_class)
         assert answer["results"] == modelled(state, **asked)
         assert answer["as_of"] == state["as_of"]
         compared += len(answer["results"])
@@ -320,7 +320,7 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     cells += [(ticker, "dexter") for ticker in legacy]
     rows = [make_change(later + n, *cell, "1d", 1) for n, cell in enumerate(cells)]
     await served.market.commit(make_batch(later, rows))
-    answer = await served.answer("mcp", CONFLUENCE, timeframe="1d")
+    answer = await served.fetch_answer("mcp", CONFLUENCE, timeframe="1d")
     assert len(answer["results"]) == 251
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
     assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)

@@ -83,7 +83,7 @@ def cells(answer: dict) -> dict[str, list[str]]:
 @pytest.mark.clause("1.14", "2.6.3", "2.6.7", "2.6.9", "2.6.10", "2.6.17", "2.6.18", "4.9.16")
 async def test_groups_and_flips_have_exactly_the_fields_of_their_tables(served, transport):
     await commit(served, turns(("NVDA", "trend_oracle", 1, -1), ("NVDA", "llnr", 0, 1)))
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert set(answer) == {"as_of", "query", "groups", "counts", "capped", "meta"}
     assert answer["groups"] == [
         {
@@ -146,11 +146,11 @@ async def test_a_window_excludes_its_start_and_includes_its_end(
         for created_at, indicator in zip([*instants, END], LOGGED, strict=False)
     ]
     await commit(served, rows)
-    answer = await served.answer(transport, FLIPS, timeframe=timeframe)
+    answer = await served.fetch_answer(transport, FLIPS, timeframe=timeframe)
     assert cells(answer) == {"XAU": ["enzo", "ceres"]}
     assert answer["query"] == {"timeframe": timeframe, "hours": default, "direction": "all"}
-    assert await served.answer(transport, FLIPS, timeframe=timeframe, hours=default) == answer
-    answer = await served.answer(transport, FLIPS, timeframe=timeframe, hours=most)
+    assert await served.fetch_answer(transport, FLIPS, timeframe=timeframe, hours=default) == answer
+    answer = await served.fetch_answer(transport, FLIPS, timeframe=timeframe, hours=most)
     assert cells(answer) == {"XAU": ["enzo", "ceres", "reversals", "bayesian_trend"]}
     assert answer["query"]["hours"] == most
 
@@ -160,7 +160,9 @@ async def test_a_window_excludes_its_start_and_includes_its_end(
 async def test_more_hours_than_the_timeframe_has_are_refused_naming_its_maximum(
     served, transport, timeframe, default, most
 ):
-    status, error = await served.refusal(transport, FLIPS, timeframe=timeframe, hours=most + 1)
+    status, error = await served.fetch_refusal(
+        transport, FLIPS, timeframe=timeframe, hours=most + 1
+    )
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert f"an integer from 1 to {most}" in error["message"]
     assert error["message"].startswith(f"hours: {most + 1} is ")
@@ -178,10 +180,12 @@ async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
             row(END - HOUR_MS + 1, "XAU", "llnr", 1, -1, timeframe),
         ],
     )
-    answer = await served.answer(transport, FLIPS, timeframe=timeframe, hours=1)
+    answer = await served.fetch_answer(transport, FLIPS, timeframe=timeframe, hours=1)
     assert (cells(answer), answer["query"]["hours"]) == ({"XAU": ["llnr"]}, 1)
     for hours in (0, 73):
-        status, error = await served.refusal(transport, FLIPS, timeframe=timeframe, hours=hours)
+        status, error = await served.fetch_refusal(
+            transport, FLIPS, timeframe=timeframe, hours=hours
+        )
         assert (status, error["error"]) == (400, "invalid_parameter")
         refused = f"hours: {hours} is not accepted; accepted: an integer from 1 to 72"
         assert refused in error["message"]
@@ -189,10 +193,10 @@ async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
 
 @pytest.mark.clause("2.6.22", "4.9.2", "4.9.12", "4.9.18")
 async def test_the_query_is_echoed_with_its_defaults(served, transport):
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
     asked = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
-    assert (await served.answer(transport, FLIPS, **asked))["query"] == asked
+    assert (await served.fetch_answer(transport, FLIPS, **asked))["query"] == asked
 
 
 @pytest.mark.clause("2.6.18", "2.6.19", "4.9.13", "4.9.15")
@@ -206,11 +210,11 @@ async def test_the_newest_change_is_chosen_before_direction_applies(served, tran
             ("NVDA", "llnr", -1, 1),
         ),
     )
-    everything = await served.answer(transport, FLIPS)
+    everything = await served.fetch_answer(transport, FLIPS)
     assert cells(everything) == {"NVDA": ["llnr", "enzo"], "XAU": ["enzo"]}
-    bullish = await served.answer(transport, FLIPS, direction="bullish")
+    bullish = await served.fetch_answer(transport, FLIPS, direction="bullish")
     assert cells(bullish) == {"NVDA": ["llnr"], "XAU": ["enzo"]}
-    bearish = await served.answer(transport, FLIPS, direction="bearish")
+    bearish = await served.fetch_answer(transport, FLIPS, direction="bearish")
     assert cells(bearish) == {"NVDA": ["enzo"]}
 
 
@@ -227,7 +231,7 @@ async def test_direction_decides_what_a_group_counts(served, transport):
     )
     shown = {}
     for direction in ("all", "bullish", "bearish"):
-        answer = await served.answer(transport, FLIPS, direction=direction)
+        answer = await served.fetch_answer(transport, FLIPS, direction=direction)
         (group,) = answer["groups"]
         shown[direction] = [group[key] for key in ("bullish", "bearish", "score", "dominant")]
         shown[direction] += [group["latest_at"], answer["counts"]["flips"]]
@@ -254,7 +258,7 @@ async def test_the_larger_side_dominates_and_a_tie_is_mixed(
 ):
     turned = [("XAU", id_, -after or 1, after) for id_, after in zip(LOGGED, afters, strict=False)]
     await commit(served, turns(*turned))
-    (group,) = (await served.answer(transport, FLIPS))["groups"]
+    (group,) = (await served.fetch_answer(transport, FLIPS))["groups"]
     assert (group["dominant"], group["score"]) == (dominant, score)
     assert (group["bullish"], group["bearish"]) == (afters.count(1), afters.count(-1))
 
@@ -273,7 +277,7 @@ async def test_groups_rank_by_score_then_by_their_latest_change(served, transpor
             ("DARK", "enzo", 1, 0),
         ),
     )
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert list(cells(answer)) == ["BTC", "NVDA", "XAU", "ETH", "DARK"]
     assert answer["counts"] == {"groups": 5, "flips": 7}
 
@@ -292,7 +296,7 @@ def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
 )
 async def test_a_flip_says_from_what_to_what_at_which_price(served, transport, before, after, kind):
     await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
-    (group,) = (await served.answer(transport, FLIPS))["groups"]
+    (group,) = (await served.fetch_answer(transport, FLIPS))["groups"]
     (flip,) = group["flips"]
     assert (flip["from"], flip["to"]) == (READING_NAMES[before], READING_NAMES[after])
     assert (flip["change_type"], flip["price"]) == (kind, 0.1 + 0.2)
@@ -303,14 +307,14 @@ async def test_as_of_ends_the_window_and_moves_with_the_clock(served, transport)
     start = END - 48 * HOUR_MS
     await commit(served, [row(start + 1000, "XAU", "enzo", 1, -1), row(END, "XAU", "llnr", 1, -1)])
     served.clock.now = END + 999
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["as_of"], cells(answer)) == (
         format_instant(END + 999),
         {"XAU": ["llnr", "enzo"]},
     )
     assert answer["meta"]["as_of"] == format_instant(END)
     served.clock.now = END + 1000
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["as_of"], cells(answer)) == (format_instant(END + 1000), {"XAU": ["llnr"]})
 
 
@@ -318,7 +322,7 @@ async def test_as_of_ends_the_window_and_moves_with_the_clock(served, transport)
 async def test_a_window_never_ends_before_the_newest_row(served, transport):
     await commit(served, turns(("XAU", "llnr", 1, -1), ("XAU", "enzo", 1, -1)), END - 1)
     served.clock.now = NOON
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["as_of"], cells(answer)) == (format_instant(END), {"XAU": ["enzo", "llnr"]})
 
 
@@ -341,7 +345,9 @@ async def test_only_the_asked_timeframe_is_read(served, transport):
     ]
     await commit(served, rows)
     for id_, timeframe in zip(ids, frames, strict=True):
-        assert cells(await served.answer(transport, FLIPS, timeframe=timeframe)) == {"NVDA": [id_]}
+        assert cells(await served.fetch_answer(transport, FLIPS, timeframe=timeframe)) == {
+            "NVDA": [id_]
+        }
 
 
 @pytest.mark.clause("2.6.2", "4.9.14")
@@ -354,7 +360,7 @@ async def test_what_the_feed_does_not_show_is_no_flip(served, transport):
     )
     hidden[2] = hidden[2]._replace(published=False)
     await commit(served, hidden)
-    assert cells(await served.answer(transport, FLIPS)) == {"ETH": ["llnr"]}
+    assert cells(await served.fetch_answer(transport, FLIPS)) == {"ETH": ["llnr"]}
 
 
 @pytest.mark.clause("2.6.2")
@@ -368,16 +374,16 @@ def test_the_schema_of_a_flip_names_the_logged_indicators_alone():
 async def test_a_first_reading_is_no_flip(served, transport):
     first, later = turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, -1))
     await commit(served, [first._replace(before=None), later])
-    assert cells(await served.answer(transport, FLIPS)) == {"XAU": ["llnr"]}
+    assert cells(await served.fetch_answer(transport, FLIPS)) == {"XAU": ["llnr"]}
 
 
 async def test_a_removed_asset_takes_no_part(served, transport):
     await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert cells(answer) == {"ETH": ["llnr"]}
     assert answer["counts"] == {"groups": 1, "flips": 1}
     assert answer["meta"]["removed_assets"] == ["MATIC"]
-    feed = await served.answer(transport, SIGNALS, ticker="MATIC")
+    feed = await served.fetch_answer(transport, SIGNALS, ticker="MATIC")
     assert feed["pagination"]["returned"] == 1
 
 
@@ -387,18 +393,18 @@ async def test_one_row_beyond_the_limit_caps_the_answer(served, transport):
     rows = [row(first, "XAU", "enzo", 1, -1)]
     rows += [row(first + n, "BTC", "enzo", 1, -1) for n in range(1, ROW_LIMIT)]
     await commit(served, rows)
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["capped"], list(cells(answer))) == (False, ["BTC", "XAU"])
     assert "Capped" not in answer["meta"]["note"]
     await commit(served, [row(END + 1, "ETH", "enzo", 1, -1)], END + 1)
-    answer = await served.answer(transport, FLIPS)
+    answer = await served.fetch_answer(transport, FLIPS)
     assert (answer["capped"], list(cells(answer))) == (True, ["ETH", "BTC"])
     assert "only the newest 2000 changes" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.6.26", "2.13.10", "4.9.6", "4.9.8", "4.9.10")
 async def test_the_rules_repeat_windows_and_row_limit(served, transport):
-    rules = (await served.answer(transport, FLIPS))["meta"]["rules"]
+    rules = (await served.fetch_answer(transport, FLIPS))["meta"]["rules"]
     assert rules["hours"] == {
         timeframe: {"default": default, "max": most} for timeframe, default, most in WINDOWS
     }
@@ -417,18 +423,18 @@ async def test_the_rules_repeat_windows_and_row_limit(served, transport):
 )
 async def test_an_empty_answer_says_why_and_when_to_ask_again(served, transport, arguments, reason):
     await commit(served, turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, 0)))
-    answer = await served.answer(transport, FLIPS, **arguments)
+    answer = await served.fetch_answer(transport, FLIPS, **arguments)
     assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
     assert reason in answer["meta"]["note"]
     assert "meta.next_update says when to ask again" in answer["meta"]["note"]
-    found = await served.answer(transport, FLIPS)
+    found = await served.fetch_answer(transport, FLIPS)
     assert "next_update" not in found["meta"]["note"]
 
 
 async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
-    status, error = await served_empty.refusal(transport, FLIPS)
+    status, error = await served_empty.fetch_refusal(transport, FLIPS)
     assert (status, error["error"]) == (503, "unavailable")
-    assert (await served_empty.refusal(transport, FLIPS, timeframe="1h", hours=7))[0] == 400
+    assert (await served_empty.fetch_refusal(transport, FLIPS, timeframe="1h", hours=7))[0] == 400
 
 
 def seeded_board() -> Snapshot:
@@ -541,7 +547,7 @@ async def test_flips_follow_from_the_feed(served, transport, seed):
         assert len(feed) > 10
         for direction in ("all", "bullish", "bearish"):
             asked = {"timeframe": timeframe, "hours": hours, "direction": direction}
-            answer = await served.answer(transport, FLIPS, **asked)
+            answer = await served.fetch_answer(transport, FLIPS, **asked)
             assert answer["groups"] == modelled(feed, direction)
             assert answer["counts"]["groups"] == len(answer["groups"]) > 0
 
@@ -558,7 +564,7 @@ async def test_the_description_names_the_size_of_the_largest_answer(served):
     turned = [(asset.ticker, id_, -1, 1) for asset in assets for id_ in LOGGED]
     prices = [one._replace(price=12345.67) for one in turns(*turned)]
     await commit(served, prices)
-    answer = await served.answer("mcp", FLIPS)
+    answer = await served.fetch_answer("mcp", FLIPS)
     assert (answer["counts"], answer["capped"]) == ({"groups": 251, "flips": 1506}, False)
     text = json.dumps(answer, separators=(",", ":"), ensure_ascii=False)
     assert len(text) == pytest.approx(parse_largest_size(DESCRIPTION), rel=0.05)

@@ -86,10 +86,10 @@ async def test_a_change_is_named_after_where_it_came_from_and_went(
     later = NOON + 3_600_000
     moved = make_change(later, "ETH", "llnr", "1d", numbers[after], numbers[before])
     await served_alone.market.commit(make_batch(later, [moved]))
-    row = (await served_alone.answer(transport, SIGNALS, limit=1))["signals"][0]
+    row = (await served_alone.fetch_answer(transport, SIGNALS, limit=1))["signals"][0]
     assert row["transition"] == {"from": before, "to": after}
     assert (row["direction"], row["change_type"]) == (after, kind)
-    (asset,) = (await served_alone.answer(transport, STATE, ticker="ETH", indicator="llnr"))[
+    (asset,) = (await served_alone.fetch_answer(transport, STATE, ticker="ETH", indicator="llnr"))[
         "assets"
     ]
     assert asset["signals"]["llnr"]["1d"] == after
@@ -115,7 +115,7 @@ async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(
         published.model_copy(update={"indicators": tuple(renamed)})
     )
     for name in ("enzo", "Second Wind", "second-wind"):
-        rows = (await served_alone.answer(transport, SIGNALS, indicator=name))["signals"]
+        rows = (await served_alone.fetch_answer(transport, SIGNALS, indicator=name))["signals"]
         assert {(row["indicator"], row["indicator_name"]) for row in rows} == {
             ("enzo", "Second Wind")
         }
@@ -124,19 +124,19 @@ async def test_a_display_name_unlike_the_id_finds_its_indicator_as_the_id_does(
 @pytest.mark.clause("4.7.8", "4.7.29")
 async def test_each_of_the_seven_ids_is_accepted_and_a_refusal_names_them_all(served, transport):
     for id_ in INDICATOR_IDS:
-        await served.answer(transport, SIGNALS, indicator=id_)
-    status, error = await served.refusal(transport, SIGNALS, indicator="macd")
+        await served.fetch_answer(transport, SIGNALS, indicator=id_)
+    status, error = await served.fetch_refusal(transport, SIGNALS, indicator="macd")
     assert (status, error["error"]) == (400, "unknown_indicator")
     assert f"accepted: {', '.join(INDICATOR_IDS)}" in error["message"]
 
 
 @pytest.mark.clause("4.7.4", "4.7.28")
 async def test_a_ticker_is_matched_exactly_in_any_case(served, transport):
-    answer = await served.answer(transport, SIGNALS, ticker="BTC")
+    answer = await served.fetch_answer(transport, SIGNALS, ticker="BTC")
     assert {row["ticker"] for row in answer["signals"]} == {"BTC"}
-    assert await served.answer(transport, SIGNALS, ticker="bTc") == answer
+    assert await served.fetch_answer(transport, SIGNALS, ticker="bTc") == answer
     for near in ("BT", "BTCX", "Bitcoin"):
-        status, error = await served.refusal(transport, SIGNALS, ticker=near)
+        status, error = await served.fetch_refusal(transport, SIGNALS, ticker=near)
         assert (status, error["error"]) == (400, "unknown_ticker")
 
 
@@ -159,7 +159,7 @@ async def test_offset_pages_join_to_the_whole_feed(served):
 async def test_a_page_says_which_limit_and_offset_it_used(
     served, transport, offset, returned, has_more
 ):
-    answer = await served.answer(transport, SIGNALS, limit=3, offset=offset)
+    answer = await served.fetch_answer(transport, SIGNALS, limit=3, offset=offset)
     assert set(answer) == {"signals", "pagination", "meta"}
     assert answer["pagination"] == {
         "limit": 3,
@@ -176,31 +176,33 @@ async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, transp
     later = NOON + 300 * 3_600_000
     await served_alone.market.commit(make_batch(later, make_flips(later, 201)))
     for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
-        answer = await served_alone.answer(transport, SIGNALS, **arguments)
+        answer = await served_alone.fetch_answer(transport, SIGNALS, **arguments)
         assert len(answer["signals"]) == answer["pagination"]["returned"] == rows
         assert answer["pagination"]["limit"] == rows
         assert answer["pagination"]["has_more"] is True
     for limit in (0, 201):
-        status, error = await served_alone.refusal(transport, SIGNALS, limit=limit)
+        status, error = await served_alone.fetch_refusal(transport, SIGNALS, limit=limit)
         assert (status, error["error"]) == (400, "invalid_parameter")
 
 
 @pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
 async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, transport):
-    whole = await served.answer(transport, SIGNALS)
+    whole = await served.fetch_answer(transport, SIGNALS)
     assert whole["pagination"]["offset"] == 0
-    assert await served.answer(transport, SIGNALS, offset=0) == whole
-    assert (await served.answer(transport, SIGNALS, offset=1))["signals"] == whole["signals"][1:]
-    status, error = await served.refusal(transport, SIGNALS, offset=-1)
+    assert await served.fetch_answer(transport, SIGNALS, offset=0) == whole
+    assert (await served.fetch_answer(transport, SIGNALS, offset=1))["signals"] == whole["signals"][
+        1:
+    ]
+    status, error = await served.fetch_refusal(transport, SIGNALS, offset=-1)
     assert (status, error["error"]) == (400, "invalid_parameter")
 
 
 @pytest.mark.clause("4.7.20")
 async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, transport):
-    first = (await served_alone.answer(transport, SIGNALS, limit=4))["signals"]
+    first = (await served_alone.fetch_answer(transport, SIGNALS, limit=4))["signals"]
     later = NOON + HOUR_MS
     await served_alone.market.commit(make_batch(later, make_flips(later, 2)))
-    second = (await served_alone.answer(transport, SIGNALS, limit=4, offset=4))["signals"]
+    second = (await served_alone.fetch_answer(transport, SIGNALS, limit=4, offset=4))["signals"]
     assert second[:2] == first[2:]
 
 
@@ -208,14 +210,14 @@ async def test_rows_that_come_between_two_pages_shift_the_second(served_alone, t
 async def test_the_newest_row_of_a_cell_turned_to_its_current_reading(served_alone, transport):
     later = NOON + 10 * HOUR_MS
     await served_alone.market.commit(make_batch(later, make_flips(later, 4)))
-    rows = (await served_alone.answer(transport, SIGNALS))["signals"]
+    rows = (await served_alone.fetch_answer(transport, SIGNALS))["signals"]
     newest = {
         (row["ticker"], row["indicator"], row["timeframe"]): row["direction"]
         for row in reversed(rows)
     }
     held = {
         (asset["ticker"], indicator, timeframe): reading
-        for asset in (await served_alone.answer(transport, STATE))["assets"]
+        for asset in (await served_alone.fetch_answer(transport, STATE))["assets"]
         for indicator, readings in asset["signals"].items()
         for timeframe, reading in readings.items()
     }
@@ -245,7 +247,9 @@ async def test_polling_faster_than_the_runs_returns_identical_data(served_alone,
     answers = []
     for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
         served_alone.clock.now = now
-        answer = await served_alone.answer(transport, SIGNALS, since="2026-09-30T12:03:00.000Z")
+        answer = await served_alone.fetch_answer(
+            transport, SIGNALS, since="2026-09-30T12:03:00.000Z"
+        )
         del answer["meta"]["nothing_new_before"]
         answers.append(answer)
     assert answers[0]["pagination"]["returned"] == 5

@@ -151,7 +151,7 @@ async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, 
     await publish_alerts(served)
     whole = await feed(served, transport, tier="all")
     pages = [
-        await served.answer(transport, SIGNALS, tier="all", limit=4, offset=offset)
+        await served.fetch_answer(transport, SIGNALS, tier="all", limit=4, offset=offset)
         for offset in range(0, len(whole) + 4, 4)
     ]
     assert [row for page in pages for row in page["signals"]] == whole
@@ -203,19 +203,19 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, trans
 )
 async def test_an_empty_page_says_what_empty_means(served, transport, arguments, reason):
     await publish_alerts(served)
-    answer = await served.answer(transport, SIGNALS, **arguments)
+    answer = await served.fetch_answer(transport, SIGNALS, **arguments)
     assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
     assert reason in answer["meta"]["note"]
 
 
 async def test_without_followed_assets_the_note_says_so(served, transport):
-    answer = await served.answer(transport, SIGNALS, tier="alerts")
+    answer = await served.fetch_answer(transport, SIGNALS, tier="alerts")
     assert "no data of any asset that they follow" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
 async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(served, transport):
-    meta = (await served.answer(transport, SIGNALS))["meta"]
+    meta = (await served.fetch_answer(transport, SIGNALS))["meta"]
     assert meta["retention_days"] == {"universe": 365, "alerts": 90}
     assert "3 to 5 minutes" in meta["timing"]
     assert "milliseconds apart" in meta["timing"]
@@ -238,5 +238,5 @@ async def test_a_held_alert_may_come_at_any_hour_whatever_timeframe_is_asked_for
 ):
     await publish_alerts(served)
     served.clock.now = LATER + 200_000
-    answer = await served.answer(transport, SIGNALS, tier=tier, timeframe="1d")
+    answer = await served.fetch_answer(transport, SIGNALS, tier=tier, timeframe="1d")
     assert answer["meta"]["nothing_new_before"] == expected

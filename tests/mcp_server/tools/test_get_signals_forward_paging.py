@@ -235,7 +235,7 @@ async def test_a_page_holds_nothing_newer_than_the_board_that_its_meta_tells_of(
 
 
 async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transport):
-    answer = await served.answer(
+    answer = await served.fetch_answer(
         transport, SIGNALS, order="oldest", since=format_instant(NOON + 5), limit=3
     )
     assert answer["signals"] == []
@@ -251,10 +251,10 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transp
 
 async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):
     pages = {
-        order: await served.answer(transport, SIGNALS, order=order, limit=3)
+        order: await served.fetch_answer(transport, SIGNALS, order=order, limit=3)
         for order in ("newest", "oldest")
     }
-    assert pages["newest"] == await served.answer(transport, SIGNALS, limit=3)
+    assert pages["newest"] == await served.fetch_answer(transport, SIGNALS, limit=3)
     cursors = {order: page["pagination"]["next_cursor"] for order, page in pages.items()}
     # The feed's eight rows: two of 11:03, six of 12:03.
     assert cursors == {"newest": format_instant(NOON + 5), "oldest": format_instant(NOON)}
@@ -264,10 +264,10 @@ async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, tra
 
 
 async def test_filters_and_offset_hold_in_the_order_asked_for(served, transport):
-    forward = await served.answer(
+    forward = await served.fetch_answer(
         transport, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2
     )
-    back = await served.answer(transport, SIGNALS, ticker="BTC", offset=1, limit=2)
+    back = await served.fetch_answer(transport, SIGNALS, ticker="BTC", offset=1, limit=2)
     assert [row["created_at"] for row in forward["signals"]] == [
         format_instant(NOON),
         format_instant(NOON + 2),
@@ -277,7 +277,7 @@ async def test_filters_and_offset_hold_in_the_order_asked_for(served, transport)
 
 
 async def test_another_order_is_refused_and_both_are_named(served, transport):
-    status, error = await served.refusal(transport, SIGNALS, order="forward")
+    status, error = await served.fetch_refusal(transport, SIGNALS, order="forward")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "order" in error["message"]
     assert "newest, oldest" in error["message"]

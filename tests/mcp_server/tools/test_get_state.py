@@ -33,7 +33,7 @@ async def test_indicators_and_timeframes_come_in_the_order_of_the_vocabulary(ser
 
 @pytest.mark.clause("3.1.1")
 async def test_every_reading_is_one_of_three_words(served, transport):
-    assets = (await served.answer(transport, STATE))["assets"]
+    assets = (await served.fetch_answer(transport, STATE))["assets"]
     readings = [
         reading
         for asset in assets
@@ -45,7 +45,7 @@ async def test_every_reading_is_one_of_three_words(served, transport):
 
 @pytest.mark.clause("2.4.3", "2.4.4")
 async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
-    answer = await served.answer(transport, STATE, ticker="XAU")
+    answer = await served.fetch_answer(transport, STATE, ticker="XAU")
     assert set(answer) == {"as_of", "assets", "counts", "meta"}
     (asset,) = answer["assets"]
     assert asset == {
@@ -60,22 +60,24 @@ async def test_an_asset_has_exactly_the_fields_of_its_table(served, transport):
 
 @pytest.mark.clause("2.4.5", "2.4.6")
 async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(served, transport):
-    listed = (await served.answer(transport, CATALOG))["tiers"]["universe"]["state_indicators"]
+    listed = (await served.fetch_answer(transport, CATALOG))["tiers"]["universe"][
+        "state_indicators"
+    ]
     assert len(listed) == 7
-    for asset in (await served.answer(transport, STATE))["assets"]:
+    for asset in (await served.fetch_answer(transport, STATE))["assets"]:
         legacy = ["dexter"] if asset["ticker"] in {"BTC", "MATIC"} else []
         assert list(asset["signals"]) == [*listed, *legacy]
 
 
 @pytest.mark.clause("2.4.11")
 async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, transport):
-    before = await served_alone.answer(transport, STATE)
+    before = await served_alone.fetch_answer(transport, STATE)
     later = NOON + 500 * DAY_MS
     await served_alone.market.commit(
         make_batch(later, [make_change(later, "BTC", "enzo", "1h", -1, 1)])
     )
     assert await served_alone.market.prune() > 0
-    after = await served_alone.answer(transport, STATE)
+    after = await served_alone.fetch_answer(transport, STATE)
     assert keys(after) == keys(before)
     assert "dexter" in keys(after)["MATIC"]
 
@@ -132,9 +134,9 @@ def cells(answer: dict) -> list[dict]:
 async def test_each_value_of_a_filter_keeps_exactly_the_readings_that_have_it(
     served, transport, name, values
 ):
-    whole = cells(await served.answer(transport, STATE))
+    whole = cells(await served.fetch_answer(transport, STATE))
     for value in values:
-        kept = cells(await served.answer(transport, STATE, **{name: value}))
+        kept = cells(await served.fetch_answer(transport, STATE, **{name: value}))
         assert kept == [cell for cell in whole if cell[name] == value] != []
 
 

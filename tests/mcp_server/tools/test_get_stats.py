@@ -100,7 +100,7 @@ def tally(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
 
 @pytest.mark.clause("2.8.3", "2.8.4", "2.8.5", "2.8.6", "2.8.7", "2.13.2", "2.13.3")
 async def test_counts_by_indicator_timeframe_and_direction_add_up(served, transport):
-    tier = (await served.answer(transport, STATS))["universe_tier"]
+    tier = (await served.fetch_answer(transport, STATS))["universe_tier"]
     # Six hourly flips, one ceres on 4h, one llnr on 1d; perpkit's change is not published.
     assert tier["total_signals"] == 8
     assert tally(tier["by_indicator"], "indicator") == {
@@ -118,7 +118,7 @@ async def test_counts_by_indicator_timeframe_and_direction_add_up(served, transp
 
 @pytest.mark.clause("2.13.1")
 async def test_rows_come_in_the_order_of_the_vocabulary_with_names(served, transport):
-    tier = (await served.answer(transport, STATS))["universe_tier"]
+    tier = (await served.fetch_answer(transport, STATS))["universe_tier"]
     assert tier["by_indicator"][1] == {
         "indicator": "bayesian_trend",
         "indicator_name": "Bayesian Trend",
@@ -136,14 +136,14 @@ async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, tr
     later = NOON + HOUR_MS
     row = make_change(later, "BTC", "perpkit", "4h", 1, 0)._replace(published=True)
     await served_alone.market.commit(make_batch(later, [row]))
-    tier = (await served_alone.answer(transport, STATS))["universe_tier"]
+    tier = (await served_alone.fetch_answer(transport, STATS))["universe_tier"]
     assert tally(tier["by_indicator"], "indicator")["perpkit"] == 1
     assert tier["total_signals"] == sum(row["signals"] for row in tier["by_indicator"]) == 9
 
 
 @pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
 async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
-    window = (await served.answer(transport, STATS))["window"]
+    window = (await served.fetch_answer(transport, STATS))["window"]
     # The newest row of the last run is five milliseconds later than its market time.
     assert window == {
         "days": 30,
@@ -155,7 +155,7 @@ async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
 @pytest.mark.clause("2.8.2", "4.4.1")
 async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transport):
     await published_at(served_empty, EDGE - 1, EDGE, EDGE + 1, NOON)
-    answer = await served_empty.answer(transport, STATS)
+    answer = await served_empty.fetch_answer(transport, STATS)
     assert (answer["window"]["since"], answer["window"]["until"]) == (
         format_instant(EDGE),
         format_instant(NOON),
@@ -166,8 +166,8 @@ async def test_a_row_at_since_is_out_and_one_at_until_is_in(served_empty, transp
 @pytest.mark.clause("2.8.9", "2.8.10")
 async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_empty, transport):
     await published_at(served_empty, OLDEST_SHOWN - 2, OLDEST_SHOWN - 1, OLDEST_SHOWN, NOON)
-    answer = await served_empty.answer(transport, STATS)
-    feed = await served_empty.answer(transport, SIGNALS)
+    answer = await served_empty.fetch_answer(transport, STATS)
+    feed = await served_empty.fetch_answer(transport, SIGNALS)
     assert answer["universe_tier"]["history_starts_at"] == feed["signals"][-1]["created_at"]
     assert answer["universe_tier"]["history_starts_at"] == format_instant(OLDEST_SHOWN)
     assert "less than 30 days" not in answer["meta"]["note"]
@@ -176,7 +176,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
 @pytest.mark.clause("2.8.4", "2.8.10")
 async def test_a_history_younger_than_the_window_is_told(served_empty, transport):
     await published_at(served_empty, NOON - DAY_MS)
-    answer = await served_empty.answer(transport, STATS)
+    answer = await served_empty.fetch_answer(transport, STATS)
     assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
     assert answer["universe_tier"]["signals_per_day"] == 1 / 30
     assert "less than 30 days" in answer["meta"]["note"]
@@ -185,7 +185,7 @@ async def test_a_history_younger_than_the_window_is_told(served_empty, transport
 @pytest.mark.clause("2.8.3")
 async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, transport):
     await published_at(served_empty)
-    answer = await served_empty.answer(transport, STATS)
+    answer = await served_empty.fetch_answer(transport, STATS)
     tier = answer["universe_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (0, 0)
     assert tier["history_starts_at"] is None
@@ -195,7 +195,7 @@ async def test_a_feed_without_rows_counts_zero_and_has_no_start(served_empty, tr
 
 @pytest.mark.clause("2.13.4")
 async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, transport):
-    answer = await served.answer(transport, STATS)
+    answer = await served.fetch_answer(transport, STATS)
     assert answer["alerts_tier"] == {
         "total_signals": None,
         "signals_per_day": None,
@@ -210,7 +210,7 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
 @pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
 async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_alone, transport):
     await publish_alerts(served_alone)
-    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
+    tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["signals_per_day"]) == (5, 5 / 30)
     indicators = tally(tier["by_indicator"], "indicator")
     assert {id_: n for id_, n in indicators.items() if n} == {"perpkit": 4, "enzo": 1}
@@ -224,13 +224,13 @@ async def test_alerts_are_counted_by_indicator_timeframe_and_direction(served_al
 @pytest.mark.clause("2.13.2")
 async def test_followed_assets_without_alerts_count_zero(served_alone, transport):
     await served_alone.market.publish_coverage(followed_coverage())
-    tier = (await served_alone.answer(transport, STATS))["alerts_tier"]
+    tier = (await served_alone.fetch_answer(transport, STATS))["alerts_tier"]
     assert (tier["total_signals"], tier["history_starts_at"]) == (0, None)
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
 
 async def test_meta_says_what_the_counts_rest_on(served, transport):
-    meta = (await served.answer(transport, STATS))["meta"]
+    meta = (await served.fetch_answer(transport, STATS))["meta"]
     assert (meta["source"], meta["simulated"], meta["stale"]) == ("simulated", True, False)
     assert meta["as_of"] == "2026-09-30T12:03:00.000Z"
     assert meta["note"].startswith("Simulated market data")
@@ -239,9 +239,9 @@ async def test_meta_says_what_the_counts_rest_on(served, transport):
 @pytest.mark.clause("4.4.2")
 async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
     await served_empty.market.publish_coverage(make_coverage())
-    status, error = await served_empty.refusal(transport, STATS)
+    status, error = await served_empty.fetch_refusal(transport, STATS)
     assert (status, error["error"]) == (503, "unavailable")
-    assert (await served_empty.rest("/stats")).headers["retry-after"] == "900"
+    assert (await served_empty.get_api("/stats")).headers["retry-after"] == "900"
 
 
 async def test_a_version_is_counted_once_however_many_ask(served_alone, transport, tmp_path):
@@ -285,14 +285,14 @@ async def test_it_needs_no_key_and_ignores_any(served, headers):
 
 
 async def test_a_tool_without_arguments_refuses_any(served):
-    status, error = await served.refusal("mcp", STATS, days=7)
+    status, error = await served.fetch_refusal("mcp", STATS, days=7)
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "this call takes no arguments" in error["message"]
 
 
 async def test_the_description_tells_the_size(served_alone):
     await publish_alerts(served_alone)
-    text = json.dumps(await served_alone.answer("mcp", STATS), separators=(",", ":"))
+    text = json.dumps(await served_alone.fetch_answer("mcp", STATS), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
@@ -322,7 +322,7 @@ def is_performance(field: str) -> bool:
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 async def test_no_answer_has_a_field_of_performance(served, tool):
     shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
-    answer = await served.answer("mcp", tool.name)
+    answer = await served.fetch_answer("mcp", tool.name)
     fields = {*fields_of(shown), *fields_of(answer)}
     assert fields >= set(answer)
     assert [field for field in fields if is_performance(field)] == []
@@ -331,7 +331,7 @@ async def test_no_answer_has_a_field_of_performance(served, tool):
 
 @pytest.mark.clause("1.42")
 async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(served):
-    stats = await served.answer("mcp", STATS)
+    stats = await served.fetch_answer("mcp", STATS)
     tier = ["total_signals", "signals_per_day", "by_indicator", "by_timeframe", "by_direction"]
     assert {name: list(part) for name, part in stats.items() if name != "meta"} == {
         "window": ["days", "since", "until"],
@@ -340,7 +340,7 @@ async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(serve
     }
     counted = {name for by in tier[2:] for row in stats["universe_tier"][by] for name in row}
     assert counted == {"indicator", "indicator_name", "timeframe", "direction", "signals"}
-    catalog = await served.answer("mcp", CATALOG)
+    catalog = await served.fetch_answer("mcp", CATALOG)
     assert set(catalog) == {
         "generated_at",
         "note",

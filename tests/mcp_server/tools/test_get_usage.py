@@ -14,7 +14,7 @@ pytestmark = pytest.mark.clause("answers")
 
 @pytest.mark.clause("2.11.1")
 async def test_a_caller_learns_whose_key_it_sent(served, transport):
-    assert (await served.answer(transport, USAGE))["key"] == {"label": "tests"}
+    assert (await served.fetch_answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
 @pytest.mark.clause("2.11.1")
@@ -22,13 +22,13 @@ async def test_every_key_has_its_own_label(served_alone):
     other = {"Authorization": f"Bearer {await served_alone.keys.create('the other one')}"}
     result = await served_alone.call(USAGE, headers=other)
     assert result["structuredContent"]["key"] == {"label": "the other one"}
-    response = await served_alone.rest("/usage", **other)
+    response = await served_alone.get_api("/usage", **other)
     assert response.json()["key"] == {"label": "the other one"}
 
 
 @pytest.mark.clause("2.11.2", "2.11.3", "2.11.5", "4.10.1", "5.18", "8.1")
 async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, transport):
-    answer = await served.answer(transport, USAGE)
+    answer = await served.fetch_answer(transport, USAGE)
     assert set(answer) == {"key", "mode", "quota", "meta"}
     assert answer["mode"] == "test"
     assert answer["quota"] == {
@@ -53,13 +53,13 @@ async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_sa
 
 @pytest.mark.clause("2.11.4", "2.13.11")
 async def test_what_a_quota_counts_is_said(served, transport):
-    counted = (await served.answer(transport, USAGE))["meta"]["counted"]
+    counted = (await served.fetch_answer(transport, USAGE))["meta"]["counted"]
     named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
     assert not [part for part in named if part not in counted], counted
 
 
 async def test_it_works_before_the_first_compute(served_empty, transport):
-    assert (await served_empty.answer(transport, USAGE))["key"] == {"label": "tests"}
+    assert (await served_empty.fetch_answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
 @pytest.mark.clause("4.14.19")
@@ -83,28 +83,28 @@ async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
 async def test_a_revoked_key_is_refused(served_alone, transport):
     (key,) = await served_alone.keys.list()
     await served_alone.keys.revoke(key.id)
-    status, error = await served_alone.refusal(transport, USAGE)
+    status, error = await served_alone.fetch_refusal(transport, USAGE)
     assert (status, error["error"]) == (403, "revoked_key")
 
 
 async def test_an_argument_is_refused(served, transport):
-    status, error = await served.refusal(transport, USAGE, key="mine")
+    status, error = await served.fetch_refusal(transport, USAGE, key="mine")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "this call takes no arguments" in error["message"]
 
 
 async def test_the_description_tells_the_size(served):
-    text = json.dumps(await served.answer("mcp", USAGE), separators=(",", ":"))
+    text = json.dumps(await served.fetch_answer("mcp", USAGE), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
 async def test_it_says_simulated_as_every_other_answer_does(served, transport):
-    meta = (await served.answer(transport, USAGE))["meta"]
+    meta = (await served.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == ("simulated", True)
 
 
 @pytest.mark.clause("2.13.11")
 async def test_before_anything_is_covered_it_names_no_source(served_empty, transport):
-    meta = (await served_empty.answer(transport, USAGE))["meta"]
+    meta = (await served_empty.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == (None, False)

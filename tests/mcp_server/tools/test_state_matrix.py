@@ -138,7 +138,7 @@ async def test_the_whole_universe_is_under_nine_thousand_characters(whole):
 
 
 async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport):
-    board = (await served.answer(transport, STATE, view="board"))["board"]
+    board = (await served.fetch_answer(transport, STATE, view="board"))["board"]
     assert board["indicators"] == [*INDICATOR_IDS, "dexter"]
     assert board["timeframes"] == ["1h", "4h", "1d"]
     rows = dict(row.split(" ", 1) for row in board["rows"].split(";"))
@@ -154,7 +154,7 @@ async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport)
 
 
 async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
-    answer = await served.answer(
+    answer = await served.fetch_answer(
         transport, STATE, view="board", asset_class="metal", timeframe="1h"
     )
     assert (answer["board"]["rows"], answer["assets"]) == ("", [])
@@ -163,16 +163,16 @@ async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, 
 
 
 async def test_the_views_have_each_what_the_other_has_not(served, transport):
-    full = await served.answer(transport, STATE, view="full")
-    assert full == await served.answer(transport, STATE)
+    full = await served.fetch_answer(transport, STATE, view="full")
+    assert full == await served.fetch_answer(transport, STATE)
     assert "board" not in full
-    board = await served.answer(transport, STATE, view="board")
+    board = await served.fetch_answer(transport, STATE, view="board")
     assert board.keys() - full.keys() == {"board"}
     check_same(full, board)
 
 
 async def test_another_view_is_refused_and_both_are_named(served, transport):
-    status, error = await served.refusal(transport, STATE, view="compact")
+    status, error = await served.fetch_refusal(transport, STATE, view="compact")
     assert (status, error["error"]) == (400, "invalid_parameter")
     assert "view" in error["message"]
     assert "full, board" in error["message"]

@@ -94,7 +94,7 @@ async def test_before_a_first_start_it_says_what_that_would_find_and_keeps_nothi
 
 
 async def test_a_venue_that_refuses_and_a_missing_key_say_what_is_not_covered(examined, double):
-    double.venue("binance").misbehaves("restricted", times=None)
+    double.get_venue("binance").add_failure("restricted", times=None)
     _, told = await examined(UNIVERSE, alpaca_key_id="", alpaca_secret_key="")
     (grade, text), _ = told["venue"]
     assert grade == "warn"
@@ -127,8 +127,8 @@ async def test_half_a_key_is_one_line(examined):
 
 @pytest.mark.prove
 async def test_what_a_venue_does_not_list_is_named_with_its_symbol(examined, double):
-    double.venue("okx").delists("OKB/USDT")
-    double.venue("okx").delists("BTC/USDT:USDT")
+    double.get_venue("okx").remove_listing("OKB/USDT")
+    double.get_venue("okx").remove_listing("BTC/USDT:USDT")
     _, told = await examined()
     assert told["venue"][1] == (
         "warn",
@@ -142,8 +142,8 @@ async def test_what_a_venue_does_not_list_is_named_with_its_symbol(examined, dou
 
 
 async def test_what_has_no_fresh_bar_is_named_with_the_reason(examined, double):
-    double.venue("binance").market("ETH/USDT").withhold(START - 7200, START)
-    double.venue("okx").misbehaves("restricted", path="candles", times=None)
+    double.get_venue("binance").get_market("ETH/USDT").withhold(START - 7200, START)
+    double.get_venue("okx").add_failure("restricted", path="candles", times=None)
     _, told = await examined()
     late = dict([reversed(finding) for finding in told["bars"]])
     assert late["2 of 4 have a fresh bar"] == "ok"
@@ -154,19 +154,19 @@ async def test_what_has_no_fresh_bar_is_named_with_the_reason(examined, double):
 
 @pytest.mark.prove
 async def test_a_venue_that_does_not_answer_is_not_asked_for_bars(examined, double):
-    double.venue("okx").misbehaves("unavailable", times=None)
+    double.get_venue("okx").add_failure("unavailable", times=None)
     only_okb = Universe(assets=COINS.assets[2:3], renamed_on=COINS.renamed_on)
     _, told = await examined(only_okb)
     assert told["venue"][0][1].startswith("okx cannot be asked at the moment")
     assert told["clock"][0][0] == "warn"
     assert [grade for grade, _ in told["bars"]] == ["warn", "ok", "warn"]
     assert "OKB: okx answered HTTP 503" in told["bars"][2][1]
-    assert double.venue("okx").count("candles") == 0
+    assert double.get_venue("okx").count("candles") == 0
 
 
 @pytest.mark.prove
 async def test_a_history_too_short_for_daily_readings_is_told(examined, double):
-    market = double.venue("binance").market("XAU/USDT:USDT")
+    market = double.get_venue("binance").get_market("XAU/USDT:USDT")
     market.withhold(0, START - 100 * DAY_S)
     _, told = await examined()
     assert told["bars"][0] == (
@@ -178,7 +178,7 @@ async def test_a_history_too_short_for_daily_readings_is_told(examined, double):
 @pytest.mark.prove
 async def test_a_wrong_clock_is_to_be_fixed(examined, double):
     for name in ("binance", "okx"):
-        double.venue(name).skew_ms = -45_000
+        double.get_venue(name).skew_ms = -45_000
     status, told = await examined()
     ((grade, text),) = told["clock"]
     assert (status, grade) == (1, "fix")
@@ -206,13 +206,13 @@ async def test_beside_a_store_it_reads_there_which_have_daily_readings(
     clock.now = to_market_ms(START) + 5000
     async with open_live_service(double, clock, tmp_path, COINS) as one:
         await one.runs.run_until(START)
-        asked = len(double.venue("binance").requests)
+        asked = len(double.get_venue("binance").requests)
         clock.now += 900_000
         _, told = await examined(database_url=f"sqlite:///{tmp_path}/market.db")
         assert one.runs.has_snapshot
     assert told["bars"][0][1].startswith("0 of 4 have history for readings of 1d")
     assert told["bars"][1] == ("ok", "4 of 4 have a fresh bar")
-    asked_for = [asked.path for asked in double.venue("binance").requests[asked:]]
+    asked_for = [asked.path for asked in double.get_venue("binance").requests[asked:]]
     assert sum("klines" in path for path in asked_for) == 3
 
 
@@ -223,7 +223,7 @@ async def test_a_store_of_another_source_is_told_before_any_venue_is_asked(
     await asyncio.to_thread(run_signals, tmp_path, "replay", "--bars", str(bars))
     _, told = await examined()
     assert told["source"][0][0] == "fix"
-    assert double.venue("binance").requests == []
+    assert double.get_venue("binance").requests == []
 
 
 def test_without_the_extra_libraries_it_is_one_line_that_says_how_to_get_them(tmp_path):

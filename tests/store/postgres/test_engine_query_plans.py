@@ -151,7 +151,7 @@ async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_
         assert await market.changes_feed(asked)
         assert await market.alerts_feed(asked)
         assert await market.merged_feed(asked, NOW)
-    async with market._engine.querying() as db:
+    async with market._engine.acquire_connection() as db:
         assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
     assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
 
@@ -164,7 +164,7 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: Mar
     assert await anext(market.alerts())
     for tier in RETENTION_MS:
         await market.statistics(tier, 0, NOW, 0)
-    async with market._engine.querying() as db:
+    async with market._engine.acquire_connection() as db:
         assert await assert_read_by_index(db) >= 20
 
 
@@ -174,5 +174,5 @@ async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
     for verb in REQUEST_CALLS.values():
         with suppress(StoreError):
             await verb(access)
-    async with access._engine.querying() as db:
+    async with access._engine.acquire_connection() as db:
         assert await assert_read_by_index(db, is_searched=True) >= 20

@@ -144,7 +144,7 @@ async def test_a_holder_that_sends_rows_for_longer_than_a_lease_keeps_the_lock(
             number += 1
             await asyncio.sleep(0.02)
 
-    async with market._engine.computing() as db:
+    async with market._engine.begin_compute_write() as db:
         await db.connection.copy_records_to_table("facts", records=rows())
     await contending
 
@@ -165,7 +165,7 @@ async def test_a_holder_whose_session_was_cut_commits_only_once_it_has_locked_an
 
 async def write_until(store: MarketStore, fault: Awaitable[None]) -> None:
     """Begin to write as the process that computes, and let something happen midway."""
-    async with store._engine.computing() as db:
+    async with store._engine.begin_compute_write() as db:
         await db.insert("facts", "key, value", [("half", "written")])
         await fault
 
@@ -184,8 +184,8 @@ async def test_a_session_that_is_cut_while_it_writes_leaves_nothing(
     await second.commit(make_full_batch(NOW + 1, step=1))
     with pytest.raises(LockTakenError):
         await market.lock()
-    async with second._engine.reading() as db:
-        assert await db.rows("SELECT key FROM facts") == []
+    async with second._engine.begin_read() as db:
+        assert await db.execute("SELECT key FROM facts") == []
     await assert_whole(second, passes=2)
 
 

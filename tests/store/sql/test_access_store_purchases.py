@@ -218,5 +218,5 @@ async def test_the_database_refuses_rows_that_point_nowhere(
     await bought(access, 1)
     await access.count_calls([make_call_group(other(1)[2], NOW)], "live", 10)
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
-        async with access._engine.writing() as db:
-            await db.rows(sql, *values)
+        async with access._engine.begin_write() as db:
+            await db.execute(sql, *values)

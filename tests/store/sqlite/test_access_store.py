@@ -52,7 +52,7 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
         await (DURABLE_CALLS | FAST_CALLS)[verb](access)
     begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
     assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
-    assert list(await writer.rows("PRAGMA synchronous")) == [(1,)]
+    assert list(await writer.execute("PRAGMA synchronous")) == [(1,)]
 
 
 async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAccessStore) -> None:
@@ -66,7 +66,9 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAcce
             assert list(await db.execute("PRAGMA foreign_keys")) == [(1,)]
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
         asked = f"PRAGMA {pragma}"
-        assert await connections.decided(lambda db, sql=asked: list(db.execute(sql))) == [(value,)]
+        assert await connections.run_decision(lambda db, sql=asked: list(db.execute(sql))) == [
+            (value,)
+        ]
 
 
 async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteAccessStore) -> None:

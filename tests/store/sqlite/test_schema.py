@@ -188,7 +188,7 @@ async def test_the_bars_of_a_database_from_before_are_of_generation_0(
     run_sql(path, "INSERT INTO bars VALUES (1, 0, ?, ?, ?, ?, ?)", row)
     store = await open_market()
     (held,) = await store.bars()
-    assert (held.revision, list(held.rows())) == (0, list(given.rows()))
+    assert (held.revision, list(held.iter_rows())) == (0, list(given.iter_rows()))
     assert await store.revisions() == {}
     assert run_sql(path, "SELECT * FROM bars") == [(1, 0, 0, *row)]
     with pytest.raises(sqlite3.IntegrityError):
