@@ -33,10 +33,10 @@ _HEADERS_KEY = "signals.fields"
 class InlineExchange(Protocol):
     """A request and its answer by shorter ways than ASGI has, where nothing must be waited for."""
 
-    def body(self) -> bytes | None:
+    def take_body(self) -> bytes | None:
         """Return the whole body, once; None where it has not come yet."""
 
-    def answer(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
+    def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
         """Send a whole answer, whose body comes in parts; return False where it must wait."""
 
 
@@ -65,7 +65,7 @@ def respond(
     if status >= 400:
         headers.append(NO_STORE)
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
-    if exchange is not None and exchange.answer(status, headers, parts):
+    if exchange is not None and exchange.try_send(status, headers, parts):
         return _ALREADY_SENT
     return _send_events(send, status, headers, parts)
 
@@ -144,7 +144,7 @@ def parse_qualities(header: bytes) -> dict[str, float]:
 def take_ready_body(scope: Scope) -> bytes | None:
     """Return the body where it has come whole already, 413 where it is longer than 1 MiB."""
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
-    body = None if exchange is None else exchange.body()
+    body = None if exchange is None else exchange.take_body()
     return None if body is None else _check_body_size(body)
 
 
