@@ -143,7 +143,7 @@ async def served_twice(
 
 
 async def test_two_that_serve_share_quota_throttle_and_revocation_to_the_call(database: str):
-    limits = {"daily_limit": 4, "submissions": Limit(2, 600)}
+    limits = {"daily_limit": 4, "attempt_limit": Limit(2, 600)}
     async with served_twice(database, **limits) as (first, second):
         headers = first.key_headers
         turns = [

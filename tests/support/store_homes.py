@@ -49,7 +49,7 @@ class StoreHome(Protocol):
 
     @property
     def address(self) -> str:
-        """Where it is, as `home_at` takes it in another process."""
+        """Where it is, as `open_home` takes it in another process."""
 
     async def open_market(self, *kinds: type) -> SqlMarketStore:
         """Open the market store, with what `kinds` do otherwise."""

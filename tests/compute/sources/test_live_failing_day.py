@@ -55,7 +55,7 @@ async def day(
 ) -> tuple[StoredResult, Late]:
     """Start undisturbed, then run for some hours in which calls fail; return what was late when."""
     late: Late = set()
-    patience = RETRY_POLICY._replace(tries=size.tries)
+    patience = RETRY_POLICY._replace(max_tries=size.tries)
     history_s = size.history_days * DAY_S
     async with open_live_service(
         double, clock, folder, universe, patience, history_s, timeout_s=60

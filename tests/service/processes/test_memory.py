@@ -19,12 +19,12 @@ pytestmark = [
 THREADS = 4
 HEAPS = f"""
 import ctypes, sys, tempfile, threading
-from service.processes.memory import one_heap
+from service.processes.memory import limit_malloc_arenas
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = ctypes.c_void_p
 if sys.argv[1] == "one":
-    one_heap()
+    limit_malloc_arenas()
 together = threading.Barrier({THREADS})
 
 def allocate():
@@ -47,7 +47,7 @@ with tempfile.TemporaryFile() as told:
 GIVEN_BACK = """
 import ctypes
 from pathlib import Path
-from service.processes.memory import settle
+from service.processes.memory import release_memory
 
 def held_pages():
     return int(Path("/proc/self/statm").read_text().split()[1])
@@ -60,7 +60,7 @@ for block in blocks:
 for block in blocks[:-1]:
     libc.free(ctypes.c_void_p(block))
 before = held_pages()
-settle()
+release_memory()
 print((before - held_pages()) * 4096)
 """
 
@@ -70,7 +70,7 @@ def printed(program: str, *arguments: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_threads_allocate_from_one_heap():
+def test_threads_allocate_from_limit_malloc_arenas():
     assert printed(HEAPS, "several") > 1
     assert printed(HEAPS, "one") == 1
 

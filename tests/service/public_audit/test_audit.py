@@ -49,9 +49,9 @@ class McpReader:
 
     def __init__(self, client: httpx.AsyncClient, headers: dict[str, str]) -> None:
         self._client, self._headers = client, headers
-        self.calls = self.expected = 0
+        self.calls = self.expected_calls = 0
 
-    async def read(self, view: str, **arguments: Any) -> Json:
+    async def read_view(self, view: str, **arguments: Any) -> Json:
         params = {"name": f"signals_get_{view}", "arguments": arguments}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
         answer = await self._client.post("/api/v1/mcp", json=body, headers=self._headers)
@@ -163,7 +163,7 @@ class ComputingReader(Reader):
         super().__init__(served.base_url, served.api_key, no_progress)
         self._served, self._hours, self._computed = served, hours, 0
 
-    async def read(self, view: str, **arguments: Any) -> Json:
+    async def read_view(self, view: str, **arguments: Any) -> Json:
         answer = await super().read_view(view, **arguments)
         if view == "stats" and self._computed < self._hours:
             self._computed += 1

@@ -30,8 +30,8 @@ HALTED_MIDWAY = """
 import asyncio, sys
 from dataclasses import replace
 from store.errors import StoreError
-from tests.support.store_homes import home_at
-from tests.support.row_builders import NOW, carry, full
+from tests.support.store_homes import open_home
+from tests.support.row_builders import NOW, make_carry, make_full_batch
 
 class Halting(list):
     reads = 0
@@ -50,11 +50,11 @@ async def tell(verb):
         print(type(error).__name__, flush=True)
 
 async def main():
-    store = await home_at(sys.argv[1]).open_market()
+    store = await open_home(sys.argv[1]).open_market()
     await store.lock()
-    await store.commit(full())
-    await tell(store.commit(replace(full(NOW + 1, step=1), carries=Halting([carry()]))))
-    await tell(store.commit(full(NOW + 1, step=1)))
+    await store.commit(make_full_batch())
+    await tell(store.commit(replace(make_full_batch(NOW + 1, step=1), carries=Halting([make_carry()]))))
+    await tell(store.commit(make_full_batch(NOW + 1, step=1)))
     await tell(store.lock())
 
 asyncio.run(main())

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.clause("store")
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import asyncio, sys
-from tests.support.store_homes import home_at
+from tests.support.store_homes import open_home
 
 async def main():
-    store = await home_at(sys.argv[1]).open_market()
+    store = await open_home(sys.argv[1]).open_market()
     await store.lock()
     print(flush=True)
     await asyncio.to_thread(sys.stdin.readline)

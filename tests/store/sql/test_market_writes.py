@@ -34,8 +34,8 @@ pytestmark = pytest.mark.clause("store")
 KILLED_MIDWAY = """
 import asyncio, os, signal, sys
 from dataclasses import replace
-from tests.support.store_homes import home_at
-from tests.support.row_builders import NOW, carry, full
+from tests.support.store_homes import open_home
+from tests.support.row_builders import NOW, make_carry, make_full_batch
 
 class Fatal(list):
     reads = 0
@@ -46,9 +46,9 @@ class Fatal(list):
         return super().__iter__()
 
 async def main():
-    store = await home_at(sys.argv[1]).open_market()
-    await store.commit(full())
-    await store.commit(replace(full(NOW + 1, step=1), carries=Fatal([carry()])))
+    store = await open_home(sys.argv[1]).open_market()
+    await store.commit(make_full_batch())
+    await store.commit(replace(make_full_batch(NOW + 1, step=1), carries=Fatal([make_carry()])))
 
 asyncio.run(main())
 """

@@ -211,7 +211,7 @@ def test_a_migration_that_fails_midway_leaves_the_file_as_it_was(
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
     broken = "CREATE TABLE added (id INTEGER);\nINSERT INTO missing VALUES (1);\n"
-    (tmp_path / "package" / "market_9999.sql").write_text(broken)
+    (tmp_path / "package" / "migrations" / "market_9999.sql").write_text(broken)
     with pytest.raises(StoreError, match="no such table"):
         sqlite_migrations.migrate(path, added_migration)
     assert run_sql(path, "SELECT name FROM migrations") == APPLIED

@@ -27,10 +27,10 @@ RUN = """
 import os, sys
 from pathlib import Path
 from tests.support.postgres.server import PostgresServer
-from tests.support.postgres.shared_server import shared_server
-shared = shared_server(sys.argv[1], Path(sys.argv[2]), os.getpid())
-with PostgresServer.running(shared.origin) as own, own.frozen():
-    print(shared.origin.data.parent, shared.pid, own.pid, flush=True)
+from tests.support.postgres.shared_server import get_shared_server
+shared = get_shared_server(sys.argv[1], Path(sys.argv[2]), os.getpid())
+with PostgresServer.start_new(shared.template) as own, own.freeze():
+    print(shared.template.data.parent, shared.pid, own.pid, flush=True)
     sys.stdin.read()
 """
 WITHIN_S = 30
