@@ -70,7 +70,7 @@ def printed(program: str, *arguments: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_threads_allocate_from_limit_malloc_arenas():
+def test_threads_allocate_from_one_heap():
     assert printed(HEAPS, "several") > 1
     assert printed(HEAPS, "one") == 1
 
