@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -11,7 +12,16 @@ from starlette.responses import Response
 
 from rest_shim.endpoints import JSON, Endpoint
 from schemas.errors import invalid_parameter_error
-from schemas.purchase import AccessRequestResponse
+from schemas.purchase import (
+    AccessRequestBody,
+    AccessRequestResponse,
+    ActiveClaim,
+    Body,
+    CheckoutBody,
+    CheckoutResponse,
+    ClaimBody,
+    PendingClaim,
+)
 from serving.arguments import (
     describe_accepted_values,
     describe_rejected_value,
@@ -21,21 +31,33 @@ from serving.arguments import (
 from serving.http import read_body
 from serving.json_schema import Schema
 
-BodyT = TypeVar("BodyT", bound=BaseModel)
+BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
+# Takes a parsed body and the client's address.
+PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
 # Keys and claim tokens are longer: what may be one, put where it does not belong, is not quoted.
 MAX_QUOTED_CHARS = 40
-PurchaseHandlers = Mapping[str, Callable[[Any, str], Coroutine[Any, Any, BaseModel]]]
+
+
+@dataclass(frozen=True, slots=True)
+class PurchaseHandlers:
+    """The handler of each purchase route."""
+
+    checkout: PurchaseHandler[CheckoutBody, CheckoutResponse]
+    claim: PurchaseHandler[ClaimBody, ActiveClaim | PendingClaim]
+    request_access: PurchaseHandler[AccessRequestBody, AccessRequestResponse]
 
 
 async def handle_purchase(
-    request: Request, endpoint: Endpoint, handlers: PurchaseHandlers
+    request: Request,
+    endpoint: Endpoint,
+    body_type: type[BodyT],
+    handler: PurchaseHandler[BodyT, BaseModel],
 ) -> Response:
-    """Answer one submission; ApiError is what the caller should read."""
-    assert endpoint.body is not None
-    body = parse_body(await read_body(request.scope, request.receive), endpoint.body)
+    """Return the response to one purchase request; ApiError for a refusal."""
+    body = parse_body(await read_body(request.scope, request.receive), body_type)
     address = request.client.host if request.client else "unknown"
-    result = await run_while_connected(request, handlers[endpoint.operation_id](body, address))
+    result = await run_while_connected(request, handler(body, address))
     is_update = isinstance(result, AccessRequestResponse) and result.status == "updated"
     return Response(
         result.model_dump_json(exclude_none=True),
@@ -45,12 +67,12 @@ async def handle_purchase(
     )
 
 
-async def run_while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
     """Return what comes of a work; ClientDisconnect, and its end, where the client leaves first.
 
     So a claim whose client gave up takes no key away from the one that was sent in its place.
     """
-    work_task = asyncio.create_task(work)
+    work_task = asyncio.ensure_future(work)
     disconnect_task = asyncio.create_task(_wait_for_disconnect(request))
     try:
         await asyncio.wait({work_task, disconnect_task}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,10 +1,11 @@
 """Every route but the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
 from typing import Any
 
 import structlog
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,21 +14,25 @@ from starlette.types import Receive, Scope, Send
 from rest_shim.content_negotiation import negotiate_response
 from rest_shim.endpoints import (
     CALL_MCP,
+    CLAIM_KEY,
+    CREATE_CHECKOUT,
     ENDPOINTS,
     GET_LEGAL,
     GET_MANIFEST,
     GET_OPENAPI,
     GET_SAMPLE,
+    REQUEST_ACCESS,
     Endpoint,
 )
 from rest_shim.error_responses import build_error_response
 from rest_shim.legal import load_legal_text
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
-from rest_shim.purchases import PurchaseHandlers, handle_purchase
+from rest_shim.purchases import BodyT, PurchaseHandler, PurchaseHandlers, handle_purchase
 from rest_shim.query_string import parse_query_string
 from rest_shim.sample import render_sample
 from schemas.errors import ApiError, describe_failure
+from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
 from serving.http import HeaderList, build_quota_headers, read_headers, respond
 from serving.response_cache import ResponseBody
 from serving.tool_runner import AnyTool, ToolRunner, internal_error, log_store_failure
@@ -74,9 +79,14 @@ class ToolRoute:
 
 
 def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
-    """Return the routes of every spelling of every endpoint; a GET answers HEAD too."""
+    """Return the routes of every path of every endpoint; a GET answers HEAD too."""
+    purchase_responders = _build_purchase_responders(handlers, runner)
     return [
-        Route(path, _build_responder(endpoint, runner, handlers), methods=[endpoint.method])
+        Route(
+            path,
+            _build_responder(endpoint, runner, purchase_responders),
+            methods=[endpoint.method],
+        )
         for endpoint in ENDPOINTS
         if endpoint is not CALL_MCP
         for path in endpoint.paths
@@ -84,16 +94,16 @@ def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
 
 
 def _build_responder(
-    endpoint: Endpoint, runner: ToolRunner, handlers: PurchaseHandlers
+    endpoint: Endpoint, runner: ToolRunner, purchase_responders: Mapping[str, Responder]
 ) -> ToolRoute | Responder:
-    """Return what answers an endpoint; KeyError at start for one that nothing answers."""
+    """Return the responder of an endpoint; KeyError at start for one without any."""
     if endpoint.tool is not None:
         return ToolRoute(endpoint, endpoint.tool, runner)
     if endpoint.operation_id in _DOCUMENT_RENDERERS:
         return _build_document_responder(
             endpoint, _DOCUMENT_RENDERERS[endpoint.operation_id], runner
         )
-    return _build_purchase_responder(endpoint, handlers, runner)
+    return purchase_responders[endpoint.operation_id]
 
 
 def _build_document_responder(
@@ -108,11 +118,31 @@ def _build_document_responder(
     return guard_route(endpoint.path, runner, respond)
 
 
+def _build_purchase_responders(
+    handlers: PurchaseHandlers, runner: ToolRunner
+) -> dict[str, Responder]:
+    """Return the responders of the purchase routes by operation id."""
+    return {
+        CREATE_CHECKOUT.operation_id: _build_purchase_responder(
+            CREATE_CHECKOUT, CheckoutBody, handlers.checkout, runner
+        ),
+        CLAIM_KEY.operation_id: _build_purchase_responder(
+            CLAIM_KEY, ClaimBody, handlers.claim, runner
+        ),
+        REQUEST_ACCESS.operation_id: _build_purchase_responder(
+            REQUEST_ACCESS, AccessRequestBody, handlers.request_access, runner
+        ),
+    }
+
+
 def _build_purchase_responder(
-    endpoint: Endpoint, handlers: PurchaseHandlers, runner: ToolRunner
+    endpoint: Endpoint,
+    body_type: type[BodyT],
+    handler: PurchaseHandler[BodyT, BaseModel],
+    runner: ToolRunner,
 ) -> Responder:
     async def respond(request: Request) -> Response:
-        return await handle_purchase(request, endpoint, handlers)
+        return await handle_purchase(request, endpoint, body_type, handler)
 
     return guard_route(endpoint.path, runner, respond)
 

@@ -23,9 +23,10 @@ from service.commands.console import echo
 from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
 from service.config.settings import Settings
+from service.http.app import build_app
 from service.http.metrics import Metrics
 from service.http.metrics_server import MetricsServer, open_metrics_listener
-from service.http.resources import Resources, build_app, build_readiness, open_resources
+from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, open_listener, serve_in_background
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown, run_in_background
@@ -55,11 +56,9 @@ async def serve(
             compute_context = compute_in_background(
                 settings, resources.market, indicators, clock, metrics
             )
-            metrics_context = metrics_server.serve_metrics(
-                metrics, build_readiness(resources, clock)
-            )
+            metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
             async with metrics_context, compute_context if computes else nullcontext():
-                config = build_server_config(build_app(settings, resources, clock, metrics))
+                config = build_server_config(build_app(settings, resources, metrics))
                 maintenance = MaintenanceJob(
                     resources.access, resources.provider, clock, asyncio.sleep
                 )

@@ -1,94 +1,118 @@
-"""The serving side put together from parts that are handed in; it opens and closes nothing."""
+"""The ASGI app of the service, built from a config and open resources; it opens and closes nothing."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from access.access_requests import AccessRequests
-from access.billing.provider import Provider
 from access.claims import Claims
-from access.mail.mailer import Mailer
 from access.member_keys import MemberKeys
-from access.purchases import Purchases
+from access.purchases import ClaimResult, Purchases
 from access.quota import QuotaGuard
 from access.sign_in import SignIn
 from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.tools.registry import TOOLS
-from rest_shim.endpoints import CLAIM_KEY, CREATE_CHECKOUT, REQUEST_ACCESS
 from rest_shim.error_responses import build_exception_handlers
-from rest_shim.purchases import PurchaseHandlers
+from rest_shim.purchases import PurchaseHandler, PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route
-from schemas.clock import Clock
 from schemas.errors import ApiError
+from schemas.purchase import Body, CheckoutResponse
 from schemas.vocabulary import DAILY_LIMIT
+from service.config.mail import choose_visible_outbox
+from service.config.setting_types import split_commas
+from service.config.settings import Settings
 from service.http.health import Readiness, build_health_routes
+from service.http.metrics import Metrics
 from service.http.pages import build_page_routes
+from service.http.resources import Resources
 from serving.context import Context
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from serving.host_origin import HostOriginMiddleware
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import OnCall, ToolRunner
-from store.access_protocol import AccessStore
-from store.errors import MarketStore, StoreError
+from store.errors import StoreError
 
+# Called after each checkout and claim with (operation, status or error code).
 OnSale = Callable[[str, str], None]
-PurchaseHandler = Callable[[Any, str], Coroutine[Any, Any, Any]]
+BodyT = TypeVar("BodyT", bound=Body)
+SaleT = TypeVar("SaleT", bound=CheckoutResponse | ClaimResult)
+
+
+@dataclass(frozen=True, slots=True)
+class AppConfig:
+    """The plain values that an app needs; `base_url` is its address without a trailing slash.
+
+    `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed. `outbox` is the
+    folder of undelivered mail that the sign-in page names, None to name none.
+    """
+
+    base_url: str
+    daily_limit: int = DAILY_LIMIT
+    checkout_limit: Limit = DEFAULT_LIMIT
+    access_request_limit: Limit = DEFAULT_LIMIT
+    sign_in_limit: Limit = DEFAULT_LIMIT
+    trusted_proxies: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    outbox: Path | None = None
+
+
+def build_app(settings: Settings, resources: Resources, metrics: Metrics) -> Starlette:
+    """Return the ASGI app that the settings describe; it counts its calls and sales in `metrics`."""
+    config = AppConfig(
+        base_url=settings.address,
+        daily_limit=settings.daily_limit,
+        checkout_limit=settings.checkout_limit,
+        access_request_limit=settings.access_request_limit,
+        sign_in_limit=settings.sign_in_limit,
+        trusted_proxies=split_commas(settings.trusted_proxies),
+        allowed_hosts=split_commas(settings.allowed_hosts),
+        allowed_origins=split_commas(settings.allowed_origins),
+        outbox=choose_visible_outbox(settings),
+    )
+    return create_app(config, resources, on_call=metrics.on_call, on_sale=metrics.on_sale)
 
 
 def create_app(
-    market: MarketStore,
-    access: AccessStore,
-    provider: Provider,
-    mailer: Mailer,
+    config: AppConfig,
+    resources: Resources,
     *,
-    base_url: str,
-    clock: Clock,
     on_call: OnCall = lambda tool, outcome, seconds: None,
     on_sale: OnSale = lambda operation, outcome: None,
-    daily_limit: int = DAILY_LIMIT,
-    checkout_limit: Limit = DEFAULT_LIMIT,
-    access_request_limit: Limit = DEFAULT_LIMIT,
-    sign_in_limit: Limit = DEFAULT_LIMIT,
-    trusted_proxies: Sequence[str] = (),
-    allowed_hosts: Sequence[str] = (),
-    allowed_origins: Sequence[str] = (),
-    outbox: Path | None = None,
 ) -> Starlette:
-    """Return the ASGI app of both faces; `clock` gives the wall clock in epoch ms.
+    """Return the ASGI app of both transports and the pages over open resources.
 
-    `outbox` is the folder that mail stays in, told to whoever signs in. `observed` hears of each
-    call, `sold` of each checkout and claim and what it came to.
-
-    `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed; ValueError names
-    one that is neither.
+    ValueError names a trusted proxy that is neither an address nor a network.
     """
-    base_url = base_url.rstrip("/")
+    access, provider, clock = resources.access, resources.provider, resources.clock
+    base_url, daily_limit = config.base_url.rstrip("/"), config.daily_limit
     docs_url = f"{base_url}/api/v1"
     quota_guard = QuotaGuard(access, clock, mode=provider.mode, daily_limit=daily_limit)
-    context = Context(SnapshotCache(market), base_url, docs_url, clock, provider.mode, daily_limit)
+    snapshots = SnapshotCache(resources.market)
+    context = Context(snapshots, base_url, docs_url, clock, provider.mode, daily_limit)
     runner = ToolRunner(quota_guard, context, on_call)
     claims = Claims(access, provider, clock)
-    purchase_handlers = _build_purchase_handlers(
-        access, provider, claims, context, checkout_limit, access_request_limit, on_sale
-    )
     member_keys = MemberKeys(access, provider, claims, clock)
-    sign_in_throttle = Throttle(access, clock, "sign-in", sign_in_limit)
-    sign_in = SignIn(access, provider, claims, mailer, sign_in_throttle, clock, base_url=base_url)
+    throttle = Throttle(access, clock, "sign-in", config.sign_in_limit)
+    sign_in = SignIn(access, provider, claims, resources.mailer, throttle, clock, base_url=base_url)
     endpoint = McpEndpoint(runner, TOOLS)
     app = Starlette(
         routes=[
             *(Route(path, endpoint) for path in PATHS),
-            *build_routes(runner, purchase_handlers),
-            *build_page_routes(runner, provider, member_keys, sign_in, outbox),
-            *build_health_routes(Readiness(context.snapshots, access, clock)),
-            *_build_webhook_routes(access, provider, clock, runner),
+            *build_routes(
+                runner, _build_purchase_handlers(config, resources, claims, base_url, on_sale)
+            ),
+            *build_page_routes(runner, provider, member_keys, sign_in, config.outbox),
+            *build_health_routes(Readiness(snapshots, access, clock)),
+            *_build_webhook_routes(resources, runner),
         ],
         exception_handlers=build_exception_handlers(runner),
     )
@@ -97,10 +121,10 @@ def create_app(
         FastPathRouter(app.build_middleware_stack(), app.routes),
         base_url=base_url,
         docs=docs_url,
-        allowed_hosts=allowed_hosts,
-        allowed_origins=allowed_origins,
+        allowed_hosts=config.allowed_hosts,
+        allowed_origins=config.allowed_origins,
     )
-    trusted_networks = parse_proxies(trusted_proxies)
+    trusted_networks = parse_proxies(config.trusted_proxies)
     app.middleware_stack = ForwardedForMiddleware(
         host_origin, trusted=trusted_networks, store=access, clock=clock
     )
@@ -108,7 +132,10 @@ def create_app(
 
 
 class FastPathRouter:
-    """Takes calls of tools past Starlette's own middleware and routing, which cost as much."""
+    """ASGI app: routes tool calls past Starlette's middleware and routing.
+
+    Those cost as much as a call itself.
+    """
 
     def __init__(self, fallback: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._fallback = fallback
@@ -120,52 +147,43 @@ class FastPathRouter:
         }
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Hand a request to the app of its method and path, to Starlette where it has none."""
+        """Pass a request to the app of its method and path, else to Starlette."""
         app = self._apps_by_route.get((scope.get("method"), scope.get("path")), self._fallback)
         return app(scope, receive, send)
 
 
 def _build_purchase_handlers(
-    access: AccessStore,
-    provider: Provider,
-    claims: Claims,
-    context: Context,
-    checkout_limit: Limit,
-    access_request_limit: Limit,
-    on_sale: OnSale,
+    config: AppConfig, resources: Resources, claims: Claims, base_url: str, on_sale: OnSale
 ) -> PurchaseHandlers:
-    """Return who answers each of the purchase routes."""
-    clock = context.clock
+    access, provider, clock = resources.access, resources.provider, resources.clock
     purchases = Purchases(
         access,
         provider,
         claims,
-        Throttle(access, clock, "checkout", checkout_limit),
+        Throttle(access, clock, "checkout", config.checkout_limit),
         clock,
-        base_url=context.base_url,
-        daily_limit=context.daily_limit,
+        base_url=base_url,
+        daily_limit=config.daily_limit,
     )
     access_requests = AccessRequests(
         access,
-        Throttle(access, clock, "access-request", access_request_limit),
+        Throttle(access, clock, "access-request", config.access_request_limit),
         clock,
         accepts_special_use_email=provider.accepts_special_use_email,
     )
-    return {
-        CREATE_CHECKOUT.operation_id: _wrap_purchase_handler(
-            "checkout", purchases.create_checkout, on_sale
-        ),
-        CLAIM_KEY.operation_id: _wrap_purchase_handler("claim", purchases.claim, on_sale),
-        REQUEST_ACCESS.operation_id: access_requests.submit_request,
-    }
+    return PurchaseHandlers(
+        checkout=_report_outcome("checkout", purchases.create_checkout, on_sale),
+        claim=_report_outcome("claim", purchases.claim, on_sale),
+        request_access=access_requests.submit_request,
+    )
 
 
-def _wrap_purchase_handler(
-    operation: str, handler: PurchaseHandler, on_sale: OnSale
-) -> PurchaseHandler:
-    """Return the same submission, of which what it came to is told."""
+def _report_outcome(
+    operation: str, handler: PurchaseHandler[BodyT, SaleT], on_sale: OnSale
+) -> PurchaseHandler[BodyT, SaleT]:
+    """Wrap a purchase handler and report its outcome to `on_sale`."""
 
-    async def handle(body: Any, address: str) -> Any:
+    async def handle(body: BodyT, address: str) -> SaleT:
         try:
             response = await handler(body, address)
         except ApiError as refusal:
@@ -180,10 +198,9 @@ def _wrap_purchase_handler(
     return handle
 
 
-def _build_webhook_routes(
-    access: AccessStore, provider: Provider, clock: Clock, runner: ToolRunner
-) -> list[Route]:
-    """Return the address that the payment processor reports to, where it has one."""
-    if provider.name != "stripe":
+def _build_webhook_routes(resources: Resources, runner: ToolRunner) -> list[Route]:
+    """Return the route that the payment processor reports to, if it has one."""
+    if resources.provider.name != "stripe":
         return []
-    return [build_webhook_route(WebhookHandler(access, provider, clock), runner)]
+    handler = WebhookHandler(resources.access, resources.provider, resources.clock)
+    return [build_webhook_route(handler, runner)]

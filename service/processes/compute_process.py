@@ -147,9 +147,7 @@ async def _run_until_stopped(
             compute_context = compute_in_background(
                 settings, resources.market, indicators, clock, metrics
             )
-            metrics_context = metrics_server.serve_metrics(
-                metrics, build_readiness(resources, clock)
-            )
+            metrics_context = metrics_server.serve_metrics(metrics, build_readiness(resources))
             async with metrics_context, compute_context if computes else nullcontext():
                 _send_to_parent(parent, None)
                 await MaintenanceJob(

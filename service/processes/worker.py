@@ -16,9 +16,10 @@ from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.clock import Clock
 from service.config.logs import log_to_standard_error
 from service.config.settings import Settings
+from service.http.app import build_app
 from service.http.metrics import Metrics
 from service.http.metrics_server import sample_loop_lag
-from service.http.resources import build_app, open_resources
+from service.http.resources import open_resources
 from service.processes.shutdown import run_in_background
 
 
@@ -47,7 +48,7 @@ class Worker:
             open_resources(self._settings, self._clock) as resources,
             run_in_background(sample_loop_lag(metrics.on_lag)),
         ):
-            self._app = build_app(self._settings, resources, self._clock, metrics)
+            self._app = build_app(self._settings, resources, metrics)
             gc.collect()
             gc.freeze()
             await send({"type": "lifespan.startup.complete"})

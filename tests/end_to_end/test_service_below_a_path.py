@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SandboxBilling
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.web_member import EMAIL, LINK, buy_plan
 from tests.support.web_page import Page, check_page
@@ -38,12 +39,14 @@ async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         base_url = address + BELOW
         app = create_app(
-            served.market,
-            served.access,
-            SandboxBilling(served.access, served.clock, base_url),
-            served.mailbox,
-            base_url=base_url,
-            clock=served.clock,
+            AppConfig(base_url),
+            Resources(
+                served.market,
+                served.access,
+                SandboxBilling(served.access, served.clock, base_url),
+                served.mailbox,
+                served.clock,
+            ),
         )
         async with (
             run_app(Prefixed(app), bound),

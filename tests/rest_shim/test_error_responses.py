@@ -9,7 +9,8 @@ from access.billing.disabled import NoBilling
 from access.quota import QuotaGuard
 from rest_shim.error_catalog import QUOTA_HEADERS
 from rest_shim.error_responses import build_exception_handlers
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
@@ -62,6 +63,15 @@ def is_canonical(response, status, code, base_url, *, has_quota=False):
     assert body["docs"] == f"{base_url}/api/v1"
     assert len(body["message"]) > 20
     return True
+
+
+def create_app_without_billing(served, market=None, **config):
+    """Return another app on the same stores, which sells nothing."""
+    access, clock = served.access, served.clock
+    return create_app(
+        AppConfig(served.base_url, **config),
+        Resources(market or served.market, access, NoBilling(), Mailbox(), clock),
+    )
 
 
 async def failing(served, app, method, path, body=None):
@@ -183,15 +193,7 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
     ]
     with break_usage_counting(served.access):
         answers.append(await served.get_api("/state"))
-    scarce = create_app(
-        served.market,
-        served.access,
-        NoBilling(),
-        Mailbox(),
-        base_url=served.base_url,
-        clock=served.clock,
-        daily_limit=1,
-    )
+    scarce = create_app_without_billing(served, daily_limit=1)
     answers.append(await failing(served, scarce, "GET", "/api/v1/state"))
     key = (await served.keys.list())[0]
     await served.keys.revoke(key.id)
@@ -241,15 +243,7 @@ async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_e
 )
 async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
     document = await fetch_document(served)
-    app = create_app(
-        served.market,
-        served.access,
-        NoBilling(),
-        Mailbox(),
-        base_url=served.base_url,
-        clock=served.clock,
-        daily_limit=1,
-    )
+    app = create_app_without_billing(served, daily_limit=1)
     assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
     for path in KEYED:
         response = await failing(served, app, "GET", path)
@@ -268,14 +262,7 @@ async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served)
     buyer = {"contact_email": "a@example.org"}
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
-    app = create_app(
-        served.market,
-        served.access,
-        NoBilling(),
-        Mailbox(),
-        base_url=served.base_url,
-        clock=served.clock,
-    )
+    app = create_app_without_billing(served)
     claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
     asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
     for name, body, status in asked:
@@ -313,14 +300,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
     document = await fetch_document(served)
     market = await UnreadableStore.open(tmp_path / "market.db")
     try:
-        app = create_app(
-            market,
-            served.access,
-            NoBilling(),
-            Mailbox(),
-            base_url=served.base_url,
-            clock=served.clock,
-        )
+        app = create_app_without_billing(served, market=market)
         for path in OF_THE_MARKET:
             response = await failing(served, app, "GET", path)
             base_url, has_quota = served.base_url, path in KEYED

@@ -10,7 +10,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from access.billing.sandbox import SandboxBilling
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from store.access_rows import Notice
 from store.errors import StoreError
@@ -143,13 +144,14 @@ def test_a_proxy_that_is_no_address_is_named(text: str) -> None:
 def behind(served: RunningService, proxy: str) -> Any:
     """Return another app on the same store, behind a proxy."""
     return create_app(
-        served.market,
-        served.access,
-        SandboxBilling(served.access, served.clock, served.base_url),
-        Mailbox(),
-        base_url=served.base_url,
-        clock=served.clock,
-        trusted_proxies=[proxy],
+        AppConfig(served.base_url, trusted_proxies=(proxy,)),
+        Resources(
+            served.market,
+            served.access,
+            SandboxBilling(served.access, served.clock, served.base_url),
+            Mailbox(),
+            served.clock,
+        ),
     )
 
 

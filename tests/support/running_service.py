@@ -23,8 +23,9 @@ from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
+from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
 from serving.json_schema import build_output_schema
 from store.access_protocol import AccessStore
@@ -353,18 +354,22 @@ async def run_service(
         with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
-                market,
-                access,
-                provider or SandboxBilling(access, clock, base_url),
-                mailbox,
-                base_url=base_url,
-                clock=clock,
+                AppConfig(
+                    base_url,
+                    daily_limit=daily_limit,
+                    checkout_limit=attempt_limit,
+                    access_request_limit=attempt_limit,
+                    sign_in_limit=attempt_limit,
+                ),
+                Resources(
+                    market,
+                    access,
+                    provider or SandboxBilling(access, clock, base_url),
+                    mailbox,
+                    clock,
+                ),
                 on_call=metrics.on_call,
                 on_sale=metrics.on_sale,
-                daily_limit=daily_limit,
-                checkout_limit=attempt_limit,
-                access_request_limit=attempt_limit,
-                sign_in_limit=attempt_limit,
             )
             async with (
                 run_app(app, bound),

@@ -12,7 +12,8 @@ import httpx
 
 from access.billing.sandbox import SandboxBilling
 from access.keys import OperatorKeys
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from tests.doubles.mailbox import Mailbox
 from tests.support.forked_command import FORKSERVER
 from tests.support.running_service import open_loopback_socket, open_stores, run_app
@@ -71,7 +72,7 @@ async def _serve_until_closed(
     base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     async with open_stores(folder) as (market, access):
         billing = SandboxBilling(access, now, base_url)
-        app = create_app(market, access, billing, Mailbox(), base_url=base_url, clock=now)
+        app = create_app(AppConfig(base_url), Resources(market, access, billing, Mailbox(), now))
         async with run_app(app, bound):
             other.send((base_url, await OperatorKeys(access, now).create("tests")))
             with suppress(EOFError):

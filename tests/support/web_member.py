@@ -12,7 +12,8 @@ import httpx
 from access.billing.provider import Provider
 from access.billing.sandbox import SandboxBilling
 from access.mail.mailer import Mailer
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.web_page import Page, check_page
 
@@ -98,13 +99,14 @@ async def run_second_service(
     with open_loopback_socket() as bound:
         own = f"http://127.0.0.1:{bound.getsockname()[1]}"
         app = create_app(
-            served.market,
-            served.access,
-            provider or SandboxBilling(served.access, served.clock, base_url or own),
-            mailer or served.mailbox,
-            base_url=base_url or own,
-            clock=served.clock,
-            outbox=outbox,
+            AppConfig(base_url or own, outbox=outbox),
+            Resources(
+                served.market,
+                served.access,
+                provider or SandboxBilling(served.access, served.clock, base_url or own),
+                mailer or served.mailbox,
+                served.clock,
+            ),
         )
         async with (
             run_app(app, bound),

@@ -14,7 +14,8 @@ from access.billing.disabled import NoBilling
 from mcp_server.tools.get_stats import DESCRIPTION
 from mcp_server.tools.registry import TOOLS
 from schemas.vocabulary import DAY_MS, INDICATOR_IDS, Tier, format_instant
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
 from store.market_rows import Statistics
@@ -77,7 +78,8 @@ async def served_by(
         with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"
             app = create_app(
-                market, served.access, NoBilling(), Mailbox(), base_url=base_url, clock=served.clock
+                AppConfig(base_url),
+                Resources(market, served.access, NoBilling(), Mailbox(), served.clock),
             )
             async with run_app(app, bound), httpx.AsyncClient(base_url=base_url) as client:
                 yield replace(served, base_url=base_url, client=client, market=market, app=app)
