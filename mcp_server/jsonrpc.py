@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
 import mcp_types
-from pydantic_core import from_json
 
 from serving.json_text import to_json, to_utf8
 
@@ -44,7 +43,7 @@ class Message(NamedTuple):
 
 def parse_message(body: bytes) -> Message:
     """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
-    value = _read_fast(body) or _read_strictly(body)
+    value = _parse_json(body)
     if isinstance(value, list):
         raise _invalid_request_error("batches are not supported, send one object a request")
     if not isinstance(value, dict):
@@ -66,29 +65,7 @@ def format_error_response(error: RpcError) -> bytes:
     return to_utf8(to_json({"jsonrpc": "2.0", "id": error.request_id, "error": body}))
 
 
-def _read_fast(body: bytes) -> Any:
-    """Return the value of plain JSON text; None for text that needs a closer look.
-
-    Of two equal names this reader takes the last, but where there are no more colons than members
-    no name stands twice.
-    """
-    try:
-        value = from_json(body, allow_inf_nan=False, cache_strings="keys")
-    except ValueError:
-        return None
-    is_plain = isinstance(value, dict) and body.count(b":") == _count_members(value)
-    return value if is_plain else None
-
-
-def _count_members(value: dict[str, Any]) -> int:
-    members = len(value)
-    for inner in value.values():
-        if isinstance(inner, dict):
-            members += _count_members(inner)
-    return members
-
-
-def _read_strictly(body: bytes) -> Any:
+def _parse_json(body: bytes) -> Any:
     try:
         text = body.decode("utf-8").strip(" \t\r\n")
         value, end = _DECODER.raw_decode(text)
@@ -104,7 +81,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; parsers differ in which of two equal names counts, so neither does."""
+    """Return an object; parsers disagree on which of two equal names counts, so refuse both."""
     if len(unique := dict(pairs)) < len(pairs):
         raise _invalid_request_error("an object names something more than once")
     return unique

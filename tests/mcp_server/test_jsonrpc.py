@@ -1,4 +1,4 @@
-"""Bodies of requests: whichever reader takes one, the message is the same."""
+"""A request's body is read to the values that its client wrote."""
 
 import json
 from random import Random
@@ -24,11 +24,11 @@ def made_up(random: Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
-def test_a_text_with_a_colon_more_is_read_to_the_same_values(is_ascii: bool) -> None:
+def test_values_are_read_as_they_were_written(is_ascii: bool) -> None:
     random = Random(8)
     for number in range(300):
         params = {"name": "x", "arguments": made_up(random, 4)}
-        for note in ("plain", "not: plain", "\ud800"):
+        for note in ("plain", "with: colons", "\ud800"):
             call = {"jsonrpc": "2.0", "id": note, "method": "tools/call", "params": params}
             body = json.dumps(call, ensure_ascii=is_ascii or note == "\ud800").encode()
             message = parse_message(body)
