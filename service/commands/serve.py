@@ -24,10 +24,11 @@ from service.config.billing import describe_billing, find_outage_reason
 from service.config.mail import describe_mail
 from service.config.settings import Settings
 from service.http.app import build_app
+from service.http.listener import open_listener
 from service.http.metrics import Metrics
 from service.http.metrics_server import MetricsServer, open_metrics_listener
 from service.http.resources import Resources, build_readiness, open_resources
-from service.http.server import build_server_config, open_listener, serve_in_background
+from service.http.server import build_server_config, serve_in_background
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from store.access_protocol import AccessStore

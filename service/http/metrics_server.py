@@ -30,14 +30,9 @@ from starlette.routing import Route
 from mcp_server.dispatcher import SERVER_VERSION
 from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
+from service.http.listener import Listener, open_listener
 from service.http.metrics import Metrics
-from service.http.server import (
-    BoundedProtocol,
-    Listener,
-    build_server_config,
-    open_listener,
-    serve_in_background,
-)
+from service.http.server import BoundedProtocol, build_server_config, serve_in_background
 from service.processes.shutdown import run_in_background
 from serving.snapshot_cache import Snapshot
 

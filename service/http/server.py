@@ -1,7 +1,8 @@
-"""How the service takes connections: HTTP/1.1 by httptools, each exchange and their number bounded.
+"""The HTTP/1.1 server: uvicorn with bounded exchanges, request heads and number of connections.
 
-uvicorn itself waits without end for the rest of a request and for a client that reads no answer,
-and takes a head of any length.
+uvicorn itself waits without end for the rest of a request and for a client that reads no response,
+and accepts a head of any length. tests/service/http/test_uvicorn_internals.py lists every internal
+of uvicorn that this module and the supervisor rely on.
 """
 
 import asyncio
@@ -12,17 +13,7 @@ from asyncio import Transport
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import copy_context
-from multiprocessing.reduction import DupFd
 from operator import attrgetter
-from socket import (
-    AF_INET,
-    IPPROTO_TCP,
-    SO_REUSEADDR,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    getaddrinfo,
-    socket,
-)
 from typing import Any
 
 import uvicorn
@@ -33,74 +24,36 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.config.settings import SettingsError
-from serving.http import CLOSE_CONNECTION, EXCHANGE_KEY, REQUEST_ID_KEY, HeaderList, read_headers
+from service.http.listener import Listener
+from serving.http import (
+    CLOSE_CONNECTION,
+    EXCHANGE_KEY,
+    REQUEST_ID_KEY,
+    HeaderList,
+    InlineExchange,
+    read_headers,
+)
 
-# Who connects while the service starts, or is busy, waits in it.
-LISTEN_BACKLOG = 1024
 EXCHANGE_TIMEOUT_S = 60.0
-# Descriptors that stores, sources and the payment processor need.
+# Descriptors kept for stores, sources and the payment processor.
 RESERVED_DESCRIPTORS = 128
 MAX_CONNECTIONS = 10_000
 MAX_HEAD_BYTES = 64 * 1024
 GRACEFUL_SHUTDOWN_S = 3
-# What a client may name its request; it is written into logs, headers and JSON as it stands.
+# An id that a client may give its request; it is written to logs, headers and JSON unescaped.
 REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
-class Listener(socket):
-    """A socket whose queue stays as long whoever listens to it anew, in any process.
-
-    asyncio takes as many connections a turn as it would make the queue long.
-    """
-
-    def listen(self, backlog: int = LISTEN_BACKLOG, /) -> None:
-        """Listen with a queue of a length of its own."""
-        super().listen(LISTEN_BACKLOG)
-
-    def __reduce__(self) -> Any:
-        """Return what makes it again in a process that is being started."""
-        return _rebuild_listener, (self.family, self.type, self.proto, DupFd(self.fileno()))
-
-
-def _rebuild_listener(family: int, kind: int, protocol: int, duplicated_fd: Any) -> Listener:
-    return Listener(family, kind, protocol, duplicated_fd.detach())
-
-
 def calculate_max_connections() -> int:
-    """Return how many connections the process's limit of open files leaves room for."""
+    """Return how many connections fit within the process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
     return max(1, min(MAX_CONNECTIONS, soft - RESERVED_DESCRIPTORS))
 
 
-def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> Listener:
-    """Take a port before any work, so that an occupied one is told at once.
-
-    SettingsError names the two settings, which begin with `settings`.
-    """
-    listener: Listener | None = None
-    try:
-        found = getaddrinfo(host, port, type=SOCK_STREAM)
-        family, _, _, _, address = min(found, key=lambda entry: entry[0] != AF_INET)
-        # asyncio disables Nagle's delay only on sockets that name their protocol.
-        listener = Listener(family, SOCK_STREAM, IPPROTO_TCP)
-        listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        raise SettingsError(
-            f"cannot listen on {host} port {port}: {error.strerror}; "
-            f"set {setting_prefix}PORT or {setting_prefix}HOST"
-        ) from None
-    return listener
-
-
 class Server(uvicorn.Server):
-    """Leaves signals to `Stop`: uvicorn raises them again at its end, before the stores close."""
+    """Leaves signals to `ShutdownSignal`: uvicorn would raise them before the stores close."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -112,7 +65,7 @@ class Server(uvicorn.Server):
 async def serve_in_background(
     config: uvicorn.Config, listener: Listener
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve beside the block; at its end, what is in flight is answered first."""
+    """Serve during the block; at its end, finish the requests in flight first."""
     server = Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -123,7 +76,7 @@ async def serve_in_background(
 
 
 class DirectExchange:
-    """An `Exchange` over a connection."""
+    """An `InlineExchange` over a connection."""
 
     __slots__ = ("_connection", "_cycle")
 
@@ -132,7 +85,7 @@ class DirectExchange:
         self._cycle = cycle
 
     def take_body(self) -> bytes | None:
-        """Return the whole body, once; None where it has not come, or nobody waits any more."""
+        """Return the whole body, once; None if it has not arrived or the client has left."""
         cycle = self._cycle
         if cycle.more_body or cycle.disconnected:
             return None
@@ -140,9 +93,9 @@ class DirectExchange:
         return body
 
     def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Send a whole answer, its head and body in one write; return False where it must wait.
+        """Send a whole response, head and body in one write; return False if it would block.
 
-        uvicorn writes them apart and searches each header for what ours never hold.
+        uvicorn writes them separately and searches each header for characters ours never hold.
         """
         cycle, connection = self._cycle, self._connection
         if connection.flow.write_paused or cycle.disconnected:
@@ -164,13 +117,13 @@ class DirectExchange:
         return True
 
     def _write(self, parts: Sequence[bytes]) -> None:
-        """Write what the socket takes at once, and leave the rest to the transport.
+        """Write as much as the socket accepts at once, and leave the rest to the transport.
 
-        A transport would join the parts first, and joining a large answer takes as long as sending.
+        A transport would join the parts first; joining a large response takes as long as sending.
         """
         transport, written = self._connection.transport, 0
         if not (transport.is_closing() or transport.get_write_buffer_size()):
-            # What ails the connection, the transport finds and tells.
+            # The transport finds and reports a broken connection itself.
             with suppress(OSError):
                 written = os.writev(transport.get_extra_info("socket").fileno(), parts)
         for part in parts:
@@ -180,10 +133,10 @@ class DirectExchange:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection that ends where one exchange, from its wait to its answer, takes too long.
+    """A connection that ends if one exchange, from its wait to its response, takes too long.
 
-    Where there are too many, the one whose exchange has lasted longest makes room for the newest,
-    so idle ones cannot keep others out.
+    If there are too many connections, the one whose exchange has lasted longest is closed for the
+    newest, so idle clients cannot keep others out.
     """
 
     exchange_s = EXCHANGE_TIMEOUT_S
@@ -192,7 +145,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_count = _head_bytes = _request_count = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Take a connection, at the cost of the longest waiting one where there are too many."""
+        """Accept a connection; if there are too many, close the one that has waited longest."""
         super().connection_made(transport)
         self._id_prefix = os.urandom(8).hex().encode()
         self.exchange_began_at = self.loop.time()
@@ -204,14 +157,14 @@ class BoundedProtocol(HttpToolsProtocol):
             min(open_connections, key=attrgetter("exchange_began_at")).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline."""
         self._deadline.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Begin the next exchange; what the client has not read yet falls under its deadline.
+        """Begin the next exchange, whose deadline also covers what the client has yet to read.
 
-        So does its wait, for which uvicorn would set a timer after each answer.
+        It replaces the keep-alive timer that uvicorn would set after each response.
         """
         self.exchange_began_at = self.loop.time()
         self.server_state.total_requests += 1
@@ -221,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._start_asgi_task(*self.pipeline.pop())
 
     def data_received(self, data: bytes) -> None:
-        """Parse what comes; the parser itself would hold a head of any length."""
+        """Parse the data; refuse a head that is too long, which the parser would not."""
         awaited_head, previous_head_count = self._awaits_head, self._head_count
         super().data_received(data)
         is_head = awaited_head and previous_head_count == self._head_count
@@ -230,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.send_400_response("The head of the request is too long.")
 
     def on_headers_complete(self) -> None:
-        """Pass a request on; one for another server than this, in absolute form, has no path."""
+        """Start a request; one in absolute form, meant for a proxy, gets a path that is unknown."""
         self._head_count, self._awaits_head = self._head_count + 1, False
         if not self.url.startswith(b"/"):
             self.url = b"/" + self.url
@@ -242,21 +195,23 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Begin to answer a request, with shorter ways for a body and an answer that are ready.
+        """Run the app on a request, with an `InlineExchange` for bodies that are ready.
 
-        Whoever answers it, the answer has its id, and so has what is logged meanwhile.
+        The response carries the request's id, and so does whatever is logged meanwhile.
         """
         scope: Any = cycle.scope
-        scope[EXCHANGE_KEY] = DirectExchange(self, cycle)
+        # Annotated so that mypy compares the two: a scope holds anything.
+        exchange: InlineExchange = DirectExchange(self, cycle)
+        scope[EXCHANGE_KEY] = exchange
         scope[REQUEST_ID_KEY] = request_id = self._choose_request_id(scope)
         cycle.default_headers = [*cycle.default_headers, (b"x-request-id", request_id)]
-        # Of its own: it may begin within the task of the one before, which may go on.
+        # A context of its own: this may run within the task of the previous request.
         context = copy_context()
         context.run(bind_contextvars, request_id=request_id.decode())
         context.run(super()._start_asgi_task, cycle, app)
 
     def _choose_request_id(self, scope: Any) -> bytes:
-        """Return the id of a request: its own where it brings a plain one."""
+        """Return the id of a request: the client's if it sent a plain one."""
         sent = read_headers(scope).get(b"x-request-id")
         if sent is not None and REQUEST_ID_PATTERN.fullmatch(sent):
             return sent
@@ -264,11 +219,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return b"%b-%04x" % (self._id_prefix, self._request_count)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Let the answer be the last: the parser leaves what follows to another protocol."""
+        """Close after this response: the parser leaves what follows to another protocol."""
         self.cycle.keep_alive = False
 
     def _expire(self) -> None:
-        """End the connection, or come back when the exchange that goes on has had its time."""
+        """Close the connection, or check again when the current exchange runs out of time."""
         remaining_s = self.exchange_began_at + self.exchange_s - self.loop.time()
         if remaining_s <= 0:
             self.transport.abort()
@@ -279,9 +234,9 @@ class BoundedProtocol(HttpToolsProtocol):
 def build_server_config(
     app: Any, protocol: type[BoundedProtocol] = BoundedProtocol
 ) -> uvicorn.Config:
-    """Return how an app is served: no other parser, no WebSocket, no banner, no log of requests.
+    """Return uvicorn's config: no other parser, no WebSocket, no banner, no access log.
 
-    Malformed requests are answered and not logged: whoever can connect could fill a disk.
+    Malformed requests are answered and not logged, because anyone could fill a disk with them.
     """
     return uvicorn.Config(
         app,

@@ -17,10 +17,11 @@ from schemas.clock import Clock
 from service.commands.console import echo
 from service.commands.serve import build_welcome, check_billing
 from service.config.settings import Settings
+from service.http.listener import open_listener
 from service.http.metrics import open_shared_metrics_folder
 from service.http.metrics_server import MetricsServer, open_metrics_listener
 from service.http.resources import open_resources
-from service.http.server import build_server_config, open_listener
+from service.http.server import build_server_config
 from service.processes.compute_process import ComputeProcess, block_terminal_signals
 from service.processes.shutdown import listen_for_shutdown
 from service.processes.worker import Worker

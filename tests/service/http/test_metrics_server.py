@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mcp_server.tools.registry import TOOLS_BY_NAME
 from service.config.settings import Settings, SettingsError
 from service.http.health import Readiness
+from service.http.listener import open_listener
 from service.http.metrics import MULTIPROCESS_VARIABLE, Metrics, open_shared_metrics_folder
 from service.http.metrics_server import (
     MAX_METRICS_CONNECTIONS,
@@ -25,7 +26,6 @@ from service.http.metrics_server import (
     open_metrics_listener,
     sample_loop_lag,
 )
-from service.http.server import open_listener
 from service.processes.shutdown import run_in_background
 from serving.snapshot_cache import SnapshotCache
 from tests.support.bad_inputs import STATE

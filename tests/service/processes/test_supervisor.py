@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from service.config.settings import Settings
-from service.http.server import open_listener
+from service.http.listener import open_listener
 from service.processes.supervisor import build_worker_config
 from service.processes.worker import Worker
 from tests.end_to_end.test_counted_calls import Connection, connected, stored
