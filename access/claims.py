@@ -33,7 +33,8 @@ class Claims:
     async def list_unredeemed(self, email: str) -> list[tuple[ClaimRow, SettledPayment]]:
         """Return what a mailbox paid for and nobody redeemed, newest first.
 
-        Whose it is the processor says, not who began the checkout. ApiError 503 as `word`.
+        The processor's e-mail decides ownership, not the one typed at checkout. ApiError 503 if the
+        processor is unavailable.
         """
         mode = self._provider.mode
         if mode is None:

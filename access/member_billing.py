@@ -33,7 +33,7 @@ class MemberBilling:
         clock: Clock,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """A processor that takes longer than `within_s` counts as one that cannot be asked."""
+        """A processor that takes longer than `timeout_s` counts as unavailable."""
         self._members = members
         self._provider = provider
         self._timeout_s = timeout_s

@@ -85,8 +85,9 @@ class MemberKeys:
             membership.id, hash_key(api_key), clean_label, now, limits
         ):
             raise _conflict_error(
-                f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most {MAX_NEW_KEYS_PER_DAY} "
-                "new ones in 24 hours. Revoke one that you no longer use, or come back tomorrow"
+                f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
+                f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. "
+                "Revoke one that you no longer use, or come back tomorrow"
             )
         return api_key
 
@@ -161,8 +162,8 @@ def parse_label(label: str) -> str:
     label = label.strip()
     if not is_valid_label(label):
         raise invalid_parameter_error(
-            f"label: is empty, too long or has control characters; accepted: 1 to {MAX_LABEL_CHARS} "
-            "printable characters that tell you where the key is used."
+            f"label: is empty, too long or has control characters; accepted: 1 to "
+            f"{MAX_LABEL_CHARS} printable characters that tell you where the key is used."
         )
     return label
 

@@ -124,8 +124,8 @@ class Purchases:
                 header="Authorization: Bearer <API_KEY>",
                 daily_limit=self._daily_limit,
                 quota_resets="00:00 UTC",
-                start_here=f"Register the MCP server {self._api_url}/mcp and call signals_get_state "
-                f"with a ticker, or GET {self._api_url}/state?ticker=BTC",
+                start_here=f"Register the MCP server {self._api_url}/mcp and call "
+                f"signals_get_state with a ticker, or GET {self._api_url}/state?ticker=BTC",
             ),
             store_this="Store api_key now: it is shown this once and cannot be recovered. Whoever "
             f"paid makes others at {self._dashboard_url}.",

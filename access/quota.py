@@ -53,7 +53,7 @@ class QuotaGuard:
     ) -> Caller:
         """Count a call of the key that two headers carry and let it in; ApiError says why not.
 
-        With `even_spent` a key is let in that has no call left. StoreError where nothing can be
+        With `allow_over_quota` an exhausted key is accepted. StoreError where nothing can be
         counted. Looking a hash up tells at most how much of a SHA-256 matched, from which nobody
         can steer towards a key, so it needs no constant-time comparison.
         """

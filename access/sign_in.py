@@ -33,7 +33,7 @@ log = structlog.get_logger("sign_in")
 class SignIn:
     """Lets the members of one access store in; `clock` tells epoch ms.
 
-    `asking` throttles client addresses.
+    `request_throttle` limits requests by client address.
     """
 
     def __init__(

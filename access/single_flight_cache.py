@@ -16,9 +16,9 @@ log = structlog.get_logger("billing")
 
 
 class SingleFlightCache(Generic[ValueT]):
-    """Answers by what they are about; `clock` tells epoch ms, `holds_ms` how long one is repeated.
+    """Caches values by key; at most one fetch of a key runs at a time.
 
-    At most one question about a thing is asked at a time.
+    `clock` returns epoch ms, `get_ttl_ms` how long a value is kept.
     """
 
     def __init__(self, clock: Clock, get_ttl_ms: Callable[[ValueT], int]) -> None:
@@ -28,9 +28,9 @@ class SingleFlightCache(Generic[ValueT]):
         self._entries: dict[str, tuple[ValueT, int]] = {}
 
     async def get(self, key: str, fetch: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
-        """Return what was said of a thing, asking where nothing is held.
+        """Return the cached value of a key, fetching it if missing or expired.
 
-        A caller that leaves takes the question from nobody else.
+        A caller that is cancelled does not cancel the fetch for the others.
         """
         entry = self._entries.get(key)
         if entry is not None and self._clock() < entry[1]:
@@ -60,6 +60,7 @@ async def call_provider(request: Awaitable[ValueT]) -> ValueT:
     except BillingError as error:
         log.warning("billing_unavailable", why=str(error))
         raise unavailable_error(
-            f"Billing is temporarily unavailable; nothing is lost. Retry after {RETRY_AFTER_S} seconds.",
+            f"Billing is temporarily unavailable; nothing is lost. "
+            f"Retry after {RETRY_AFTER_S} seconds.",
             RETRY_AFTER_S,
         ) from None

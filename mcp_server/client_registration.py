@@ -21,7 +21,7 @@ DEFAULT_COMMAND: Final = "signals"
 class Client:
     """A program or framework that agents run in.
 
-    `made` takes the address of the service and the command that starts its stdio bridge.
+    `render` takes the address of the service and the command that starts its stdio bridge.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Answers as HTTP asks for them: not again where the client has them, compressed where it can."""
+"""Conditional and compressed responses: 304 if the client has the text, gzip if it accepts it."""
 
 from functools import lru_cache
 
@@ -6,7 +6,7 @@ from rest_shim.endpoints import JSON, Endpoint
 from serving.http import MAX_CACHED_VALUES, HeaderList, HeaderMap, parse_qualities
 from serving.response_cache import ResponseBody
 
-# Below, compressing saves nobody a packet.
+# Below this size, compressing does not save a packet.
 MIN_COMPRESSED_BYTES = 1_000
 
 

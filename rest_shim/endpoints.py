@@ -51,7 +51,7 @@ class SuccessResponse:
 class Endpoint:
     """One operation: the first of its paths is the one that is documented.
 
-    `tool` answers it where there is one; `cache` is the Cache-Control of its success.
+    `tool` answers it if there is one; `cache_control` is the header of its success.
     """
 
     operation_id: str

@@ -1,4 +1,4 @@
-"""The POST routes of purchases: a JSON body in, read strictly, and what comes of it out."""
+"""The POST routes of purchases: parse a JSON body strictly, and send the handler's result."""
 
 import asyncio
 import json
@@ -68,9 +68,9 @@ async def handle_purchase(
 
 
 async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
-    """Return what comes of a work; ClientDisconnect, and its end, where the client leaves first.
+    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves.
 
-    So a claim whose client gave up takes no key away from the one that was sent in its place.
+    So a claim whose client gave up cannot take the key from the claim that was sent in its place.
     """
     work_task = asyncio.ensure_future(work)
     disconnect_task = asyncio.create_task(_wait_for_disconnect(request))

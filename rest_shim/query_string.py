@@ -18,8 +18,8 @@ def parse_query_string(
 ) -> dict[str, Any]:
     """Return the arguments of a query string, those that look like integers as such.
 
-    ApiError where a parameter is repeated or its escapes are broken; all else is left to
-    `validated`, whose messages both faces share. `only_known` passes over what the query lacks.
+    ApiError if a parameter is repeated or its escapes are broken; `parse_arguments` checks the
+    rest, with the same messages on both transports. `ignore_unknown` skips unknown names.
     """
     schemas = get_argument_schemas(query)
     raw: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Every route but the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
+"""Every route except the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import lru_cache
@@ -150,7 +150,7 @@ def _build_purchase_responder(
 def guard_route(
     route: str, runner: ToolRunner, respond: Responder, on_error: ErrorResponder | None = None
 ) -> Responder:
-    """Return a responder whose failures all are `told`, by default in the one error body."""
+    """Wrap a responder: send each failure by `on_error`, by default as the one error body."""
 
     def build_refusal(request: Request, error: ApiError) -> Response:
         return build_error_response(error, runner) if on_error is None else on_error(request, error)

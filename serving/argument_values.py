@@ -1,4 +1,4 @@
-"""What text arguments mean: tickers, indicator names and instants, or why they mean nothing."""
+"""Parses text arguments: tickers, indicator names and instants; names what it rejects."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Validation of arguments, the same for both faces: one refusal that names everything wrong."""
+"""Validation of arguments, the same for both transports: one error names everything wrong."""
 
 import difflib
 import reprlib
@@ -95,10 +95,12 @@ def _find_blank_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> st
         return None
     value = raw[name]
     if value is None:
-        return f"{name}: null is not accepted, leave it out; accepted: {describe_accepted_values(schema)}"
-    if isinstance(value, str) and not value.strip():
-        return f"{name}: is empty, leave it out or give a value; accepted: {describe_accepted_values(schema)}"
-    return None
+        problem = "null is not accepted, leave it out"
+    elif isinstance(value, str) and not value.strip():
+        problem = "is empty, leave it out or give a value"
+    else:
+        return None
+    return f"{name}: {problem}; accepted: {describe_accepted_values(schema)}"
 
 
 def _to_integer(value: Any) -> Any:
@@ -109,7 +111,8 @@ def _to_integer(value: Any) -> Any:
 def describe_rejected_value(name: str, schema: Schema, value: Any) -> str:
     """Say that a value is not accepted, and what is."""
     hint = format_suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
-    return f"{name}: {quote_value(value)} is not accepted{hint}; accepted: {describe_accepted_values(schema)}"
+    accepted = describe_accepted_values(schema)
+    return f"{name}: {quote_value(value)} is not accepted{hint}; accepted: {accepted}"
 
 
 def describe_accepted_values(schema: Schema) -> str:

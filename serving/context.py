@@ -1,4 +1,4 @@
-"""What a tool handler gets: the snapshots, the addresses to name, the clock and the caller."""
+"""The context of a tool call: snapshots, public addresses, clock, billing mode and caller."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ FIRST_COMPUTE_RETRY_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The boards, the addresses to name, the wall clock (epoch ms), the billing mode, who calls.
+    """Snapshots, public addresses, the wall clock (epoch ms), the billing mode and the caller.
 
-    `caller` is None on calls that need no key.
+    `caller` is None if the call needs no key.
     """
 
     snapshots: SnapshotCache
@@ -33,7 +33,7 @@ class Context:
     caller: Caller | None = None
 
     def with_caller(self, caller: Caller | None) -> "Context":
-        """Return the same for a call of somebody."""
+        """Return a copy with a caller."""
         return Context(
             self.snapshots,
             self.base_url,
@@ -45,19 +45,20 @@ class Context:
         )
 
     async def snapshot(self) -> Snapshot:
-        """Return the latest board; ApiError `unavailable` where nothing has been computed yet."""
+        """Return the latest snapshot; ApiError `unavailable` if nothing has been computed yet."""
         snapshot = await self.snapshots.snapshot()
         if snapshot is None:
             raise unavailable_error(
-                f"{await self.snapshots.explain_unavailable()} Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
+                f"{await self.snapshots.explain_unavailable()} "
+                f"Retry after {FIRST_COMPUTE_RETRY_S} seconds.",
                 retry_after_s=FIRST_COMPUTE_RETRY_S,
             )
         return snapshot
 
     async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:
-        """Return the board that was served at an instant, the latest without one, and that time.
+        """Return the snapshot that was served at an instant, by default the latest, and that time.
 
-        The time is epoch ms. ApiError `invalid_parameter` for an instant of which nothing is known.
+        The time is epoch ms. ApiError `invalid_parameter` for an instant without a snapshot.
         """
         latest, now = await self.snapshot(), self.clock()
         if as_of is None:
@@ -72,13 +73,13 @@ class Context:
         if snapshot is None:
             raise invalid_parameter_error(
                 f"as_of: {quote_value(as_of)} is not a time of which a board is kept; accepted: "
-                f"{format_instant(first)} to now ({format_instant(max(now, latest.newest_at))}); leave it out for "
-                "the current board."
+                f"{format_instant(first)} to now ({format_instant(max(now, latest.newest_at))}); "
+                "leave it out for the current board."
             )
         return snapshot, at
 
 
 def _find_history_start(snapshot: Snapshot) -> int:
-    """Return the earliest time (epoch ms) of which the board can still be told."""
+    """Return the earliest time (epoch ms) that a snapshot can still be rebuilt for."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

@@ -1,4 +1,4 @@
-"""Which client a request comes from where proxies stand before the service: X-Forwarded-For."""
+"""The client's address behind proxies, from X-Forwarded-For."""
 
 import re
 from collections.abc import Awaitable, Iterable
@@ -34,14 +34,15 @@ log = structlog.get_logger("rest")
 
 
 def parse_proxies(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
-    """Read addresses and networks; ValueError names the first that is neither."""
+    """Parse addresses and networks; ValueError names the first that is neither."""
     return tuple(_parse_network(text) for text in texts)
 
 
 class ForwardedForMiddleware:
-    """ASGI middleware: the client is the last hop that no trusted proxy is; `clock`: epoch ms.
+    """ASGI middleware: the client is the nearest hop that is not a trusted proxy.
 
-    What an untrusted peer says is not believed, and noticed at most once an hour for the operator.
+    The header of an untrusted peer is ignored, and recorded as a notice for the operator at most
+    once an hour. `clock` returns epoch ms.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class ForwardedForMiddleware:
         await self._app(scope, receive, send)
 
     def _find_client(self, peer: str, hops: list[str]) -> str:
-        """Walk from the nearest hop to the farthest; one that is no address ends the walk."""
+        """Walk from the nearest hop to the farthest, up to one that is not an address."""
         client = peer
         for hop in reversed(hops):
             address = _parse_hop(hop)
@@ -110,7 +111,7 @@ def _parse_network(text: str) -> IpNetwork:
 
 
 def _parse_hop(text: str) -> IpAddress | None:
-    """Return the address of one hop, IPv4 in IPv6 as IPv4; None where it is none."""
+    """Return the address of one hop, IPv4-mapped IPv6 as IPv4; None if it is not an address."""
     text = text.strip()
     if match := HOP_PATTERN.fullmatch(text):
         text = match["v6"] or match["v4"]

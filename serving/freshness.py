@@ -1,4 +1,4 @@
-"""What every answer says of what it rests on: source, age, and when to come back."""
+"""The freshness fields of every response: source, age, and when to come back."""
 
 from collections.abc import Collection, Container, Iterable
 from typing import Any
@@ -37,7 +37,7 @@ def is_recording_over(snapshot: Snapshot) -> bool:
 
 
 def is_final(snapshot: Snapshot) -> bool:
-    """Tell whether nothing more will come: of a played out recording, of a past board."""
+    """Tell whether nothing more will come: a recording that is over, a past snapshot."""
     return snapshot.is_past or is_recording_over(snapshot)
 
 
@@ -50,7 +50,7 @@ def is_stale(snapshot: Snapshot, now: int) -> bool:
 
 
 def find_expiry(snapshot: Snapshot, now: int) -> int | None:
-    """Return when what `freshness` says of a board at `now` ends (epoch ms), None for never."""
+    """Return when the result of `build_freshness` at `now` expires (epoch ms), None for never."""
     next_run_at = find_next_run("1h", snapshot.market_time)
     windows = [at for window in _list_late_windows(snapshot, has_late=True) for at in window]
     times = (*windows, next_run_at, next_run_at + GRACE_MS + 1)

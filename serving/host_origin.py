@@ -1,5 +1,5 @@
-"""Keeps foreign hosts and origins out of both faces (the defence against DNS rebinding), and
-requests that a proxy before the service may have read as two.
+"""Refuses foreign hosts and origins (the defence against DNS rebinding), and requests that a proxy
+in front of the service may have read as two.
 """
 
 import re
@@ -28,14 +28,14 @@ AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5}
 
 
 def parse_host(authority: str) -> str | None:
-    """Return the lower-case host of `host[:port]`, None where it is not one."""
+    """Return the lower-case host of `host[:port]`, None if it is malformed."""
     match = AUTHORITY_PATTERN.fullmatch(authority.lower())
     return match.group(1) if match else None
 
 
 class HostOriginMiddleware:
-    """ASGI middleware: Host must be ours (421), Origin absent or ours (403), a body's length sent
-    in one way (400, and the connection is closed).
+    """ASGI middleware: requires an allowed Host (421), no Origin or an allowed one (403), and one
+    way of framing the body (400, and the connection is closed).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HostOriginMiddleware:
         self._allowed_origins = {origin.lower().rstrip("/") for origin in allowed_origins}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass on what is ours and refuse the rest."""
+        """Pass an allowed request on; refuse any other."""
         error = self._find_error(scope) if scope["type"] == "http" else None
         if error is None:
             return self._app(scope, receive, send)
@@ -88,7 +88,7 @@ class HostOriginMiddleware:
 
 
 def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
-    """Return why a proxy may have read a request otherwise than the parser did, None where not."""
+    """Return an error if a proxy may read the request differently from our parser, else None."""
     coding = headers.get(b"transfer-encoding", b"chunked").lower()
     if coding != b"chunked":
         quoted = quote_value(coding.decode("latin-1"))

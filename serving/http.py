@@ -1,6 +1,6 @@
-"""HTTP as both faces meet it: what a request must be, and an answer as it is sent.
+"""HTTP basics of both transports: reading and checking a request, sending a response.
 
-Every refusal is ApiError.
+Every refusal is an ApiError.
 """
 
 from collections.abc import Awaitable, Generator, Mapping, Sequence
@@ -22,26 +22,26 @@ MAX_CACHED_VALUES = 256
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE_CONNECTION = (b"connection", b"close")
-# Where the service's own server puts an `Exchange` beside what ASGI says of a request.
+# The ASGI scope's key of an `InlineExchange`, which the service's own server adds.
 EXCHANGE_KEY = "signals.exchange"
-# Where it puts the id of a request, which is plain ASCII; every answer has it as a header.
+# The key of the request id, plain ASCII, which every response has as a header.
 REQUEST_ID_KEY = "signals.request_id"
-# Where the headers of a request, once read, are kept for who is asked next.
+# The key of the merged headers, kept for the next reader.
 _HEADERS_KEY = "signals.fields"
 
 
 class InlineExchange(Protocol):
-    """A request and its answer by shorter ways than ASGI has, where nothing must be waited for."""
+    """Takes a request body and sends a response without ASGI events, if neither has to wait."""
 
     def take_body(self) -> bytes | None:
-        """Return the whole body, once; None where it has not come yet."""
+        """Return the whole body, once; None if it has not arrived yet."""
 
     def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Send a whole answer, whose body comes in parts; return False where it must wait."""
+        """Send a whole response, its body in parts; return False if it would block."""
 
 
 def read_headers(scope: Scope) -> HeaderMap:
-    """Return the headers of a request by lower-case name, those of one name as one list."""
+    """Return the headers of a request by lower-case name, repeated ones joined by commas."""
     merged: HeaderMap | None = scope.get(_HEADERS_KEY)
     if merged is None:
         headers = scope["headers"]
@@ -60,7 +60,7 @@ def list_header_values(scope: Scope, header_name: bytes) -> list[bytes]:
 def respond(
     scope: Scope, send: Send, status: int, headers: HeaderList, *parts: bytes
 ) -> Awaitable[None]:
-    """Send a whole answer; its length joins its headers, and that no failure may be stored."""
+    """Send a whole response with its Content-Length, and no-store if it is an error."""
     headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
@@ -71,7 +71,7 @@ def respond(
 
 
 class _AlreadySent:
-    """What is awaited where nothing need be."""
+    """An awaitable that is done at once."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -100,7 +100,7 @@ def build_quota_headers(quota: QuotaUsage | None) -> HeaderList:
 
 
 def http_error(status: int, message: str) -> ApiError:
-    """Return the refusal of a request whose HTTP is wrong."""
+    """Return the refusal of a request that is wrong at the HTTP level."""
     return ApiError("invalid_parameter", message, status)
 
 
@@ -142,7 +142,7 @@ def parse_qualities(header: bytes) -> dict[str, float]:
 
 
 def take_ready_body(scope: Scope) -> bytes | None:
-    """Return the body where it has come whole already, 413 where it is longer than 1 MiB."""
+    """Return the body if all of it has arrived, else None; 413 if it is longer than 1 MiB."""
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
     body = None if exchange is None else exchange.take_body()
     return None if body is None else _check_body_size(body)

@@ -21,10 +21,10 @@ STATISTICS_DAYS = 30
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One computed version of everything latest; `market_time` is epoch ms of the last compute.
+    """The latest readings of one computed version; `market_time` is epoch ms of the last compute.
 
-    `is_past` where it is no longer the latest: what was served at a time gone by. `answers` are
-    those that rest on this board alone.
+    `is_past` is true for one that was served at an earlier time. `responses` are those that depend
+    only on this snapshot.
     """
 
     stored: StoredSnapshot
@@ -37,20 +37,20 @@ class Snapshot:
 
     @property
     def newest_at(self) -> int:
-        """The end of what this version holds: rows may be some ms later than the market time."""
+        """The time of the newest row, which may be some ms later than the market time."""
         return max(self.market_time, self.stored.last_created_at)
 
     def to_market_time(self, now: int) -> int:
-        """Return the market time (epoch ms) at a wall clock: a recording ends, nothing runs back.
+        """Return the market time (epoch ms) at a wall clock time, where windows end.
 
-        Windows end here.
+        A recording's time stops at its end, and no time runs back.
         """
         until = self.coverage.recorded_until
         return max(self.newest_at, now if until is None else min(now, until))
 
     @cached_property
     def removed_tickers(self) -> list[str]:
-        """The tickers with readings that are not covered any more at market time, sorted."""
+        """The tickers with readings that are no longer covered at market time, sorted."""
         return sorted(
             ticker
             for ticker in self.stored.readings.keys() & self.assets.keys()
@@ -59,12 +59,12 @@ class Snapshot:
         )
 
     def get_indicator_name(self, indicator: str) -> str:
-        """Return the display name of an indicator, its id where it is not covered any more."""
+        """Return the display name of an indicator, its id if it is no longer covered."""
         return self.indicator_names.get(indicator, indicator)
 
 
 def build_snapshot(stored: StoredSnapshot, is_past: bool = False) -> Snapshot | None:
-    """Return the board of a snapshot, None where nothing that is served had been computed yet."""
+    """Build a snapshot from stored rows; None if nothing that is served had been computed yet."""
     if stored.coverage is None or stored.market_time is None:
         return None
     if stored.market_time < (stored.coverage.served_from or 0):
@@ -87,7 +87,7 @@ def _explain_unavailable(stored: StoredSnapshot) -> str:
 
 
 class SnapshotCache:
-    """A store behind one cached snapshot, read anew only where the store's version has moved."""
+    """Caches the store's latest snapshot, and reads it again when the store's version moves."""
 
     def __init__(self, store: MarketStore) -> None:
         self.store = store
@@ -99,33 +99,33 @@ class SnapshotCache:
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
 
     async def coverage(self) -> Coverage | None:
-        """Return what the compute job last published of itself, None where it never has."""
+        """Return the coverage that the compute job last published, None if it never has."""
         return (self._get_if_current() or await self._read_latest())[0].coverage
 
     async def explain_unavailable(self) -> str:
-        """Say what the first board waits for."""
+        """Say what the first snapshot waits for."""
         return _explain_unavailable((self._get_if_current() or await self._read_latest())[0])
 
     async def snapshot(self) -> Snapshot | None:
-        """Return the latest board, None where nothing has been computed yet."""
+        """Return the latest snapshot, None if nothing has been computed yet."""
         return (self._get_if_current() or await self._read_latest())[1]
 
     def peek(self) -> Snapshot | None:
-        """Return the latest board without a wait; None where it must be read, or there is none."""
+        """Return the latest snapshot without waiting; None if it must be read or does not exist."""
         current = self._get_if_current()
         return None if current is None else current[1]
 
     @property
     def last(self) -> Snapshot | None:
-        """The board that was read last, whatever the store holds by now."""
+        """The snapshot that was read last, whatever the store holds by now."""
         return None if self._last_read is None else self._last_read[1]
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
-        """Return the board that was served at a time (epoch ms), None before the first."""
+        """Return the snapshot that was served at a time (epoch ms), None before the first."""
         return build_snapshot(await self.store.snapshot_at(at), is_past=True)
 
     async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
-        """Return the volume of the 30 days that a board ends, counted once however many ask."""
+        """Return the volume of the 30 days up to a snapshot, counted once for all callers."""
         async with self._statistics_lock:
             if self._statistics_entry is None or self._statistics_entry[0] is not snapshot:
                 counts = {tier: await self._count_volume(tier, snapshot) for tier in RETENTION_MS}
@@ -141,7 +141,7 @@ class SnapshotCache:
         )
 
     def _get_if_current(self) -> tuple[StoredSnapshot, Snapshot | None] | None:
-        """Return the held state where it is the latest, which is asked once a turn of the loop."""
+        """Return the last read state if it is current, checked once per turn of the event loop."""
         if not self._is_fresh:
             if self._last_read is None or self.store.version() != self._version:
                 return None
@@ -153,7 +153,7 @@ class SnapshotCache:
         self._is_fresh = False
 
     async def _read_latest(self) -> tuple[StoredSnapshot, Snapshot | None]:
-        """Return the latest state, read once however many wait for it."""
+        """Return the latest state, read once for all who wait for it."""
         async with self._lock:
             version = self.store.version()
             if self._last_read is None or version != self._version:

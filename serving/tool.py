@@ -1,4 +1,4 @@
-"""What a tool is: everything that both faces need to describe and to run it."""
+"""The description of a tool: everything that both transports need to show and to run it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,11 +22,10 @@ READ_ONLY = mcp_types.ToolAnnotations(
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
-    """One read; its handler returns its result, or that as it is written.
+    """One read; its handler returns its result, or the rendered response.
 
-    `keyed` says whether a call needs an API key, `even_spent` one without calls left.
-
-    An answer that `rests_on_board` alone is the same for all who ask before the next version.
+    `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
+    `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
     """
 
     name: str

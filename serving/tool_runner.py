@@ -1,4 +1,4 @@
-"""One call of one tool as both faces make it: key, then arguments, then the answer as JSON text."""
+"""Runs one tool call for either transport: key, then arguments, then the response as JSON text."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
@@ -22,7 +22,7 @@ from store.errors import StoreError
 
 AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]
-# Hears of each call its tool, what it came to (`OK` or the code of the refusal), and its seconds.
+# Called after each call with (tool, `OK` or an error code, seconds).
 OnCall = Callable[[str, str, float], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
@@ -33,9 +33,9 @@ log = structlog.get_logger("calls")
 
 
 class CallResult(NamedTuple):
-    """What a call came to: the answer, which is the Error object where `error` is set.
+    """The response of a call, an Error object if `error` is set.
 
-    `quota` is what the call left of its key's; None where no key was needed or none was live.
+    `quota` is the key's remaining quota; None if no key was needed or the key was not live.
     """
 
     response: ResponseBody
@@ -44,14 +44,14 @@ class CallResult(NamedTuple):
 
 
 class ParsedQuery(NamedTuple):
-    """A query, and the text that is the same for equal queries of equal tools alone."""
+    """A query and its cache key, which no other query or tool shares."""
 
     query: BaseModel
     key: str
 
 
 class ToolRunner:
-    """Runs tools on a context for whoever is admitted."""
+    """Runs tools on a context for callers that the quota guard authorizes."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class ToolRunner:
         raw_key: str | bytes,
         read_arguments: ArgumentsReader,
     ) -> CallResult:
-        """Admit a call, then read its arguments and answer them; nothing is raised.
+        """Authorize a call, then parse its arguments and run the tool; never raise.
 
-        Where the `spelling` of two calls is equal, so are their `arguments`.
+        Two calls with an equal `raw_key` have equal arguments.
         """
         started_at = perf_counter()
         result = await self._run(tool, headers, raw_key, read_arguments)
@@ -121,7 +121,7 @@ class ToolRunner:
     def _parse_query(
         self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
     ) -> ParsedQuery:
-        """Return what arguments ask for; callers repeat themselves, so some of it is kept."""
+        """Return the parsed query; recent ones are cached, because callers repeat themselves."""
         parsed = self._parsed_queries.get((tool.name, raw_key))
         if parsed is None:
             query = parse_arguments(tool.query, read_arguments())
@@ -135,7 +135,7 @@ class ToolRunner:
     async def _get_response(
         self, tool: AnyTool, parsed: ParsedQuery, caller: Caller | None
     ) -> ResponseBody:
-        """Return the answer to a query; what rests on the board is kept with it."""
+        """Return the response to a query, cached if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
             return await _render_response(tool, parsed.query, self.context.with_caller(caller))
         return await get_or_render(
@@ -143,7 +143,7 @@ class ToolRunner:
         )
 
     def _peek_response(self, snapshot: Snapshot | None, parsed: ParsedQuery) -> ResponseBody | None:
-        """Return the answer that is kept with a board, where it is true by now."""
+        """Return the response cached with a snapshot if it is still valid, else None."""
         return (
             None if snapshot is None else snapshot.responses.get(parsed.key, self.context.clock())
         )
@@ -152,7 +152,7 @@ class ToolRunner:
 async def get_or_render(
     context: Context, key: str, render: Callable[[], Awaitable[ResponseBody]]
 ) -> ResponseBody:
-    """Return what rests on the board alone, rendered where none that is kept is true by now."""
+    """Return the cached response for this snapshot, rendering it if missing or expired."""
     snapshot, now = await context.snapshots.snapshot(), context.clock()
     response = None if snapshot is None else snapshot.responses.get(key, now)
     if response is None:
@@ -179,7 +179,7 @@ def _get_quota(caller: Caller | None) -> QuotaUsage | None:
 
 
 def internal_error() -> ApiError:
-    """Return what a caller may know of an unexpected failure."""
+    """Return the error that a caller sees after an unexpected failure."""
     return ApiError(
         "unavailable",
         f"Internal error; the operator's log says more. Retry after {INTERNAL_RETRY_S} seconds.",
@@ -189,7 +189,7 @@ def internal_error() -> ApiError:
 
 
 def log_store_failure(error: StoreError, location: str) -> ApiError:
-    """Log that the store failed at a tool or route, and return what the caller should read."""
+    """Log that the store failed at a tool or route, and return the error for the caller."""
     log.error("store_failed", at=location, **describe_failure(error))
     return unavailable_error(
         "The store cannot be used at the moment; the operator's log says more. "

@@ -50,7 +50,7 @@ def render_page(request: Request, template: str, *, status: int = 200, **values:
 def make_page_response(
     text: str, status: int = 200, cache_control: str = CACHE_NO_STORE
 ) -> Response:
-    """Return a page that is rendered already; `cache` is its Cache-Control."""
+    """Return a response of rendered HTML."""
     return HTMLResponse(text, status, {**SECURITY_HEADERS, "Cache-Control": cache_control})
 
 

@@ -56,7 +56,7 @@ class PendingPayment:
 
 @dataclass(frozen=True, slots=True)
 class FailedPayment:
-    """No payment will ever come of this session; `why` goes into a sentence, for the buyer."""
+    """No payment will ever come of this session; `reason` goes into a sentence, for the buyer."""
 
     reason: str
 
@@ -69,7 +69,7 @@ class SubscriptionStatus:
     """The processor's word on a membership now; times are epoch ms.
 
     While it is in force it is paid for anew at `renews_at`, or ends at `ends_at`; both are None
-    where the processor names no time. `over` is why it is over, None while it is in force.
+    where the processor names no time. `ended_reason` is why it is over, None while it is in force.
     """
 
     renews_at: int | None = None

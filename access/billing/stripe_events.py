@@ -22,7 +22,7 @@ EVENT_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class StripeEvent:
-    """One webhook; `about` is the object it tells of, as it was when Stripe sent it."""
+    """One webhook; `subject` is the object it reports, as it was when Stripe sent it."""
 
     id: str
     type: str

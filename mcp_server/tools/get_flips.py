@@ -189,8 +189,8 @@ def _explain_empty(query: FlipsQuery, hours: int, change_count: int) -> str:
     again = "meta.next_update says when to ask again (null: nothing more will come)."
     if change_count:
         return (
-            f"No newest change {window} turned {query.direction}, {change_count} turned otherwise and "
-            f"direction all shows them; {again}"
+            f"No newest change {window} turned {query.direction}, {change_count} turned otherwise "
+            f"and direction all shows them; {again}"
         )
     return (
         f"Nothing changed {window}, hours may be up to {WINDOW_HOURS[query.timeframe].max}; {again}"

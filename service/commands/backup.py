@@ -127,8 +127,8 @@ def _refuse_existing_store(path: Path) -> None:
         existing = path.with_name(path.name + suffix)
         if existing.exists():
             raise StoreError(
-                f"{existing} is there already: move it away, or set SIGNALS_DATABASE_URL to a place "
-                "that is free"
+                f"{existing} is there already: move it away, or set SIGNALS_DATABASE_URL to a "
+                "place that is free"
             )
 
 

@@ -180,7 +180,7 @@ class CatchUp:
         *,
         is_long: bool,
     ) -> None:
-        """Of one that `is_long` no more is waited for than of one beside a board."""
+        """If `is_long`, wait only briefly, as when a snapshot exists."""
         self._pipeline: Final = pipeline
         self._market: Final = market
         self._has_snapshot: Final = pipeline.has_snapshot

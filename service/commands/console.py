@@ -24,7 +24,7 @@ def echo(text: str) -> None:
 def open_progress_bar(
     label: str, fallback: OnProgress = lambda done, total: None
 ) -> Iterator[OnProgress]:
-    """Yield what takes how much is done of how much: a bar on a terminal, `otherwise` elsewhere."""
+    """Yield a `(done, total)` callback: a progress bar on a terminal, else `fallback`."""
     if not sys.stderr.isatty():
         yield fallback
         return

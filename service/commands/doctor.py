@@ -83,7 +83,8 @@ async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
 def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     if snapshot is None:
         return Finding("warn", "runs", "nothing was computed yet: start `signals serve`")
-    last_run = f"the last run was {_format_age(now - snapshot.market_time)} ago ({format_instant(snapshot.market_time)})"
+    age, ran_at = _format_age(now - snapshot.market_time), format_instant(snapshot.market_time)
+    last_run = f"the last run was {age} ago ({ran_at})"
     if is_final(snapshot):
         return Finding("ok", "runs", f"{last_run}; the recording is played to its end")
     if is_stale(snapshot, now):

@@ -152,7 +152,8 @@ def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) ->
         if not has_key and universe.by_ticker[ticker].venue == ALPACA
     ]
     if missing_key:
-        text = f"{len(missing_key)} are not covered ({format_names(sorted(missing_key))}): set {ALPACA_KEY_SETTINGS}"
+        names = format_names(sorted(missing_key))
+        text = f"{len(missing_key)} are not covered ({names}): set {ALPACA_KEY_SETTINGS}"
         yield Finding("warn", "assets", text)
     if uncovered := sorted(chosen_listings.keys() - covered.keys() - set(missing_key)):
         text = f"{len(uncovered)} are not covered, for no venue that can be asked lists them"
@@ -176,7 +177,7 @@ async def _read_daily_tickers(store: MarketStore | None) -> set[str] | None:
 class _BarChecks:
     """The bars of the covered assets at their venues; `now` is epoch seconds.
 
-    Venues that are `silent`, for a reason each, are not asked again.
+    Venues in `failure_reasons` are not asked again.
     """
 
     def __init__(
@@ -211,8 +212,8 @@ class _BarChecks:
         )
         if not short_tickers:
             return Finding("ok" if tickers else "warn", "bars", summary)
-        text = f"{summary}; of {len(short_tickers)} there are no bars of {MIN_HISTORY_DAYS} trading days"
-        return Finding("warn", "bars", f"{text} ({format_names(short_tickers)})")
+        short = f"of {len(short_tickers)} there are no bars of {MIN_HISTORY_DAYS} trading days"
+        return Finding("warn", "bars", f"{summary}; {short} ({format_names(short_tickers)})")
 
     async def check_freshness(self) -> AsyncIterator[Finding]:
         """Yield which have the newest bar that is due, and why others do not."""

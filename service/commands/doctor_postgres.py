@@ -20,7 +20,8 @@ async def check_market(settings: Settings) -> list[Finding]:
     database_info = await load_database_info(
         settings.database_url.get_secret_value(), SCHEMAS["market"][0]
     )
-    text = f"{found.text} (PostgreSQL {database_info.server_version}, {database_info.size_bytes / 2**20:.0f} MiB)"
+    size = f"{database_info.size_bytes / 2**20:.0f} MiB"
+    text = f"{found.text} (PostgreSQL {database_info.server_version}, {size})"
     computing = (
         "no process is at the moment"
         if database_info.lock_holder is None

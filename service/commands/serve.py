@@ -1,4 +1,4 @@
-"""`signals serve`: both faces over the stores, and beside them the hourly compute.
+"""`signals serve`: both transports over the stores, and beside them the hourly compute.
 
 The port is taken first and served once the first catch-up is done; where another process computes
 on the store, at once. A signal ends the command with status 0, whatever it is doing.

@@ -70,8 +70,8 @@ class RemoteEndpoint:
         summary = f"{self._url} answered {response.status_code}"
         if response.has_redirect_location:
             return (
-                f"{summary}, a redirect to {_parse_host(response.headers['location'])}, which is not "
-                "followed, for the key would travel along. If you trust that address, "
+                f"{summary}, a redirect to {_parse_host(response.headers['location'])}, which is "
+                "not followed, for the key would travel along. If you trust that address, "
                 "give it with --url."
             )
         if (message := _parse_error_message(response)) is not None:

@@ -65,8 +65,8 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
     monthly, yearly = settings.stripe_price_monthly, settings.stripe_price_yearly
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:
         raise BillingSetupError(
-            f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; see the README, "
-            "Selling access"
+            f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; "
+            "see the README, Selling access"
         )
     # Imported here, so that nobody else waits for the library.
     from access.billing.stripe import StripeBilling

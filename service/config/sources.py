@@ -55,7 +55,7 @@ async def open_live_venues(
 ) -> AsyncIterator[Mapping[str, Venue]]:
     """Hold the venues' clients, whose libraries are loaded for them alone.
 
-    What venues list is `kept` in a folder.
+    Venue listings are cached in `listings_folder`.
     """
     try:
         from service.config.venues import open_venues

@@ -27,8 +27,8 @@ async def open_venues(
 ) -> AsyncIterator[dict[str, Venue]]:
     """Hold a client of each venue that the universe names; equities' one where it has its key.
 
-    `clock` tells epoch ms; pauses are counted by `elapsed`, ms by a clock that nobody sets. What
-    they list is `kept` in a folder, which need not be there.
+    `clock` returns epoch ms, `elapsed_ms` the ms of a monotonic clock that pauses are counted by.
+    Venue listings are cached in `listings_folder`, which need not exist.
     """
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The ASGI app of the service, built from a config and open resources; it opens and closes nothing."""
+"""The ASGI app of the service, over open resources that it is handed; it opens nothing itself."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class AppConfig:
 
 
 def build_app(settings: Settings, resources: Resources, metrics: Metrics) -> Starlette:
-    """Return the ASGI app that the settings describe; it counts its calls and sales in `metrics`."""
+    """Return the ASGI app that the settings describe; it counts calls and sales in `metrics`."""
     config = AppConfig(
         base_url=settings.address,
         daily_limit=settings.daily_limit,

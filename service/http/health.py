@@ -34,7 +34,7 @@ class Readiness:
         clock: Clock,
         timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
-        """A store that takes longer than `within_s` counts as one that does not answer."""
+        """A store that takes longer than `timeout_s` counts as one that does not answer."""
         self.snapshots: Final = snapshots
         self._access: Final = access
         self.clock: Final = clock

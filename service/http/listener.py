@@ -1,4 +1,4 @@
-"""The listening socket of the service, opened before any work so that an occupied port fails first."""
+"""The listening socket, opened before any other work so that an occupied port fails first."""
 
 from multiprocessing.reduction import DupFd
 from socket import (

@@ -43,7 +43,7 @@ log = structlog.get_logger("operations")
 
 
 class MetricsServer(NamedTuple):
-    """Where a process serves its operator, if anywhere; other processes count in `shared` too."""
+    """The metrics port of a process, if any; other processes count in `shared_folder` too."""
 
     listener: Listener | None
     shared_folder: Path | None = None

@@ -12,8 +12,8 @@ SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class ShutdownSignal:
     """What SIGINT and SIGTERM ask for; the first one counts.
 
-    It ends the block that is `ended` by it; asked for outside, as while stores open, it ends the
-    next such block where that first waits.
+    It ends the block within `cancel_on_request`; a signal outside of one, as while stores open,
+    ends the next such block at its first wait.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ class Supervisor(Multiprocess):
             super().init_processes()
 
     def keep_subprocess_alive(self) -> None:
-        """Begin anew what has died; raise what the computing one failed with."""
+        """Restart dead workers; re-raise the compute process's error."""
         self._compute_process.poll_status()
         previous_processes = tuple(self.processes)
         for process in previous_processes:

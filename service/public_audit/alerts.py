@@ -94,7 +94,8 @@ def check_merged(responses: Responses, report: Report) -> None:
     ):
         if actual != expected:
             report.add_finding(
-                f"tier=all: row {position} is {_format_row_id(actual)}, merged {_format_row_id(expected)}"
+                f"tier=all: row {position} is {_format_row_id(actual)}, "
+                f"merged {_format_row_id(expected)}"
             )
             break
     is_whole = (

@@ -26,7 +26,7 @@ class PublicAuditError(OperatorError):
 class Reader:
     """Reads views of one service; every failure is a PublicAuditError of one line.
 
-    `expected` is how many calls are likely in all, for the progress bar.
+    `expected_calls` is how many calls are likely in all, for the progress bar.
     """
 
     def __init__(self, url: str, api_key: str, on_progress: OnProgress) -> None:
@@ -86,8 +86,9 @@ class Reader:
         if 300 <= response.status_code < 400:
             target = response.headers.get("location", "nowhere")
             raise self.build_error(
-                f"{self.address} redirects {API_PATH}/{view} to {target}; redirects are not followed, "
-                "for the key would travel along. If you trust that address, give it instead."
+                f"{self.address} redirects {API_PATH}/{view} to {target}; redirects are not "
+                "followed, for the key would travel along. "
+                "If you trust that address, give it instead."
             )
         body = _parse_body(response)
         if response.status_code != 200:
