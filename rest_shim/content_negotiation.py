@@ -1,9 +1,7 @@
 """Conditional and compressed responses: 304 if the client has the text, gzip if it accepts it."""
 
-from functools import lru_cache
-
-from rest_shim.endpoints import JSON, Endpoint
-from serving.http import MAX_CACHED_VALUES, HeaderList, HeaderMap, parse_qualities
+from rest_shim.endpoints import Endpoint
+from serving.http import JSON, HeaderList, HeaderMap, accepts_gzip
 from serving.response_cache import ResponseBody
 
 # Below this size, compressing does not save a packet.
@@ -34,10 +32,3 @@ def _has_tag(if_none_match: bytes, etag: bytes) -> bool:
     """Tell whether If-None-Match names a tag; a tag is compared without what marks it weak."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag.removeprefix(b"W/") in tags
-
-
-@lru_cache(MAX_CACHED_VALUES)
-def accepts_gzip(accept_encoding: bytes) -> bool:
-    """Tell whether Accept-Encoding takes gzip: by its name, else by `*`."""
-    weights = parse_qualities(accept_encoding)
-    return weights.get("gzip", weights.get("*", 0.0)) > 0

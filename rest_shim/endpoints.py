@@ -26,15 +26,16 @@ from schemas.purchase import (
     ClaimResponse,
 )
 from schemas.signals import SignalsResponse
+from serving.http import (
+    CACHE_NO_STORE,
+    CACHE_ONE_DAY,
+    CACHE_ONE_MINUTE,
+    CACHE_PRIVATE,
+    JSON,
+)
 from serving.tool_runner import AnyTool
 
 Tag = Literal["reads", "open", "access", "mcp"]
-
-JSON = "application/json"
-CACHE_PRIVATE = "private, no-cache"
-CACHE_ONE_MINUTE = "public, max-age=60"
-CACHE_ONE_DAY = "public, max-age=86400"
-CACHE_NO_STORE = "no-store"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from rest_shim.endpoints import (
     CLAIM_KEY,
     ENDPOINTS,
     GET_LEGAL,
-    JSON,
     Endpoint,
     SuccessResponse,
 )
@@ -19,6 +18,7 @@ from rest_shim.openapi_components import SAMPLE_NAME, build_components, build_he
 from schemas.coverage import Coverage
 from schemas.purchase import CheckoutResponse
 from schemas.signals import SignalsResponse
+from serving.http import JSON
 from serving.json_schema import build_input_schema
 from serving.json_text import to_json
 

@@ -7,12 +7,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from rest_shim.endpoints import ENDPOINTS, JSON
+from rest_shim.endpoints import ENDPOINTS
 from rest_shim.error_catalog import NO_LIVE_KEY, QUOTA_HEADERS, Refusal
 from rest_shim.sample import build_sample
 from schemas.errors import ErrorBody
 from schemas.jsonrpc import RpcFailure
 from schemas.vocabulary import INSTANT_SCHEMA
+from serving.http import JSON
 
 JsonObject = dict[str, Any]
 

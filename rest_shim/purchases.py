@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from rest_shim.endpoints import JSON, Endpoint
+from rest_shim.endpoints import Endpoint
 from schemas.errors import invalid_parameter_error
 from schemas.purchase import (
     AccessRequestBody,
@@ -28,7 +28,7 @@ from serving.arguments import (
     describe_unknown_names,
     get_argument_schemas,
 )
-from serving.http import read_body
+from serving.http import JSON, read_body
 from serving.json_schema import Schema
 
 BodyT = TypeVar("BodyT", bound=Body)

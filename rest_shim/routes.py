@@ -1,12 +1,11 @@
 """Every route except the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-import structlog
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -24,28 +23,19 @@ from rest_shim.endpoints import (
     REQUEST_ACCESS,
     Endpoint,
 )
-from rest_shim.error_responses import build_error_response
 from rest_shim.legal import load_legal_text
 from rest_shim.manifest import render_manifest
 from rest_shim.openapi import render_openapi
 from rest_shim.purchases import BodyT, PurchaseHandler, PurchaseHandlers, handle_purchase
-from rest_shim.query_string import parse_query_string
 from rest_shim.sample import render_sample
-from schemas.errors import ApiError, describe_failure
 from schemas.purchase import AccessRequestBody, CheckoutBody, ClaimBody
+from serving.error_responses import Responder, build_error_response, guard_route
 from serving.http import HeaderList, build_quota_headers, read_headers, respond
+from serving.query_string import parse_query_string
 from serving.response_cache import ResponseBody
-from serving.tool_runner import AnyTool, ToolRunner, internal_error, log_store_failure
-from store.errors import StoreError
-
-log = structlog.get_logger("rest")
-
-# The status that proxies log for a client that left; it reaches nobody.
-CLIENT_CLOSED_REQUEST = 499
+from serving.tool_runner import AnyTool, ToolRunner
 
 DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
-Responder = Callable[[Request], Coroutine[Any, Any, Response]]
-ErrorResponder = Callable[[Request, ApiError], Response]
 
 
 class ToolRoute:
@@ -145,30 +135,6 @@ def _build_purchase_responder(
         return await handle_purchase(request, endpoint, body_type, handler)
 
     return guard_route(endpoint.path, runner, respond)
-
-
-def guard_route(
-    route: str, runner: ToolRunner, respond: Responder, on_error: ErrorResponder | None = None
-) -> Responder:
-    """Wrap a responder: send each failure by `on_error`, by default as the one error body."""
-
-    def build_refusal(request: Request, error: ApiError) -> Response:
-        return build_error_response(error, runner) if on_error is None else on_error(request, error)
-
-    async def respond_guarded(request: Request) -> Response:
-        try:
-            return await respond(request)
-        except ApiError as error:
-            return build_refusal(request, error)
-        except StoreError as failure:
-            return build_refusal(request, log_store_failure(failure, route))
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as failure:
-            log.error("rest_request_failed", route=route, **describe_failure(failure))
-            return build_refusal(request, internal_error())
-
-    return respond_guarded
 
 
 @lru_cache(maxsize=8)

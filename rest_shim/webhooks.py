@@ -5,7 +5,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from access.webhooks import WebhookHandler
-from rest_shim.routes import guard_route
+from serving.error_responses import guard_route
 from serving.http import read_body
 from serving.tool_runner import ToolRunner
 

@@ -19,6 +19,11 @@ HeaderList = list[tuple[bytes, bytes]]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_CACHED_VALUES = 256
+CACHE_PRIVATE = "private, no-cache"
+CACHE_ONE_MINUTE = "public, max-age=60"
+CACHE_ONE_DAY = "public, max-age=86400"
+CACHE_NO_STORE = "no-store"
+JSON = "application/json"
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE_CONNECTION = (b"connection", b"close")
@@ -128,6 +133,13 @@ def accepts_json(accept: bytes) -> bool:
         if media in ranges:
             return ranges[media] > 0
     return False
+
+
+@lru_cache(MAX_CACHED_VALUES)
+def accepts_gzip(accept_encoding: bytes) -> bool:
+    """Tell whether Accept-Encoding takes gzip: by its name, else by `*`."""
+    weights = parse_qualities(accept_encoding)
+    return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
 def parse_qualities(header: bytes) -> dict[str, float]:

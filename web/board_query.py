@@ -6,10 +6,10 @@ from urllib.parse import urlencode
 from pydantic import Field
 from starlette.requests import Request
 
-from rest_shim.query_string import parse_query_string
 from schemas.query import Query
 from schemas.vocabulary import AssetClass, IndicatorId, Reading, Timeframe
 from serving.arguments import parse_arguments
+from serving.query_string import parse_query_string
 
 
 class AssetPageQuery(Query):

@@ -15,12 +15,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rest_shim.content_negotiation import accepts_gzip
-from rest_shim.endpoints import CACHE_NO_STORE
-from rest_shim.routes import Responder, guard_route
 from schemas.errors import ApiError
 from schemas.vocabulary import format_instant
-from serving.http import read_headers
+from serving.error_responses import Responder, guard_route
+from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
 from serving.tool_runner import ToolRunner
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from access.billing.sandbox import SandboxBilling, SessionStatus
-from rest_shim.routes import guard_route
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import Billing
+from serving.error_responses import guard_route
 from serving.tool_runner import ToolRunner
 from store.access_rows import SandboxSession
 from web.forms import read_form

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rest_shim.endpoints import CACHE_NO_STORE, CACHE_ONE_MINUTE
+from serving.http import CACHE_NO_STORE, CACHE_ONE_MINUTE
 from serving.tool_runner import ToolRunner
 from web.pages import build_page_route, get_relative_root, make_page_response, render_template
 from web.reference_pages import ReferenceFacts, build_page_values, list_page_links

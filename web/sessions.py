@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from access.member_keys import MemberKeys
 from access.sign_in import SESSION_MS, SignIn
-from rest_shim.routes import Responder
 from schemas.errors import ApiError
+from serving.error_responses import Responder
 from web.forms import read_form
 from web.pages import redirect_to
 

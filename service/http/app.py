@@ -19,7 +19,7 @@ from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from access.webhooks import WebhookHandler
 from mcp_server.endpoint import PATHS, McpEndpoint
 from mcp_server.tools.registry import TOOLS
-from rest_shim.error_responses import build_exception_handlers
+from rest_shim.exception_handlers import build_exception_handlers
 from rest_shim.purchases import PurchaseHandler, PurchaseHandlers
 from rest_shim.routes import ToolRoute, build_routes
 from rest_shim.webhooks import build_webhook_route

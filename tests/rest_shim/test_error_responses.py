@@ -8,7 +8,7 @@ from starlette.routing import Route
 from access.billing.disabled import NoBilling
 from access.quota import QuotaGuard
 from rest_shim.error_catalog import QUOTA_HEADERS
-from rest_shim.error_responses import build_exception_handlers
+from rest_shim.exception_handlers import build_exception_handlers
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
 from serving.context import Context

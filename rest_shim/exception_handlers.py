@@ -1,4 +1,4 @@
-"""The one error body over HTTP: its headers, the failures of routing, and no-store on each."""
+"""The failures of routing (404, 405) and unexpected ones (500) in the one error body."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -7,11 +7,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rest_shim.endpoints import ENDPOINTS, JSON
+from rest_shim.endpoints import ENDPOINTS
 from schemas.errors import ApiError
-from schemas.usage import QuotaUsage
 from serving.arguments import format_suggestion, quote_value
-from serving.http import build_quota_headers
+from serving.error_responses import build_error_response
 from serving.tool_runner import ToolRunner, internal_error
 
 ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
@@ -30,22 +29,6 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
         return build_error_response(internal_error(), runner)
 
     return {HTTPException: on_http_exception, Exception: on_unexpected_error}
-
-
-def build_error_response(
-    error: ApiError,
-    runner: ToolRunner,
-    quota: QuotaUsage | None = None,
-    headers: dict[str, str] | None = None,
-) -> Response:
-    """Return the response of a refusal."""
-    quota_fields = {name.decode(): value.decode() for name, value in build_quota_headers(quota)}
-    headers = {"Cache-Control": "no-store"} | quota_fields | (headers or {})
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    if error.retry_after_s is not None:
-        headers["Retry-After"] = str(error.retry_after_s)
-    return Response(runner.format_error(error), error.status, headers, media_type=JSON)
 
 
 def _build_wrong_method_response(

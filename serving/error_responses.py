@@ -1,0 +1,62 @@
+"""The one error body over HTTP, and the guard that answers a route's failures with it."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from schemas.errors import ApiError, describe_failure
+from schemas.usage import QuotaUsage
+from serving.http import JSON, build_quota_headers
+from serving.tool_runner import ToolRunner, internal_error, log_store_failure
+from store.errors import StoreError
+
+# The status that proxies log for a client that left; no client sees it.
+CLIENT_CLOSED_REQUEST = 499
+
+Responder = Callable[[Request], Coroutine[Any, Any, Response]]
+ErrorResponder = Callable[[Request, ApiError], Response]
+
+log = structlog.get_logger("rest")
+
+
+def build_error_response(
+    error: ApiError,
+    runner: ToolRunner,
+    quota: QuotaUsage | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Return the response of a refusal."""
+    quota_fields = {name.decode(): value.decode() for name, value in build_quota_headers(quota)}
+    headers = {"Cache-Control": "no-store"} | quota_fields | (headers or {})
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    return Response(runner.format_error(error), error.status, headers, media_type=JSON)
+
+
+def guard_route(
+    route: str, runner: ToolRunner, respond: Responder, on_error: ErrorResponder | None = None
+) -> Responder:
+    """Wrap a responder: send each failure by `on_error`, by default as the one error body."""
+
+    def build_refusal(request: Request, error: ApiError) -> Response:
+        return build_error_response(error, runner) if on_error is None else on_error(request, error)
+
+    async def respond_guarded(request: Request) -> Response:
+        try:
+            return await respond(request)
+        except ApiError as error:
+            return build_refusal(request, error)
+        except StoreError as failure:
+            return build_refusal(request, log_store_failure(failure, route))
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Exception as failure:
+            log.error("rest_request_failed", route=route, **describe_failure(failure))
+            return build_refusal(request, internal_error())
+
+    return respond_guarded
