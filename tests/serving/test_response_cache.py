@@ -33,7 +33,7 @@ def test_a_tool_result_carries_the_text_as_text_and_as_structure():
 
 def test_each_form_of_an_answer_is_made_once():
     answer = ResponseBody(TEXT)
-    for form in ("result", "refusal", "etag", "gzipped"):
+    for form in ("result_members", "error_members", "etag", "gzip_bytes"):
         assert getattr(answer, form) is getattr(answer, form)
     assert gzip.decompress(answer.gzip_bytes) == TEXT
 
