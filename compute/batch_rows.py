@@ -1,4 +1,4 @@
-"""Makes the rows of a pass: bars, settlements, changes, alerts, carries and their epochs."""
+"""Makes the rows of a pass: bars, settlements, changes and alerts."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,10 +10,9 @@ from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING
 from compute.indicators.registry import LOGGED_INDICATOR_IDS
 from compute.schedule import to_market_ms
-from compute.state_loader import StateLoader
-from compute.stepper import Cell, Changes, DueBars
+from compute.stepper import Cell, Changes
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY
-from store.market_rows import AlertRow, BarBlock, CarryRow, ChangeRow, EpochRow, FundingRow
+from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow
 
 NEVER = np.iinfo(np.int64).max
 
@@ -124,33 +123,3 @@ def build_change_rows(
             *columns, strict=True
         )
     ]
-
-
-def build_carry_rows(
-    state: EngineState, loader: StateLoader, due: DueBars, alerts: Sequence[Alert]
-) -> tuple[list[CarryRow], list[EpochRow]]:
-    """Return the carries to store after a pass, and the epochs that begin with it."""
-    epochs = list(state.new_epochs)
-    rows: dict[Cell, CarryRow] = {cell: state.carries[cell] for cell in state.unsaved_cells}
-    for cell in {alert.cell for alert in alerts}:
-        carry = state.carries.get(cell)
-        if carry is not None:
-            rows[cell] = carry._replace(data=state.alerts.dump_carry(cell))
-    firsts, lasts = (
-        due.close_time[due.first_index].tolist(),
-        due.close_time[due.last_index].tolist(),
-    )
-    carry_data = state.dump_carries(due.row)
-    for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
-        for cell, version in state.list_cells(state.stepper.series_keys[row]):
-            previous = state.carries.get(cell)
-            if previous is None:
-                epochs.append(
-                    EpochRow(*cell, 0, version, state.get_revision(cell.ticker), first, "first bar")
-                )
-            epoch = 0 if previous is None else previous.epoch
-            rows[cell] = loader.build_carry_row(cell, version, epoch, last, carry_data[cell])
-    state.carries.update(rows)
-    state.unsaved_cells.clear()
-    state.new_epochs.clear()
-    return list(rows.values()), epochs

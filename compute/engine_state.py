@@ -1,64 +1,115 @@
-"""Everything that a run works on: stepper, alert engines, waiting bars, and what they remember."""
+"""The state that a run works on: stepper, alert engines, waiting bars, carries and their epochs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
 
-from compute.alerts.alert_pipeline import AlertPipeline
+from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.bar_buffer import BarBuffer
 from compute.bars import Funding, Series, Times, resample_bars
+from compute.engine import hash_layout
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
-from compute.stepper import Cell, SeriesKey, Stepper
-from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Action
+from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, DueBars, SeriesKey, Stepper
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Action, Timeframe
 from store.market_rows import CarryRow, EpochRow
 
 PublishedHours = Mapping[Cell, Mapping[Action, int]]
 
 
-@dataclass(frozen=True, slots=True)
 class EngineState:
-    """A run's desk, as it stands after the last committed pass.
+    """What the engines remember, and which of it the store does not hold yet.
 
-    `unsaved` are rebuilt carries and `epochs` their epochs, both for the next pass. `generations`
-    are those of the assets whose history was told anew.
+    The carry rows are those of the last bar stepped. They are ahead of the store by the batches
+    that are not committed yet, and by the carries rebuilt since the last batch.
     """
 
-    stepper: Stepper
-    alerts: AlertPipeline
-    buffer: BarBuffer
-    carries: dict[Cell, CarryRow] = field(default_factory=dict)
-    unsaved_cells: set[Cell] = field(default_factory=set)
-    new_epochs: list[EpochRow] = field(default_factory=list)
-    revisions: dict[str, int] = field(default_factory=dict)
+    def __init__(
+        self,
+        stepper: Stepper,
+        alerts: AlertPipeline,
+        buffer: BarBuffer,
+        carries: Iterable[CarryRow] = (),
+        revisions: Mapping[str, int] | None = None,
+    ) -> None:
+        """Take the stored carries, and the revisions of the assets whose history was restated."""
+        self.stepper: Final = stepper
+        self.alerts: Final = alerts
+        self.buffer: Final = buffer
+        self._layouts: Final = {i.id: hash_layout(i) for i in stepper.indicators}
+        self._versions: Final = {i.id: i.version for i in stepper.indicators} | dict(
+            alerts.versions
+        )
+        self._carries: Final = {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}
+        self._revisions: Final = dict(revisions or {})
+        self._rebuilt_cells: Final[set[Cell]] = set()
+        self._new_epochs: Final[list[EpochRow]] = []
 
-    def dump_carries(self, rows: Times) -> dict[Cell, bytes]:
-        """Return what indicators and engines remember of some rows of the stepper, to be stored."""
-        stepper = self.stepper
-        series_keys: list[SeriesKey] = [stepper.series_keys[row] for row in rows.tolist()]
-        found = {
-            Cell(*place, indicator.id): data
-            for column, indicator in enumerate(stepper.indicators)
-            for place, data in zip(
-                series_keys, stepper.engine.dump_carries(column, rows), strict=True
-            )
-        }
-        followed = filter(self.alerts.is_followed, series_keys)
-        cells = [Cell(*place, key) for place in followed for key in self.alerts.versions]
-        return found | {cell: self.alerts.dump_carry(cell) for cell in cells}
+    @property
+    def new_epochs(self) -> tuple[EpochRow, ...]:
+        """The epochs of carries that were rebuilt since the last batch."""
+        return tuple(self._new_epochs)
 
-    def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
-        """Return what remembers something of a sequence, indicators and engines, and versions."""
-        versions = {i.id: i.version for i in self.stepper.indicators}
-        engines = self.alerts.versions if self.alerts.is_followed(series_key) else {}
-        return [(Cell(*series_key, key), version) for key, version in (versions | engines).items()]
+    def get_carry(self, cell: Cell) -> CarryRow | None:
+        """Return the carry row of a cell, None before its first bar."""
+        return self._carries.get(cell)
+
+    def get_epoch(self, cell: Cell) -> int:
+        """Return the epoch of a cell's readings; the legacy key's is that of its indicator."""
+        if cell.key == LEGACY_KEY:
+            cell = cell._replace(key=LEGACY_INDICATOR)
+        carry = self._carries.get(cell)
+        return 0 if carry is None else carry.epoch
 
     def get_revision(self, ticker: str) -> int:
-        """Return of which generation an asset's bars are."""
-        return self.revisions.get(ticker, 0)
+        """Return the revision of an asset's bars, 0 if its history was never restated."""
+        return self._revisions.get(ticker, 0)
+
+    def list_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
+        """Return the cells of a sequence that have carries, with the versions of this code."""
+        is_followed = self.alerts.is_followed(series_key)
+        return [
+            (Cell(*series_key, key), version)
+            for key, version in self._versions.items()
+            if is_followed or key in self._layouts
+        ]
+
+    def find_stepped_to(self, ticker: str) -> dict[Timeframe, int]:
+        """Return the close of each timeframe's last stepped bar, -1 if there is none."""
+        return {
+            timeframe: self._find_series_end((ticker, timeframe))
+            for timeframe in self.buffer.list_timeframes(ticker)
+        }
+
+    def list_outgrown_cells(self, series_key: SeriesKey) -> list[Cell]:
+        """Return the cells of a sequence whose carries this code did not make up to its last bar.
+
+        An engine's carry ends earlier if its asset was not followed for a while.
+        """
+        stepped_to = self._find_series_end(series_key)
+        return [
+            cell
+            for cell, version in self._list_carried_cells(series_key)
+            if (carry := self._carries.get(cell)) is None
+            or (carry.version, carry.layout, carry.close_time)
+            != (version, self._get_layout(cell), stepped_to)
+        ]
+
+    def dump_carry(self, cell: Cell) -> bytes:
+        """Return what one indicator or engine remembers, to be stored."""
+        if cell.key in self.alerts.versions:
+            return self.alerts.dump_carry(cell)
+        return self.stepper.dump_carry(cell)
+
+    def restore_carries(self, series_key: SeriesKey) -> None:
+        """Put the carries of a sequence back into indicators and engines, except outgrown ones."""
+        outgrown_cells = self.list_outgrown_cells(series_key)
+        for cell, _ in self._list_carried_cells(series_key):
+            if cell not in outgrown_cells:
+                self._restore_carry(cell, self._carries[cell].data)
 
     def resume_series(
         self, series_key: SeriesKey, stepped_to: int, bars: Series, funding: Funding
     ) -> Series:
-        """Put back what a sequence has not stepped of its asset's bars; return what it has."""
+        """Put the bars that a sequence has not stepped into the buffer; return the stepped ones."""
         ticker, timeframe = series_key
         self.buffer.restore_series(
             ticker, timeframe, bars.select(bars.close_time > stepped_to), funding
@@ -67,33 +118,13 @@ class EngineState:
         series = bars if is_native else resample_bars(bars, TIMEFRAME_DURATIONS_S[timeframe])
         return series.select(series.close_time <= stepped_to)
 
-    def dump_carry(self, cell: Cell) -> bytes:
-        """Return what one indicator or engine remembers, to be stored."""
-        if cell.key in self.alerts.versions:
-            return self.alerts.dump_carry(cell)
-        return self.stepper.engine.dump_carry(
-            self._find_column(cell), self.stepper.row_by_series[cell[:2]]
-        )
+    def begin_revision(self, ticker: str) -> None:
+        """Give the bars of a restated history, which come next, the asset's next revision."""
+        self._revisions[ticker] = self.get_revision(ticker) + 1
 
-    def restore_carry(self, cell: Cell, data: bytes) -> None:
-        """Put back what `carry` returned."""
-        if cell.key in self.alerts.versions:
-            self.alerts.restore_carry(cell, data)
-        else:
-            self._restore_indicator(cell, data)
-
-    def install_carries(
-        self, carries: Mapping[Cell, bytes], published_hours: PublishedHours
-    ) -> None:
-        """Put rebuilt carries in place; what is rebuilt of alerts publishes from the next bar on.
-
-        `published` says of each engine at which hour it last published each action.
-        """
-        for cell, data in carries.items():
-            if cell.key in self.alerts.versions:
-                self.alerts.install_carry(cell, data, published_hours.get(cell, {}))
-            else:
-                self._restore_indicator(cell, data)
+    def adopt_revision(self, ticker: str, revision: int) -> None:
+        """Take over the revision under which the bars that come next are stored."""
+        self._revisions[ticker] = revision
 
     def rebuild_series(
         self,
@@ -102,19 +133,122 @@ class EngineState:
         bars: Series,
         funding: Funding,
         published_hours: PublishedHours,
-    ) -> None:
-        """Step a sequence's bars, told anew, in silence as far as it was stepped before."""
+    ) -> Container[Cell]:
+        """Rebuild a sequence from its restated bars, in silence, up to the last stepped bar.
+
+        Returns the rebuilt cells.
+        """
         history = self.resume_series(series_key, stepped_to, bars, funding)
         keys = [cell.key for cell, _ in self.list_cells(series_key)]
         sequences = [SeriesHistory(series_key, history, funding, keys)]
-        self.install_carries(
-            rebuild_carries(HistoryBlock(self.stepper.indicators, sequences)), published_hours
-        )
+        carries = rebuild_carries(HistoryBlock(self.stepper.indicators, sequences))
+        self.install_carries(carries, published_hours)
+        return carries
 
-    def _restore_indicator(self, cell: Cell, data: bytes) -> None:
-        self.stepper.engine.restore_carry(
-            self._find_column(cell), self.stepper.row_by_series[cell[:2]], data
-        )
+    def install_carries(
+        self, carries: Mapping[Cell, bytes], published_hours: PublishedHours
+    ) -> None:
+        """Put rebuilt carries in place; rebuilt alert engines publish from the next bar on.
 
-    def _find_column(self, cell: Cell) -> int:
-        return self.stepper.stored_keys.index(cell.key)
+        `published_hours` has the hour at which each engine last published each action.
+        """
+        for cell, data in carries.items():
+            if cell.key in self.alerts.versions:
+                self.alerts.install_carry(cell, data, published_hours.get(cell, {}))
+            else:
+                self.stepper.restore_carry(cell, data)
+
+    def begin_epochs(
+        self, series_key: SeriesKey, rebuilt_cells: Container[Cell], reason: str = ""
+    ) -> None:
+        """Begin an epoch after the last stepped bar for each rebuilt carry of a sequence."""
+        stepped_to = self._find_series_end(series_key)
+        for cell, version in self._list_carried_cells(series_key):
+            if cell in rebuilt_cells:
+                self._begin_epoch(cell, version, stepped_to, reason)
+
+    def take_carry_rows(
+        self, due: DueBars, alerts: Sequence[Alert]
+    ) -> tuple[list[CarryRow], list[EpochRow]]:
+        """Return the carries and epochs to store with the batch that steps `due`.
+
+        Rebuilt carries and new epochs are returned once; the state counts them as stored then.
+        """
+        epochs = list(self._new_epochs)
+        rows = {cell: self._carries[cell] for cell in self._rebuilt_cells}
+        rows |= self._build_published_rows(alerts)
+        firsts = due.close_time[due.first_index].tolist()
+        lasts = due.close_time[due.last_index].tolist()
+        carry_data = self._dump_carries(due.row)
+        for row, first, last in zip(due.row.tolist(), firsts, lasts, strict=True):
+            for cell, version in self.list_cells(self.stepper.series_keys[row]):
+                if cell not in self._carries:
+                    epochs.append(self._build_epoch_row(cell, 0, version, first, "first bar"))
+                epoch = self.get_epoch(cell)
+                rows[cell] = self._build_carry_row(cell, version, epoch, last, carry_data[cell])
+        self._carries.update(rows)
+        self._rebuilt_cells.clear()
+        self._new_epochs.clear()
+        return list(rows.values()), epochs
+
+    def _find_series_end(self, series_key: SeriesKey) -> int:
+        """Return the close of a sequence's last stepped bar, by its indicators' carries, or -1."""
+        cells = (Cell(*series_key, key) for key in self._layouts)
+        return max((self._carries[c].close_time for c in cells if c in self._carries), default=-1)
+
+    def _list_carried_cells(self, series_key: SeriesKey) -> list[tuple[Cell, int]]:
+        """Return the cells of a sequence and their versions if a bar of it was stepped."""
+        return self.list_cells(series_key) if self._find_series_end(series_key) >= 0 else []
+
+    def _restore_carry(self, cell: Cell, data: bytes) -> None:
+        if cell.key in self.alerts.versions:
+            self.alerts.restore_carry(cell, data)
+        else:
+            self.stepper.restore_carry(cell, data)
+
+    def _get_layout(self, cell: Cell) -> str:
+        return self._layouts.get(cell.key, LAYOUT)
+
+    def _dump_carries(self, rows: Times) -> dict[Cell, bytes]:
+        """Return what indicators and engines remember of some rows of the stepper."""
+        series_keys: list[SeriesKey] = [self.stepper.series_keys[row] for row in rows.tolist()]
+        followed = filter(self.alerts.is_followed, series_keys)
+        cells = [Cell(*series_key, key) for series_key in followed for key in self.alerts.versions]
+        alert_carries = {cell: self.alerts.dump_carry(cell) for cell in cells}
+        return self.stepper.dump_carries(rows) | alert_carries
+
+    def _build_published_rows(self, alerts: Sequence[Alert]) -> dict[Cell, CarryRow]:
+        """Return the carries of engines that published: a held alert goes out without a bar."""
+        return {
+            cell: carry._replace(data=self.alerts.dump_carry(cell))
+            for cell in {alert.cell for alert in alerts}
+            if (carry := self._carries.get(cell)) is not None
+        }
+
+    def _begin_epoch(self, cell: Cell, version: int, stepped_to: int, reason: str) -> None:
+        old = self._carries.get(cell)
+        epoch = 0 if old is None else old.epoch + 1
+        self._carries[cell] = self._build_carry_row(
+            cell, version, epoch, stepped_to, self.dump_carry(cell)
+        )
+        self._rebuilt_cells.add(cell)
+        reason = reason or _describe_reason(old, version)
+        self._new_epochs.append(self._build_epoch_row(cell, epoch, version, stepped_to + 1, reason))
+
+    def _build_carry_row(
+        self, cell: Cell, version: int, epoch: int, close_time: int, data: bytes
+    ) -> CarryRow:
+        return CarryRow(*cell, version, self._get_layout(cell), epoch, close_time, data)
+
+    def _build_epoch_row(
+        self, cell: Cell, epoch: int, version: int, from_close_time: int, reason: str
+    ) -> EpochRow:
+        revision = self.get_revision(cell.ticker)
+        return EpochRow(*cell, epoch, version, revision, from_close_time, reason)
+
+
+def _describe_reason(old: CarryRow | None, version: int) -> str:
+    if old is None:
+        return "new to this store"
+    is_same = old.version == version
+    return "was not followed for a while" if is_same else f"replaces version {old.version}"

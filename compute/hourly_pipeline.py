@@ -16,7 +16,6 @@ from compute.batch_rows import (
     assign_feed_times,
     build_alert_rows,
     build_bar_block,
-    build_carry_rows,
     build_change_rows,
     build_funding_rows,
     filter_shown_alerts,
@@ -28,7 +27,7 @@ from compute.indicators.contract import Indicator
 from compute.schedule import find_last_run, to_market_ms
 from compute.sources.source import FetchResult, Source
 from compute.state_loader import StateLoader
-from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, Changes
+from compute.stepper import Changes
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe
@@ -278,7 +277,7 @@ class HourlyPipeline:
         changes, alert_rows = self._build_feed_rows(
             all_changes, filter_shown_alerts(alerts, self._publish_from_by_ticker)
         )
-        carries, epochs = build_carry_rows(self._state, self._loader, due, alerts)
+        carries, epochs = self._state.take_carry_rows(due, alerts)
         return Batch(
             market_time=to_market_ms(until),
             bars=bars,
@@ -332,12 +331,6 @@ class HourlyPipeline:
         newest = [times[-1] for times in (change_times, alert_times) if len(times)]
         self._last_created_at = int(max(newest, default=self._last_created_at))
         return (
-            build_change_rows(changes, cells, change_times, self._get_epoch, publish_from),
-            build_alert_rows(alerts, alert_times, self._get_epoch),
+            build_change_rows(changes, cells, change_times, self._state.get_epoch, publish_from),
+            build_alert_rows(alerts, alert_times, self._state.get_epoch),
         )
-
-    def _get_epoch(self, cell: Cell) -> int:
-        if cell.key == LEGACY_KEY:
-            cell = cell._replace(key=LEGACY_INDICATOR)
-        carry = self._state.carries.get(cell)
-        return 0 if carry is None else carry.epoch

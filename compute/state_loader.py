@@ -1,29 +1,28 @@
-"""Takes up where a store left off: board, carries, waiting bars; rebuilds what the code outgrew."""
+"""Loads the engine state that a store holds, and rebuilds carries that the code outgrew."""
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Final
 
-from compute.alerts.alert_pipeline import LAYOUT, AlertPipeline
+from compute.alerts.alert_pipeline import AlertPipeline
 from compute.bar_buffer import BarBuffer
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
-from compute.engine import hash_layout
-from compute.engine_state import EngineState, PublishedHours
+from compute.engine_state import EngineState
 from compute.executor import Crews, here, in_blocks
 from compute.indicators.contract import Indicator
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.schedule import find_last_run
-from compute.stepper import Cell, SeriesKey, Stepper
+from compute.stepper import Cell, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe
 from store.errors import MarketStore
-from store.market_rows import AlertRow, BarBlock, CarryRow, EpochRow, FundingRow
+from store.market_rows import AlertRow, BarBlock, FundingRow
 
 MAX_REBUILD_ASSETS = 128
 
 
 class StateLoader:
-    """Loads a desk from a store, for the assets whose native timeframe is given."""
+    """Loads the state of the assets whose native timeframe is given, and rebuilds assets."""
 
     def __init__(
         self,
@@ -37,28 +36,25 @@ class StateLoader:
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
-        self._layouts: Final = {i.id: hash_layout(i) for i in indicators}
-        self._published_hours: PublishedHours = {}
 
     async def load_state(self, native_timeframes: Mapping[str, Timeframe]) -> EngineState:
-        """Return the desk of a store, new or not."""
+        """Return the state of a store, new or not."""
         stepper = Stepper(list(native_timeframes), self._universe, self._indicators)
         alerts = AlertPipeline(stepper.row_by_series, self._universe, self._indicators)
         state = EngineState(
-            stepper, alerts, BarBuffer(native_timeframes, self._universe.end_time_by_ticker)
+            stepper,
+            alerts,
+            BarBuffer(native_timeframes, self._universe.end_time_by_ticker),
+            [row for row in await self._store.carries() if row.ticker in native_timeframes],
+            await self._store.revisions(),
         )
-        self._published_hours = await load_published_hours(self._store)
-        state.revisions.update(await self._store.revisions())
-        for carry in await self._store.carries():
-            if carry.ticker in native_timeframes:
-                state.carries[Cell(carry.ticker, carry.timeframe, carry.indicator)] = carry
         for reading in await self._store.readings():
             if reading.ticker in native_timeframes:
                 cell = Cell(reading.ticker, reading.timeframe, reading.indicator)
                 state.stepper.set_reading(cell, reading.reading)
         outgrown_tickers = []
         for ticker in sorted((await self._store.publish_from()).keys() & native_timeframes.keys()):
-            if self._is_outgrown(state, ticker):
+            if _is_outgrown(state, ticker):
                 outgrown_tickers.append(ticker)
             else:
                 await self._restore_asset(state, ticker)
@@ -66,69 +62,50 @@ class StateLoader:
             await self._rebuild_assets(state, outgrown_tickers)
         return state
 
-    def build_carry_row(
-        self, cell: Cell, version: int, epoch: int, close_time: int, data: bytes
-    ) -> CarryRow:
-        """Return what this code's indicator or engine remembers for a cell, to be stored."""
-        layout = self._layouts.get(cell.key, LAYOUT)
-        return CarryRow(*cell, version, layout, epoch, close_time, data)
-
     async def rebuild_asset(
         self, state: EngineState, ticker: str, bars: Series, reason: str
     ) -> None:
-        """Rebuild what is remembered of an asset from all its bars, told anew, for the next pass.
+        """Rebuild an asset's carries from its restated bars, to be stored with the next batch.
 
-        They begin a generation, and each carry an epoch. Every pass so far must be in the store.
+        The bars begin a revision, and each carry an epoch. All batches so far must be committed.
         """
         published_hours = await load_published_hours(self._store)
         funding = build_funding(await self._store.funding(ticker))
-        state.revisions[ticker] = state.get_revision(ticker) + 1
-        for timeframe, to in self._find_stepped_to(state, ticker).items():
+        state.begin_revision(ticker)
+        for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
-            await asyncio.to_thread(
+            rebuilt_cells = await asyncio.to_thread(
                 state.rebuild_series, series_key, to, bars, funding, published_hours
             )
-            for cell, version in state.list_cells(series_key) if to >= 0 else ():
-                self._begin_epoch(state, cell, version, to, reason)
-
-    def _find_stepped_to(self, state: EngineState, ticker: str) -> dict[Timeframe, int]:
-        """Return the close of each timeframe's last stepped bar, -1 where there is none."""
-        return {
-            timeframe: max(
-                (
-                    state.carries[cell].close_time
-                    for cell in self._list_carried_cells(state, (ticker, timeframe))
-                ),
-                default=-1,
-            )
-            for timeframe in state.buffer.list_timeframes(ticker)
-        }
+            state.begin_epochs(series_key, rebuilt_cells, reason)
 
     async def _restore_asset(self, state: EngineState, ticker: str) -> None:
         """Put back what an asset's indicators and engines remember, all of this code."""
-        stepped_to = self._find_stepped_to(state, ticker)
+        stepped_to = state.find_stepped_to(ticker)
         bars, funding = await self._load_bars_and_funding(state, ticker, min(stepped_to.values()))
         for timeframe, to in stepped_to.items():
             series_key = ticker, timeframe
             state.resume_series(series_key, to, bars, funding)
-            for cell, _ in state.list_cells(series_key) if to >= 0 else ():
-                state.restore_carry(cell, state.carries[cell].data)
+            state.restore_carries(series_key)
 
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
-        """Rebuild what the code outgrew of some assets, block by block."""
+        """Rebuild the outgrown carries of some assets, block by block."""
+        published_hours = await load_published_hours(self._store)
         async with self._crews() as crew:
             blocks = in_blocks(tickers, MAX_REBUILD_ASSETS, crew.hands)
             pending_blocks = iter(blocks)
             async for carries in crew.map(
                 rebuild_carries, self._load_history_blocks(state, blocks)
             ):
-                state.install_carries(carries, self._published_hours)
-                self._begin_epochs(state, next(pending_blocks), carries)
+                state.install_carries(carries, published_hours)
+                for ticker in next(pending_blocks):
+                    for timeframe in state.buffer.list_timeframes(ticker):
+                        state.begin_epochs((ticker, timeframe), carries)
 
     async def _load_history_blocks(
         self, state: EngineState, blocks: Iterable[Sequence[str]]
     ) -> AsyncIterator[HistoryBlock]:
-        """Yield what each block of assets has stepped; put back what is current of it."""
+        """Yield the stepped history of each block of assets; restore its current carries."""
         for block in blocks:
             histories = [
                 past for ticker in block for past in await self._load_histories(state, ticker)
@@ -138,15 +115,11 @@ class StateLoader:
     async def _load_histories(self, state: EngineState, ticker: str) -> list[SeriesHistory]:
         bars, funding = await self._load_bars_and_funding(state, ticker, -1)
         histories = []
-        for timeframe, to in self._find_stepped_to(state, ticker).items():
+        for timeframe, to in state.find_stepped_to(ticker).items():
             series_key = ticker, timeframe
             history = state.resume_series(series_key, to, bars, funding)
-            outgrown_keys = [
-                cell.key for cell, _ in self._list_outgrown_cells(state, series_key, to)
-            ]
-            for cell, _ in state.list_cells(series_key) if to >= 0 else ():
-                if cell.key not in outgrown_keys:
-                    state.restore_carry(cell, state.carries[cell].data)
+            outgrown_keys = [cell.key for cell in state.list_outgrown_cells(series_key)]
+            state.restore_carries(series_key)
             histories.append(SeriesHistory(series_key, history, funding, outgrown_keys))
         return histories
 
@@ -163,71 +136,12 @@ class StateLoader:
             funding_rows
         )
 
-    def _list_outgrown_cells(
-        self, state: EngineState, series_key: SeriesKey, stepped_to: int
-    ) -> list[tuple[Cell, int]]:
-        """Return the cells of a sequence whose carries are not of this code, and its versions."""
-        return [
-            (cell, version)
-            for cell, version in (state.list_cells(series_key) if stepped_to >= 0 else ())
-            if not self._is_current(state.carries.get(cell), cell, version, stepped_to)
-        ]
 
-    def _is_outgrown(self, state: EngineState, ticker: str) -> bool:
-        return any(
-            self._list_outgrown_cells(state, (ticker, timeframe), to)
-            for timeframe, to in self._find_stepped_to(state, ticker).items()
-        )
-
-    def _list_carried_cells(self, state: EngineState, series_key: SeriesKey) -> list[Cell]:
-        """Return the indicators' cells of a sequence that have a carry."""
-        return [
-            cell for i in self._indicators if (cell := Cell(*series_key, i.id)) in state.carries
-        ]
-
-    def _begin_epochs(
-        self, state: EngineState, tickers: Sequence[str], rebuilt_cells: Container[Cell]
-    ) -> None:
-        """Note what was rebuilt of some assets, in the order of their cells."""
-        for ticker in tickers:
-            for timeframe, to in self._find_stepped_to(state, ticker).items():
-                for cell, version in state.list_cells((ticker, timeframe)):
-                    if cell in rebuilt_cells:
-                        self._begin_epoch(state, cell, version, to)
-
-    def _begin_epoch(
-        self, state: EngineState, cell: Cell, version: int, stepped_to: int, reason: str = ""
-    ) -> None:
-        """Note a rebuilt carry and the epoch that begins with it, for the next pass."""
-        old = state.carries.get(cell)
-        epoch = 0 if old is None else old.epoch + 1
-        state.carries[cell] = self.build_carry_row(
-            cell, version, epoch, stepped_to, state.dump_carry(cell)
-        )
-        state.unsaved_cells.add(cell)
-        revision_and_start = state.get_revision(cell.ticker), stepped_to + 1
-        state.new_epochs.append(
-            EpochRow(
-                *cell, epoch, version, *revision_and_start, reason or _describe_reason(old, version)
-            )
-        )
-
-    def _is_current(
-        self, carry: CarryRow | None, cell: Cell, version: int, stepped_to: int
-    ) -> bool:
-        """Say whether a carry is of this code and of the last bar stepped.
-
-        That of an engine is not where its asset was not followed for a while.
-        """
-        expected = version, self._layouts.get(cell.key, LAYOUT), stepped_to
-        return carry is not None and (carry.version, carry.layout, carry.close_time) == expected
-
-
-def _describe_reason(old: CarryRow | None, version: int) -> str:
-    if old is None:
-        return "new to this store"
-    is_same = old.version == version
-    return "was not followed for a while" if is_same else f"replaces version {old.version}"
+def _is_outgrown(state: EngineState, ticker: str) -> bool:
+    return any(
+        state.list_outgrown_cells((ticker, timeframe))
+        for timeframe in state.buffer.list_timeframes(ticker)
+    )
 
 
 async def load_published_hours(store: MarketStore) -> dict[Cell, dict[Action, int]]:

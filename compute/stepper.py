@@ -4,7 +4,7 @@ A change is the difference between an indicator's new reading and the reading on
 is the reading in the store. Order: run, bar close, timeframe, ticker, indicator.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -84,14 +84,16 @@ class Stepper:
         self.tickers: Final = tuple(sorted(tickers))
         self.series_keys: Final = list_series_keys(tickers)
         series_keys = self.series_keys
-        self.row_by_series: Final = {place: row for row, place in enumerate(series_keys)}
+        self.row_by_series: Final[Mapping[SeriesKey, int]] = {
+            place: row for row, place in enumerate(series_keys)
+        }
         self.stored_keys: Final = list_stored_keys(indicators)
         self.cells: Final = tuple(
             Cell(*place, key) for place in series_keys for key in self.stored_keys
         )
         self.indicators: Final = tuple(indicators)
-        self.engine: Final[Engine[Bar]] = Engine(indicators, len(series_keys))
-        self.current_readings: Final = np.full(
+        self._engine: Final[Engine[Bar]] = Engine(indicators, len(series_keys))
+        self._current_readings: Final = np.full(
             (len(series_keys), len(self.stored_keys)), NO_READING, dtype=np.int8
         )
         self._legacy_column = [i.id for i in indicators].index(LEGACY_INDICATOR)
@@ -100,11 +102,36 @@ class Stepper:
         until = [renamed_at if day < universe.renamed_on else -1 for day in added]
         self._legacy_until = np.array(until, dtype=np.int64)
 
+    def get_readings(self) -> dict[Cell, int]:
+        """Return the current reading of every cell that has one."""
+        pairs = zip(self.cells, self._current_readings.ravel().tolist(), strict=True)
+        return {cell: reading for cell, reading in pairs if reading != NO_READING}
+
     def set_reading(self, cell: Cell, reading: int) -> None:
         """Put a stored reading on the board."""
-        self.current_readings[self.row_by_series[cell[:2]], self.stored_keys.index(cell.key)] = (
-            reading
-        )
+        row, column = self._locate(cell)
+        self._current_readings[row, column] = reading
+
+    def dump_carry(self, cell: Cell) -> bytes:
+        """Return the carry of a cell's indicator, to be stored."""
+        row, column = self._locate(cell)
+        return self._engine.dump_carry(column, row)
+
+    def dump_carries(self, rows: Times) -> dict[Cell, bytes]:
+        """Return the carries of all indicators of some sequences, to be stored."""
+        series_keys: list[SeriesKey] = [self.series_keys[row] for row in rows.tolist()]
+        return {
+            Cell(*series_key, indicator.id): data
+            for column, indicator in enumerate(self.indicators)
+            for series_key, data in zip(
+                series_keys, self._engine.dump_carries(column, rows), strict=True
+            )
+        }
+
+    def restore_carry(self, cell: Cell, data: bytes) -> None:
+        """Put back what `dump_carry` returned for the same indicator and layout."""
+        row, column = self._locate(cell)
+        self._engine.restore_carry(column, row, data)
 
     def step(self, due: DueBars) -> tuple[Changes, Readings]:
         """Step what is due at some runs and move the board.
@@ -115,13 +142,13 @@ class Stepper:
         readings = self._step_readings(due, row)
         # Only a sequence's first bars (the warm-up) or last ones (the renaming) read nothing, so
         # that what they leave as it is is the board before them, or is not looked at again.
-        stays, current = readings == NO_READING, self.current_readings[row]
+        stays, current = readings == NO_READING, self._current_readings[row]
         after = np.where(stays, current, readings)
         before = np.roll(after, 1, axis=0)
         before[due.first_index] = current[due.first_index]
         bar, key = np.nonzero((after != before) & ~stays)
         moved = after[bar, key]
-        self.current_readings[row[bar], key] = moved
+        self._current_readings[row[bar], key] = moved
         order = np.lexsort((due.close_time[bar], due.run[bar]))
         bar, key = bar[order], key[order]
         changes = Changes(
@@ -136,7 +163,11 @@ class Stepper:
 
     def _step_readings(self, due: DueBars, row: Times) -> Readings:
         """Step; return the readings of every bar, shape (bars, keys), the legacy key's too."""
-        readings = self.engine.step(due.row, due.length, due.bar)
+        readings = self._engine.step(due.row, due.length, due.bar)
         legacy = readings[:, self._legacy_column].copy()
         legacy[due.run >= self._legacy_until[row]] = NO_READING
         return np.column_stack([readings, legacy])
+
+    def _locate(self, cell: Cell) -> tuple[int, int]:
+        """Return the row and column of a cell."""
+        return self.row_by_series[cell[:2]], self.stored_keys.index(cell.key)

@@ -58,7 +58,9 @@ class AlertPipeline:
         """Take the rows of the stepper's sequences, in their order."""
         series_keys = list_followed_series(row_by_series, universe)
         self._followed_series: Final = frozenset(series_keys)
-        self.versions: Final = {ENGINE_KEYS[i.id]: compute_engine_version(i) for i in indicators}
+        self.versions: Final[Mapping[str, int]] = {
+            ENGINE_KEYS[i.id]: compute_engine_version(i) for i in indicators
+        }
         self.cells: Final = tuple(
             Cell(*place, key) for place in series_keys for key in self.versions
         )

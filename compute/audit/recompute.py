@@ -16,7 +16,7 @@ from compute.bar_buffer import BarBuffer
 from compute.bars import HOUR_S, NO_BARS, Series, Times
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
-from compute.indicators.contract import NO_READING, Indicator
+from compute.indicators.contract import Indicator
 from compute.state_loader import build_funding, build_series, find_published_hour
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
@@ -112,9 +112,7 @@ class AuditBlock:
 
     def get_readings(self) -> dict[Cell, int]:
         """Return the board."""
-        readings = self._state.stepper.current_readings.ravel().tolist()
-        pairs = zip(self.cells, readings, strict=True)
-        return {cell: reading for cell, reading in pairs if reading != NO_READING}
+        return self._state.stepper.get_readings()
 
     def dump_carries(self) -> dict[Cell, ComputedCarry]:
         """Return what indicators and engines remember in the end, sequence by sequence."""
@@ -170,7 +168,7 @@ class AuditBlock:
             return
         series = build_series(bars, buffer.native_timeframes[ticker])
         if bars and bars[0].revision != self._state.get_revision(ticker):
-            self._state.revisions[ticker] = bars[0].revision
+            self._state.adopt_revision(ticker, bars[0].revision)
             self._rebuild(ticker, series, part.restated_funding.get(ticker, []))
             series = NO_BARS
         buffer.add(ticker, series, build_funding(funding))
