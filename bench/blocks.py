@@ -105,8 +105,9 @@ async def compute_store(path: Path, universe: Universe) -> None:
     source = SimulatedSource(universe, LATEST_ORIGIN, lambda: to_market_ms(until))
     store = await SqliteMarketStore.open(path)
     try:
-        runs = HourlyPipeline(store, source, universe, INDICATORS, lambda: to_market_ms(until))
-        await runs.prepare()
+        runs = await HourlyPipeline.open(
+            store, source, universe, INDICATORS, lambda: to_market_ms(until)
+        )
         await runs.run_until(until)
     finally:
         await store.close()
@@ -158,8 +159,8 @@ async def build_outgrown_batch(
 
 async def rebuild(store: SqliteMarketStore, universe: Universe, crews: Crews) -> None:
     native: dict[str, Timeframe] = dict.fromkeys(universe.by_ticker, "1h")
-    desk = await StateLoader(store, universe, INDICATORS, crews).load_state(native)
-    if not desk.new_epochs:
+    state = await StateLoader(store, universe, INDICATORS, crews).load_state(native)
+    if not state.new_epochs:
         raise SystemExit("nothing was rebuilt")
 
 

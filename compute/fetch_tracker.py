@@ -1,60 +1,69 @@
-"""What has come from a source: up to when of each asset, what is awaited, and what is late."""
+"""What has come from a source: up to when of each asset, what is pending, and what is late."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from compute.bars import Funding, Series
+import numpy as np
+
+from compute.bars import Funding, Series, compute_close_time
 from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
-from schemas.vocabulary import compute_midnight_s
+from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
+from store.errors import MarketStore
 from store.market_rows import WatermarkRow
 
 
 class FetchTracker:
-    """Asks a source for more than what it has `seen`: a time (epoch seconds) by ticker.
-
-    `behind` are the assets for which the last pass could not wait.
-    """
+    """Fetches what a source has after the watermark (epoch seconds) of each asset."""
 
     def __init__(
         self,
         source: Source,
         universe: Universe,
-        watermarks: dict[str, int],
-        lagging: Sequence[WatermarkRow],
+        watermarks: Mapping[str, int],
+        lagging: Iterable[WatermarkRow],
     ) -> None:
-        self.watermarks: Final = watermarks
-        self.lagging = list(lagging)
+        self._watermarks: Final = dict(watermarks)
+        self._lagging = tuple(lagging)
         self._source: Final = source
         self._universe: Final = universe
 
     @property
+    def lagging(self) -> tuple[WatermarkRow, ...]:
+        """The assets for which the last batch could not wait."""
+        return self._lagging
+
+    @property
     def late_tickers(self) -> tuple[str, ...]:
         """The assets whose bars were due at the last pass and had not come."""
-        return tuple(row.ticker for row in self.lagging if row.is_late)
+        return tuple(row.ticker for row in self._lagging if row.is_late)
 
     @property
     def delays(self) -> tuple[int, ...]:
         """The delays (seconds) after which bars of some assets come, each once, sorted."""
-        return tuple(sorted({self._source.get_delay_s(ticker) for ticker in self.watermarks} - {0}))
+        return tuple(
+            sorted({self._source.get_delay_s(ticker) for ticker in self._watermarks} - {0})
+        )
 
     def list_pending(self, until: int) -> tuple[str, ...]:
         """Return the assets of which a bar that closed by an hour has not come, late or not yet."""
-        lagging = (row.ticker for row in self.lagging)
-        return tuple(t for t in lagging if self.watermarks[t] < self._find_expected_close(t, until))
+        lagging = (row.ticker for row in self._lagging)
+        return tuple(
+            t for t in lagging if self._watermarks[t] < self._find_expected_close(t, until)
+        )
 
     def list_live(self) -> list[str]:
         """Return the assets that still step, the removed ones up to their end."""
         ends = self._universe.end_time_by_ticker
         return [
-            t for t, watermark in self.watermarks.items() if t not in ends or watermark < ends[t]
+            t for t, watermark in self._watermarks.items() if t not in ends or watermark < ends[t]
         ]
 
     def list_next_closes(self) -> list[int]:
         """Return the next close of each asset that has one."""
         closes = [
-            self._source.find_next_close(ticker, self.watermarks[ticker])
+            self._source.find_next_close(ticker, self._watermarks[ticker])
             for ticker in self.list_live()
         ]
         return [close for close in closes if close is not None]
@@ -62,7 +71,7 @@ class FetchTracker:
     async def fetch(self, tickers: Sequence[str], until: int) -> dict[str, FetchResult]:
         """Fetch from some assets at once; all have ended when one fails."""
         tasks = [
-            asyncio.ensure_future(self._source.fetch(ticker, self.watermarks[ticker], until))
+            asyncio.ensure_future(self._source.fetch(ticker, self._watermarks[ticker], until))
             for ticker in tickers
         ]
         try:
@@ -73,8 +82,12 @@ class FetchTracker:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
+    def record_watermark(self, ticker: str, watermark: int) -> None:
+        """Fetch from an asset's watermark on from now on."""
+        self._watermarks[ticker] = watermark
+
     def cut_at_removal(self, ticker: str, fetched: FetchResult) -> tuple[Series, Funding]:
-        """Return all that was told of an asset, up to its end."""
+        """Return the fetched bars and settlements of an asset, up to its removal."""
         series, removed_on = fetched.all_bars, self._universe.by_ticker[ticker].removed_on
         if removed_on is None:
             return series, fetched.funding
@@ -83,14 +96,14 @@ class FetchTracker:
 
     def update_lagging(self, until: int, now_s: int) -> None:
         """Note which assets have not come up to an hour, and are late by now."""
-        self.lagging = [
-            WatermarkRow(ticker, self.watermarks[ticker], self._is_late(ticker, now_s))
+        self._lagging = tuple(
+            WatermarkRow(ticker, self._watermarks[ticker], self._is_late(ticker, now_s))
             for ticker in sorted(self.list_live())
-            if self.watermarks[ticker] < until
-        ]
+            if self._watermarks[ticker] < until
+        )
 
     def _is_late(self, ticker: str, now_s: int) -> bool:
-        return self.watermarks[ticker] < self._find_expected_close(
+        return self._watermarks[ticker] < self._find_expected_close(
             ticker, now_s - self._source.get_delay_s(ticker)
         )
 
@@ -98,3 +111,33 @@ class FetchTracker:
         """Return when the last bar expected by a time closes, -1 for what is removed by then."""
         end = self._universe.end_time_by_ticker.get(ticker)
         return -1 if end is not None and at >= end else self._source.find_last_close(ticker, at)
+
+
+async def open_tracker(
+    store: MarketStore,
+    source: Source,
+    universe: Universe,
+    native_timeframes: Mapping[str, Timeframe],
+    done_hour: int,
+    stored_tickers: Collection[str],
+    covered_before: Collection[str],
+) -> FetchTracker:
+    """Return a tracker of the assets with a native timeframe, as a store left off.
+
+    Watermarks are at `done_hour`, unless the store says otherwise; an asset that was not covered
+    for a while continues at its last stored bar.
+    """
+    lagging = await store.watermarks()
+    watermarks = {t: done_hour if t in stored_tickers else -1 for t in native_timeframes}
+    watermarks |= {row.ticker: row.watermark for row in lagging if row.ticker in native_timeframes}
+    for ticker, native in native_timeframes.items():
+        if ticker in stored_tickers and ticker not in covered_before:
+            watermarks[ticker] = await _load_last_close(store, ticker, native)
+    return FetchTracker(source, universe, watermarks, lagging)
+
+
+async def _load_last_close(store: MarketStore, ticker: str, native: Timeframe) -> int:
+    """Return the close of an asset's last stored bar."""
+    blocks = await store.bars(ticker)
+    opens = np.array([max((block.open_time[-1] for block in blocks), default=-1)])
+    return int(compute_close_time(opens, TIMEFRAME_DURATIONS_S[native])[0])

@@ -1,7 +1,7 @@
 """The hourly loop: a run at every minute :03 UTC, passes for late assets, a daily prune.
 
 It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
-does harm. What fails is logged and begun again from what the store holds.
+does harm. A run that fails is logged, and a new pipeline goes on from what the store holds.
 """
 
 import traceback
@@ -22,6 +22,7 @@ from store.errors import LockTakenError, MarketStore
 LATE_RETRY_DELAYS_S = (30, 60, 120)
 SLEEP_STEP_S = 1.0
 RETRY_S = 10.0
+OpenPipeline = Callable[[], Awaitable[HourlyPipeline]]
 
 log = structlog.get_logger("compute")
 
@@ -31,23 +32,23 @@ class HourlyLoop:
 
     def __init__(
         self,
-        pipeline: HourlyPipeline,
+        open_pipeline: OpenPipeline,
         store: MarketStore,
         clock: Clock,
         sleep: Callable[[float], Awaitable[object]],
         *,
-        is_prepared: bool,
+        pipeline: HourlyPipeline | None = None,
         on_run: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`clock` tells the wall clock (epoch ms); `sleep` waits for some seconds.
+        """Take a wall clock, and what waits for some seconds; `pipeline` is one already open.
 
-        `ran` hears how many seconds each run took, without the passes for late assets.
+        `on_run` is called with the seconds of each run, without the batches for late assets.
         """
-        self._pipeline: Final = pipeline
+        self._open_pipeline: Final = open_pipeline
+        self._pipeline = pipeline
         self._store: Final = store
         self._clock: Final = clock
         self._sleep: Final = sleep
-        self._is_prepared = is_prepared
         self._on_run: Final = on_run
         self._has_resumed = False
         self._pruned_day = -1
@@ -55,11 +56,11 @@ class HourlyLoop:
     async def run(self) -> None:
         """Run until cancelled, or until a recording has been played to its end.
 
-        LockTakenError where another process computes, or may by now.
+        Raises LockTakenError if another process computes, or may by now.
         """
-        while not (self._is_prepared and self._pipeline.is_finished):
+        while self._pipeline is None or not self._pipeline.is_finished:
             try:
-                await self._run_if_due()
+                await self._run_if_due(self._pipeline or await self._reopen_pipeline())
                 await self._sleep(SLEEP_STEP_S)
             except LockTakenError:
                 raise
@@ -67,48 +68,51 @@ class HourlyLoop:
                 log.warning("source_not_ready", reason=str(error))
                 await self._sleep(RETRY_S)
             except Exception as error:
-                self._is_prepared = self._has_resumed = False
+                self._pipeline, self._has_resumed = None, False
                 log_failure(error)
                 await self._sleep(RETRY_S)
         await self._store.unlock()
 
-    async def _run_if_due(self) -> None:
-        if not self._is_prepared:
-            await self._pipeline.prepare()
-            self._is_prepared = True
-            log.info("computing", done=format_instant(to_market_ms(self._pipeline.done_hour)))
+    async def _reopen_pipeline(self) -> HourlyPipeline:
+        self._pipeline = await self._open_pipeline()
+        log.info("computing", done=format_instant(to_market_ms(self._pipeline.done_hour)))
+        return self._pipeline
+
+    async def _run_if_due(self, pipeline: HourlyPipeline) -> None:
         if not self._has_resumed:
             self._has_resumed = True
-            await self._retry_late_assets(self._pipeline.done_hour, self._clock())
-        if self._pipeline.due_hour > self._pipeline.done_hour:
-            await self._run_hour(self._pipeline.due_hour)
+            await self._retry_late_assets(pipeline, pipeline.done_hour, self._clock())
+        if pipeline.due_hour > pipeline.done_hour:
+            await self._run_hour(pipeline, pipeline.due_hour)
 
-    async def _run_hour(self, due: int) -> None:
+    async def _run_hour(self, pipeline: HourlyPipeline, due: int) -> None:
         fetched_at, began = self._clock(), perf_counter()
-        await self._pipeline.run_until(due)
+        await pipeline.run_until(due)
         self._on_run(perf_counter() - began)
-        await self._retry_late_assets(due, fetched_at)
-        log.info("run", hour=format_instant(due * 1000), late=list(self._pipeline.late_tickers))
+        await self._retry_late_assets(pipeline, due, fetched_at)
+        log.info("run", hour=format_instant(due * 1000), late=list(pipeline.late_tickers))
         if due // DAY_S != self._pruned_day:
             log.info("pruned", rows=await self._store.prune())
             self._pruned_day = due // DAY_S
 
-    async def _retry_late_assets(self, hour: int, fetched_at: int) -> None:
-        """Make the passes for late assets whose time comes after all were last asked (ms)."""
-        for offset_s in list_retry_delays_s(self._pipeline.delays):
+    async def _retry_late_assets(
+        self, pipeline: HourlyPipeline, hour: int, fetched_at: int
+    ) -> None:
+        """Run an hour's late assets at each delay that ends after all were fetched (ms)."""
+        for offset_s in list_retry_delays_s(pipeline.delays):
             at = to_market_ms(hour) + offset_s * 1000
             if fetched_at >= at:
                 continue
-            if not self._pipeline.pending_tickers or not await self._wait_until(hour, at):
+            if not pipeline.pending_tickers or not await self._wait_until(pipeline, hour, at):
                 break
             fetched_at = self._clock()
-            await self._pipeline.run_late()
+            await pipeline.run_late()
 
-    async def _wait_until(self, hour: int, at: int) -> bool:
-        """Wait for a time (ms); False where the next run's has come or the clock went back."""
+    async def _wait_until(self, pipeline: HourlyPipeline, hour: int, at: int) -> bool:
+        """Wait for a time (ms); False if the next run's has come or the clock went back."""
         while to_market_ms(hour) <= self._clock() < at:
             await self._sleep(SLEEP_STEP_S)
-        return self._clock() >= at and self._pipeline.due_hour == hour
+        return self._clock() >= at and pipeline.due_hour == hour
 
 
 def list_retry_delays_s(delays: Iterable[int]) -> list[int]:

@@ -1,12 +1,26 @@
 """When a run is: at minute :03 of its hour, by the market clock. Pure."""
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from compute.bars import HOUR_S, Times
+from schemas.clock import Clock
 from schemas.vocabulary import RUN_DELAY_MS
 
 RUN_DELAY_S = RUN_DELAY_MS // 1000
 Seconds = TypeVar("Seconds", int, Times)
+
+
+class HistoryBounds(NamedTuple):
+    """Where the history that a first start builds ends and what it shows.
+
+    The feed shows rows of bars that close from `feed_from_ms` on; rows of runs up to the hour
+    `backfilled_until` are written at their nominal time; snapshots are served from the market time
+    `served_from` (epoch ms) on, None if all are.
+    """
+
+    feed_from_ms: int
+    backfilled_until: int
+    served_from: int | None
 
 
 def to_market_ms(run: Seconds) -> Seconds:
@@ -17,3 +31,8 @@ def to_market_ms(run: Seconds) -> Seconds:
 def find_last_run(now_ms: int) -> int:
     """Return the hour of the newest run whose market time has come."""
     return (now_ms // 1000 - RUN_DELAY_S) // HOUR_S * HOUR_S
+
+
+def limit_clock(wall_clock: Clock, ends_at: int | None) -> Clock:
+    """Return the market clock: that of a recording rests at the run of its last bar."""
+    return wall_clock if ends_at is None else lambda: min(wall_clock(), to_market_ms(ends_at))

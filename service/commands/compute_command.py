@@ -7,11 +7,12 @@ and its answers say that they are stale.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 
 import structlog
 
-from compute.hourly_loop import HourlyLoop, log_failure
+from compute.hourly_loop import HourlyLoop, OpenPipeline, log_failure
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.sources.live import LiveSource
@@ -81,68 +82,75 @@ async def compute_in_background(
     crews = await reached_crews(settings)
     async with AsyncExitStack() as stack:
 
-        async def open_pipeline() -> HourlyPipeline:
+        async def reopen_source() -> OpenPipeline:
             await stack.aclose()
             opening = open_source(settings, universe, market, clock)
             source = await stack.enter_async_context(opening)
-            return HourlyPipeline(
-                market, source, universe, indicators, clock, crews, metrics.on_commit
+            return partial(
+                HourlyPipeline.open,
+                market,
+                source,
+                universe,
+                indicators,
+                clock,
+                crews,
+                metrics.on_commit,
             )
 
-        pipeline = await open_pipeline()
+        open_pipeline = await reopen_source()
         if settings.source == SimulatedSource.kind:
             echo(SIMULATED_NOTE)
+        pipeline = await _open_unless_locked(open_pipeline)
         catch_up = None
-        if await _prepare_pipeline(pipeline):
+        if pipeline is not None:
             is_long = settings.source == LiveSource.name
             catch_up = CatchUp(pipeline, market, clock, is_long=is_long)
 
-        def create_loop(pipeline: HourlyPipeline, is_prepared: bool) -> HourlyLoop:
+        def create_loop(open_pipeline: OpenPipeline, pipeline: HourlyPipeline | None) -> HourlyLoop:
             return HourlyLoop(
-                pipeline,
+                open_pipeline,
                 market,
                 clock,
                 asyncio.sleep,
-                is_prepared=is_prepared,
+                pipeline=pipeline,
                 on_run=metrics.on_run,
             )
 
         async with run_in_background(
-            _run_pipeline(catch_up, pipeline, open_pipeline, market, create_loop)
+            _run_pipeline(catch_up, open_pipeline, reopen_source, market, create_loop)
         ) as running:
             if catch_up is not None:
                 await catch_up.wait_before_serving()
             yield running
 
 
-async def _prepare_pipeline(pipeline: HourlyPipeline) -> bool:
-    """Prepare the runs; False where another process computes on the store."""
+async def _open_unless_locked(open_pipeline: OpenPipeline) -> HourlyPipeline | None:
+    """Open a pipeline; None if another process computes on the store."""
     try:
-        await pipeline.prepare()
+        return await open_pipeline()
     except LockTakenError as error:
         echo(f"Standing by, to take over when it ends: {error}.")
-        return False
-    return True
+        return None
 
 
 async def _run_pipeline(
     catch_up: "CatchUp | None",
-    pipeline: HourlyPipeline,
-    open_pipeline: Callable[[], Awaitable[HourlyPipeline]],
+    open_pipeline: OpenPipeline,
+    reopen_source: Callable[[], Awaitable[OpenPipeline]],
     market: MarketStore,
-    create_loop: Callable[[HourlyPipeline, bool], HourlyLoop],
+    create_loop: Callable[[OpenPipeline, HourlyPipeline | None], HourlyLoop],
 ) -> None:
-    """Bring the store up to now, and then hour by hour for as long as it is let."""
+    """Bring the store up to now, then run hour by hour; stand by while another process does."""
     is_leader = catch_up is not None
-    is_prepared = catch_up is not None and await catch_up.run()
+    pipeline = None if catch_up is None else await catch_up.run()
     release_memory()
-    while not (is_leader and await _run_as_leader(create_loop(pipeline, is_prepared))):
-        pipeline = await _wait_for_leadership(market, open_pipeline)
-        is_leader, is_prepared = True, False
+    while not (is_leader and await _run_as_leader(create_loop(open_pipeline, pipeline))):
+        open_pipeline = await _wait_for_leadership(market, reopen_source)
+        is_leader, pipeline = True, None
 
 
 async def _run_as_leader(loop: HourlyLoop) -> bool:
-    """Run hour by hour to the end; False where another process computes, or may by now."""
+    """Run hour by hour to the end; False if another process computes, or may by now."""
     try:
         await loop.run()
     except LockTakenError as error:
@@ -152,14 +160,14 @@ async def _run_as_leader(loop: HourlyLoop) -> bool:
 
 
 async def _wait_for_leadership(
-    market: MarketStore, open_pipeline: Callable[[], Awaitable[HourlyPipeline]]
-) -> HourlyPipeline:
-    """Wait until no other process computes; return runs from the source as it is known by then."""
+    market: MarketStore, reopen_source: Callable[[], Awaitable[OpenPipeline]]
+) -> OpenPipeline:
+    """Wait until no other process computes; open the source as the store knows it by then."""
     last_reason = ""
     while True:
         try:
             await market.lock()
-            return await open_pipeline()
+            return await reopen_source()
         except LockTakenError:
             last_reason = ""
         except StoreError as error:
@@ -190,10 +198,10 @@ class CatchUp:
         self._finished: Final = asyncio.Event()
         self._has_waiter = True
 
-    async def run(self) -> bool:
-        """Run every hour that is due; False where it must be begun again.
+    async def run(self) -> HourlyPipeline | None:
+        """Run every hour that is due; return the pipeline, None if a new one must be opened.
 
-        What fails while it is waited for is raised, but the loss of the lock.
+        Errors are raised while `wait_before_serving` waits, except the loss of the lock.
         """
         on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
         try:
@@ -204,14 +212,14 @@ class CatchUp:
         except LockTakenError as error:
             log.warning("lock_lost", reason=str(error))
             self._finished.set()
-            return False
+            return None
         except Exception as error:
             if self._has_waiter:
                 raise
             log_failure(error)
-            return False
+            return None
         self._finished.set()
-        return True
+        return self._pipeline
 
     async def wait_before_serving(self) -> None:
         """Wait until it is over, or for a moment where the store holds a board already."""

@@ -26,8 +26,9 @@ async def replay_bars(
     source = FilesSource(folder, universe)
     store = await open_market(settings)
     try:
-        pipeline = HourlyPipeline(store, source, universe, indicators, lambda: now, crews)
-        await pipeline.prepare()
+        pipeline = await HourlyPipeline.open(
+            store, source, universe, indicators, lambda: now, crews
+        )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))
         progress = await store.progress()

@@ -173,8 +173,7 @@ def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
         rows: list[ChangeRow] = []
         clock = ManualClock(NOON)
         async with run_service(folder, store_class=recording_store(rows), clock=clock) as served:
-            runs = _create_pipeline(served.market, tickers, clock)
-            await runs.prepare()
+            runs = await _open_pipeline(served.market, tickers, clock)
             await runs.run_until(runs.due_hour)
 
             async def wait(until: int) -> None:
@@ -191,13 +190,13 @@ def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
     return running_market
 
 
-def _create_pipeline(
+async def _open_pipeline(
     market: SqliteMarketStore, tickers: tuple[str, ...], clock: ManualClock
 ) -> HourlyPipeline:
     packaged = load_universe()
     chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)
     universe = Universe(assets=chosen, renamed_on=packaged.renamed_on)
     origin = NOON // 1000 // DAY_S * DAY_S - 40 * DAY_S
-    return HourlyPipeline(
+    return await HourlyPipeline.open(
         market, SimulatedSource(universe, origin, clock), universe, INDICATORS, clock
     )

@@ -149,10 +149,9 @@ async def test_a_store_follows_the_universe_file_of_each_start(tmp_path: Path, f
 
         async def started_with(*assets: Asset) -> dict[str, date | None]:
             known = universe_of(*assets)
-            runs = HourlyPipeline(
+            await HourlyPipeline.open(
                 store, FilesSource(folder, known), known, INDICATORS, lambda: to_market_ms(END)
             )
-            await runs.prepare()
             held = (await store.snapshot()).coverage
             assert held is not None
             return {one.ticker: one.removed_on for one in held.assets}

@@ -1,6 +1,7 @@
 """What a simulated market holds after its first start, whenever that is, and after a restart."""
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,7 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     store = await SqliteMarketStore.open(tmp_path / "m.db")
     try:
         source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
-        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
-        await runs.prepare()
+        runs = await HourlyPipeline.open(store, source, universe, INDICATORS, clock)
         await runs.run_until(runs.due_hour)
         report = await Audit(store, universe, INDICATORS).run()
         snapshot, published_from = await store.snapshot(), await store.publish_from()
@@ -120,9 +120,11 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
         try:
             async with open_source(settings, universe, store, clock) as source:
                 assert parse_origin(source.name) == epoch("2025-07-15")
-                runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
+                open_pipeline = partial(
+                    HourlyPipeline.open, store, source, universe, INDICATORS, clock
+                )
                 with pytest.raises(ClockEnded):
-                    await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+                    await HourlyLoop(open_pipeline, store, clock, clock.sleep).run()
             assert (await store.progress()).source == source.name
             first_feed = epoch("2026-06-10T10:20:00") * 1000 - 30 * DAY_MS
             assert set((await store.publish_from()).values()) == {first_feed}

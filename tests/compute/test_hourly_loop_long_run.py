@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,12 +80,12 @@ class Long:
         self.clock.ends_at = START + DAYS * DAY_S
         origin = (START - self.size.history_s) // DAY_S * DAY_S
         source = SimulatedSource(self.universe, origin, self.clock)
-        runs = HourlyPipeline(self.store, source, self.universe, self.size.indicators, self.clock)
+        open_pipeline = partial(
+            HourlyPipeline.open, self.store, source, self.universe, self.size.indicators, self.clock
+        )
         try:
             with pytest.raises(ClockEnded):
-                await HourlyLoop(
-                    runs, self.store, self.clock, self.clock.sleep, is_prepared=False
-                ).run()
+                await HourlyLoop(open_pipeline, self.store, self.clock, self.clock.sleep).run()
             tracemalloc.stop()
             self.report = await Audit(self.store, self.universe, self.size.indicators).run()
         finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -30,13 +31,19 @@ BEHIND_S = 2 * 3600
 async def looping(
     database: str, source: ScriptedSource, clock: AcceleratedClock
 ) -> AsyncIterator[tuple[HourlyLoop, PostgresMarketStore]]:
-    """Give a loop of a process of its own over a database, not yet prepared."""
+    """Give a loop of a process of its own over a database, whose pipeline is not yet open."""
     store = await PostgresMarketStore.open(database)
     try:
-        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
-        yield HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False), store
+        yield create_loop(store, source, clock), store
     finally:
         await store.close()
+
+
+def create_loop(
+    store: PostgresMarketStore, source: ScriptedSource, clock: AcceleratedClock
+) -> HourlyLoop:
+    open_pipeline = partial(HourlyPipeline.open, store, source, source.universe, ALTERNATING, clock)
+    return HourlyLoop(open_pipeline, store, clock, clock.sleep)
 
 
 def script(clock: AcceleratedClock) -> ScriptedSource:
@@ -94,7 +101,6 @@ async def test_one_that_was_cut_off_between_runs_takes_the_lead_again_where_nobo
     async with looping(database, source, clock) as (loop, store):
         with pytest.raises(LockTakenError, match="no longer computing"):
             await loop.run()
-        runs = HourlyPipeline(store, source, source.universe, ALTERNATING, clock)
         with pytest.raises(ClockEnded):
-            await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+            await create_loop(store, source, clock).run()
         await check_store(store, source, march_s("14:00"))

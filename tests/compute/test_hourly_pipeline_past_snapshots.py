@@ -10,7 +10,7 @@ from compute.schedule import to_market_ms
 from compute.universe import Universe
 from store.market_rows import StoredSnapshot
 from store.sqlite.market_store import SqliteMarketStore
-from tests.support.small_market import DENSE, END, Content, open_store, prepare_pipeline
+from tests.support.small_market import DENSE, END, Content, open_pipeline, open_store
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -32,7 +32,7 @@ async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
     hours = sorted(draw.sample(range(DENSE + HOUR_S, END, HOUR_S), 30))
     ended: dict[int, tuple[object, ...]] = {}
     async with open_store(tmp_path / "pieces.db") as pieces:
-        runs = await prepare_pipeline(pieces, bars_folder, universe)
+        runs = await open_pipeline(pieces, bars_folder, universe)
         for hour in hours:
             await runs.run_until(hour)
             ended[to_market_ms(hour)] = latest(await pieces.snapshot())

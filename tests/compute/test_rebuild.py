@@ -106,8 +106,7 @@ async def run(
     source.time.now = to_market_ms(hours[0])
     store = await kind.open(path)
     try:
-        runs = HourlyPipeline(store, source, source.universe, indicators, source.time)
-        await runs.prepare()
+        runs = await HourlyPipeline.open(store, source, source.universe, indicators, source.time)
         for hour in hours:
             source.time.now = to_market_ms(hour)
             await runs.run_until(hour)

@@ -35,8 +35,8 @@ from tests.support.small_market import (
     list_opens,
     load_content,
     make_bars,
+    open_pipeline,
     open_store,
-    prepare_pipeline,
     replay_bars,
     select_tickers,
     write_bars,
@@ -77,7 +77,7 @@ async def stopping(
     going = True
     while going:
         async with open_store(path) as store:
-            runs = await prepare_pipeline(store, folder, universe)
+            runs = await open_pipeline(store, folder, universe)
             while going:
                 place = next(places, None)
                 if place is None:

@@ -225,11 +225,11 @@ async def open_loop(
     clock: AcceleratedClock,
     store_class: type[SqliteMarketStore] = SqliteMarketStore,
 ) -> AsyncIterator[tuple[HourlyLoop, SqliteMarketStore]]:
-    """Open a store and give the loop over it, not yet prepared."""
+    """Open a store and give the loop over it, whose pipeline is not yet open."""
     store = await store_class.open(path)
     try:
-        runs = HourlyPipeline(store, source, universe, ALTERNATING, clock)
-        yield HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False), store
+        open_pipeline = partial(HourlyPipeline.open, store, source, universe, ALTERNATING, clock)
+        yield HourlyLoop(open_pipeline, store, clock, clock.sleep), store
     finally:
         await store.close()
 

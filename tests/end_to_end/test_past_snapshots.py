@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -111,9 +112,9 @@ async def live(
     clock.watch = look
     source = SimulatedSource(universe, (BEGINS // 1000 - HISTORY_S) // DAY_S * DAY_S, clock)
     async with open_store(folder / "market.db") as store:
-        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
+        open_pipeline = partial(HourlyPipeline.open, store, source, universe, INDICATORS, clock)
         with pytest.raises(ClockEnded):
-            await HourlyLoop(runs, store, clock, clock.sleep, is_prepared=False).run()
+            await HourlyLoop(open_pipeline, store, clock, clock.sleep).run()
         return await store.commits()
 
 

@@ -52,8 +52,9 @@ async def replay_recording(folder: Path, path: Path, universe: Universe, end: in
     store = await SqliteMarketStore.open(path)
     try:
         source = FilesSource(folder, universe)
-        runs = HourlyPipeline(store, source, universe, INDICATORS, lambda: to_market_ms(end))
-        await runs.prepare()
+        runs = await HourlyPipeline.open(
+            store, source, universe, INDICATORS, lambda: to_market_ms(end)
+        )
         await runs.run_until(end)
         return await StoredResult.load(store)
     finally:

@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from compute.bars import DAY_S, HOUR_S
+from compute.hourly_loop import OpenPipeline
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
@@ -68,10 +70,16 @@ class LiveService:
 
     source: LiveSource
     runs: HourlyPipeline
+    open_pipeline: OpenPipeline
     store: SqliteMarketStore
     clock: ManualClock
     waits: list[float]
     clients: dict[str, Venue]
+
+    async def reopen_pipeline(self) -> HourlyPipeline:
+        """Go on with a new pipeline, as the loop does after an error."""
+        self.runs = await self.open_pipeline()
+        return self.runs
 
     async def run_hour(self, hour: int, after_s: int = 5) -> None:
         """Run an hour, some seconds after its time."""
@@ -151,9 +159,9 @@ async def open_live_service(
         opened.push_async_callback(store.close)
         source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
         await source.open(await load_listings(store))
-        runs = HourlyPipeline(store, source, universe, INDICATORS, clock)
-        await runs.prepare()
-        yield LiveService(source, runs, store, clock, waits, clients)
+        open_pipeline = partial(HourlyPipeline.open, store, source, universe, INDICATORS, clock)
+        runs = await open_pipeline()
+        yield LiveService(source, runs, open_pipeline, store, clock, waits, clients)
 
 
 def _create_client(

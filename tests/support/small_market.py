@@ -180,18 +180,18 @@ async def open_store(path: Path) -> AsyncIterator[SqliteMarketStore]:
         await store.close()
 
 
-async def prepare_pipeline(
+async def open_pipeline(
     store: SqliteMarketStore,
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
     crews: Crews = here,
 ) -> HourlyPipeline:
-    """Return runs over a folder that are ready to catch up."""
+    """Return the pipeline from a folder into a store, ready to catch up."""
     source = FilesSource(folder, universe)
-    runs = HourlyPipeline(store, source, universe, indicators, lambda: to_market_ms(END), crews)
-    await runs.prepare()
-    return runs
+    return await HourlyPipeline.open(
+        store, source, universe, indicators, lambda: to_market_ms(END), crews
+    )
 
 
 async def replay_bars(
@@ -204,7 +204,7 @@ async def replay_bars(
 ) -> Content:
     """Replay a folder into the store at a path up to an hour; return all that it then holds."""
     async with open_store(path) as store:
-        await (await prepare_pipeline(store, folder, universe, indicators, crews)).run_until(until)
+        await (await open_pipeline(store, folder, universe, indicators, crews)).run_until(until)
         return await load_content(store)
 
 

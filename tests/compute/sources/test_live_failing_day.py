@@ -69,7 +69,9 @@ async def day(
         clock.ends_at = START + size.hours * HOUR_S + RUN_S + LAST_PASS_S + 60
         double.set_failure_share(size.share, SEED)
         with suppress(ClockEnded):
-            await HourlyLoop(one.runs, one.store, clock, clock.sleep, is_prepared=True).run()
+            await HourlyLoop(
+                one.reopen_pipeline, one.store, clock, clock.sleep, pipeline=one.runs
+            ).run()
         assert (await Audit(one.store, universe, INDICATORS).run()).findings == []
         return await StoredResult.load(one.store), late
 

@@ -64,10 +64,9 @@ def full_files_source(packaged, tmp_path_factory) -> FilesSource:
 @pytest.fixture
 async def whole(served_empty, packaged, full_files_source) -> RunningService:
     """The service on what the compute job publishes before its first run."""
-    runs = HourlyPipeline(
+    await HourlyPipeline.open(
         served_empty.market, full_files_source, packaged, INDICATORS, lambda: NOON
     )
-    await runs.prepare()
     return served_empty
 
 

@@ -30,7 +30,7 @@ from tests.support.small_market import (
     audit_store,
     load_content,
     load_small_universe,
-    prepare_pipeline,
+    open_pipeline,
     replay_bars,
     write_small_market,
     write_universe,
@@ -110,7 +110,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
     store = await Killing.open(copy(stopped.path, tmp_path / "market.db"))
     try:
         crews = partial(dask_crew, address)
-        runs = await prepare_pipeline(store, stopped.folder, stopped.universe, crews=crews)
+        runs = await open_pipeline(store, stopped.folder, stopped.universe, crews=crews)
         await runs.run_until(UNTIL)
         held = await load_content(store)
     finally:
