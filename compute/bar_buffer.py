@@ -1,6 +1,7 @@
 """Bars that are not yet part of every longer bar, and what is due at a run. Pure."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -17,13 +18,22 @@ class BarBuffer:
 
     def __init__(self, native_timeframes: Mapping[str, Timeframe], ends: Mapping[str, int]) -> None:
         """Take each asset's native timeframe, and from when (epoch seconds) it no longer steps."""
-        self.native_timeframes: Final = dict(native_timeframes)
+        self._native_timeframes: Final = dict(native_timeframes)
         self._ends: Final = dict(ends)
         self._pending: dict[SeriesKey, Series] = {}
         self._funding: dict[str, Funding] = {}
 
+    @property
+    def native_timeframes(self) -> Mapping[str, Timeframe]:
+        """The timeframe of each asset's bars, a read-only view."""
+        return MappingProxyType(self._native_timeframes)
+
+    def set_native_timeframe(self, ticker: str, native: Timeframe) -> None:
+        """Take bars of this timeframe from now on."""
+        self._native_timeframes[ticker] = native
+
     def add(self, ticker: str, bars: Series, funding: Funding) -> None:
-        """Take in new bars and settlements of one asset, later than all before."""
+        """Add new bars and settlements of one asset, later than all before."""
         self._funding[ticker] = self._funding.get(ticker, NO_FUNDING).concatenate(funding)
         for timeframe in self.list_timeframes(ticker):
             pending = self._pending.get((ticker, timeframe), NO_BARS)
@@ -31,7 +41,7 @@ class BarBuffer:
 
     def list_timeframes(self, ticker: str) -> tuple[Timeframe, ...]:
         """Return the timeframes that an asset's bars serve."""
-        return list_served_timeframes(self.native_timeframes[ticker])
+        return list_served_timeframes(self._native_timeframes[ticker])
 
     def take_due(
         self,
@@ -40,9 +50,9 @@ class BarBuffer:
         until: int,
         lagging: Mapping[str, int],
     ) -> DueBars:
-        """Take what is due at the runs from `start` to `until` and forget it.
+        """Remove and return what is due at the runs from `start` to `until`.
 
-        `behind` holds the watermarks of the assets of which not all up to `until` has come.
+        `lagging` has the watermarks of the assets of which not all up to `until` has come.
         """
         parts: list[tuple[int, Times, Series, Prices]] = []
         for series_key in sorted(self._pending, key=row_by_series.__getitem__):
@@ -90,7 +100,7 @@ class BarBuffer:
             return NO_BARS.close_time, NO_BARS
         bars = (
             pending
-            if self.native_timeframes[ticker] == timeframe
+            if self._native_timeframes[ticker] == timeframe
             else resample_bars(pending, period_s)
         )
         due = np.maximum(bars.close_time, first_run)

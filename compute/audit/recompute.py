@@ -163,7 +163,7 @@ class AuditBlock:
         buffer = self._state.buffer
         bars, funding = part.bars.get(ticker, []), part.funding.get(ticker, [])
         if bars:
-            buffer.native_timeframes[ticker] = bars[0].timeframe
+            buffer.set_native_timeframe(ticker, bars[0].timeframe)
         if ticker not in buffer.native_timeframes:
             return
         series = build_series(bars, buffer.native_timeframes[ticker])
