@@ -1,0 +1,198 @@
+"""What the engine state guarantees of carries, epochs and revisions, whoever uses it."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from compute.alerts.alert_pipeline import AlertPipeline
+from compute.bar_buffer import BarBuffer
+from compute.bars import HOUR_S, NO_FUNDING, Series
+from compute.engine_state import EngineState
+from compute.indicators.contract import Carry, Indicator
+from compute.stepper import Cell, Stepper
+from compute.universe import Universe
+from schemas.vocabulary import ENGINE_KEYS, LEGACY_KEYS
+from store.market_rows import CarryRow, EpochRow
+from tests.doubles.scripted_source import (
+    ALTERNATING,
+    AlternatingIndicator,
+    list_hours,
+    make_universe,
+)
+
+pytestmark = pytest.mark.clause("steps")
+
+HOURS = list_hours("01:00", "08:00")
+INDICATOR_CELL = Cell("BTC", "1h", "enzo")
+ENGINE_CELL = Cell("BTC", "4h", ENGINE_KEYS["enzo"])
+
+
+class NextIndicator(AlternatingIndicator):
+    version = 2
+
+
+class WiderIndicator(AlternatingIndicator):
+    def start(self, assets: int) -> Carry:
+        return {"bars": np.zeros((assets, 2), dtype=np.int64)}
+
+
+def make_state(
+    carries: Iterable[CarryRow] = (), indicators: tuple[Indicator, ...] = ALTERNATING
+) -> EngineState:
+    """Return the state of BTC, which engines follow, and of ETH, which they don't."""
+    plain = make_universe({"BTC": "24x7", "ETH": "24x7"})
+    btc, eth = plain.assets
+    followed = btc.model_copy(update={"alerts": True})
+    universe = Universe(assets=(followed, eth), renamed_on=plain.renamed_on)
+    stepper = Stepper(["BTC", "ETH"], universe, indicators)
+    alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
+    return EngineState(stepper, alerts, BarBuffer({"BTC": "1h", "ETH": "1h"}, {}), carries)
+
+
+def make_bars(hours: list[int]) -> Series:
+    closes = np.array(hours, dtype=np.int64)
+    prices = 100.0 + closes // HOUR_S % 24
+    return Series(closes - HOUR_S, closes, prices, prices, prices, prices, np.ones(len(closes)))
+
+
+def step(state: EngineState, hours: list[int]) -> tuple[dict[Cell, CarryRow], list[EpochRow]]:
+    """Step bars of BTC; return the carries by cell and the epochs that a batch stores."""
+    state.buffer.add("BTC", make_bars(hours), NO_FUNDING)
+    due = state.buffer.take_due(state.stepper.row_by_series, hours[0], hours[-1], {})
+    _, readings = state.stepper.step(due)
+    carries, epochs = state.take_carry_rows(due, state.alerts.run(due, readings, hours[-1]))
+    return {Cell(c.ticker, c.timeframe, c.indicator): c for c in carries}, epochs
+
+
+def step_nothing(state: EngineState) -> tuple[list[CarryRow], list[EpochRow]]:
+    """Run an hour at which nothing is due; return what a batch stores all the same."""
+    due = state.buffer.take_due(state.stepper.row_by_series, HOURS[4], HOURS[4], {})
+    return state.take_carry_rows(due, [])
+
+
+def restate(state: EngineState, hours: list[int]) -> None:
+    """Rebuild the hourly sequence of BTC from restated bars."""
+    state.begin_revision("BTC")
+    to = state.find_stepped_to("BTC")["1h"]
+    rebuilt = state.rebuild_series(("BTC", "1h"), to, make_bars(hours), NO_FUNDING, {})
+    state.begin_epochs(("BTC", "1h"), rebuilt, "split 2:1")
+
+
+def test_the_first_bar_of_every_cell_begins_its_epoch_zero():
+    state = make_state()
+    carries, epochs = step(state, HOURS[:4])
+    assert {Cell(e.ticker, e.timeframe, e.indicator) for e in epochs} == carries.keys()
+    assert ENGINE_CELL in carries
+    assert {(e.epoch, e.revision, e.reason) for e in epochs} == {(0, 0, "first bar")}
+    assert {e.timeframe: e.from_close_time for e in epochs} == {"1h": HOURS[0], "4h": HOURS[3]}
+    later, none = step(state, HOURS[4:])
+    assert later.keys() == carries.keys()
+    assert none == []
+
+
+def test_the_carries_that_a_batch_took_are_those_of_the_last_bar_stepped():
+    state = make_state()
+    assert state.find_stepped_to("BTC") == {"1h": -1, "4h": -1, "1d": -1}
+    carries, _ = step(state, HOURS[:5])
+    assert state.find_stepped_to("BTC") == {"1h": HOURS[4], "4h": HOURS[3], "1d": -1}
+    for cell, carry in carries.items():
+        assert state.get_carry(cell) == carry
+        assert state.dump_carry(cell) == carry.data
+
+
+def test_a_rebuilt_carry_and_its_epoch_are_stored_with_the_next_batch_once():
+    state = make_state()
+    step(state, HOURS[:5])
+    restate(state, HOURS[:5])
+    rebuilt = state.get_carry(INDICATOR_CELL)
+    carries, epochs = step_nothing(state)
+    assert carries == [rebuilt]
+    reason = "split 2:1"
+    assert epochs == [EpochRow(*INDICATOR_CELL, 1, 1, 1, HOURS[4] + 1, reason)]
+    assert step_nothing(state) == ([], [])
+
+
+def test_a_bar_that_steps_in_the_same_batch_stores_the_newer_carry_in_the_new_epoch():
+    state = make_state()
+    step(state, HOURS[:5])
+    restate(state, HOURS[:5])
+    carries, epochs = step(state, HOURS[5:6])
+    assert (carries[INDICATOR_CELL].epoch, carries[INDICATOR_CELL].close_time) == (1, HOURS[5])
+    assert [epoch.epoch for epoch in epochs] == [1]
+
+
+def test_every_restated_history_is_of_a_revision_and_epoch_of_its_own():
+    state = make_state()
+    step(state, HOURS[:5])
+    for revision in (1, 2, 3):
+        restate(state, HOURS[:5])
+        assert state.get_revision("BTC") == revision
+        assert state.get_epoch(INDICATOR_CELL) == revision
+    assert state.get_revision("ETH") == 0
+    assert [(e.epoch, e.revision) for e in state.new_epochs] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_sequence_that_has_stepped_no_bar_begins_no_epoch():
+    state = make_state()
+    restate(state, [])
+    state.begin_epochs(("BTC", "1h"), {INDICATOR_CELL})
+    assert (state.new_epochs, state.get_carry(INDICATOR_CELL)) == ((), None)
+
+
+def test_the_legacy_key_is_in_the_epoch_of_its_indicator():
+    state = make_state()
+    step(state, HOURS[:5])
+    restate(state, HOURS[:5])
+    ((legacy, current),) = LEGACY_KEYS.items()
+    assert state.get_epoch(INDICATOR_CELL._replace(key=legacy)) == 1
+    assert state.get_epoch(INDICATOR_CELL._replace(key=current)) == 1
+
+
+@pytest.mark.parametrize("indicator", [NextIndicator(), WiderIndicator()])
+def test_carries_of_another_version_or_layout_are_outgrown_and_not_restored(indicator: Indicator):
+    carries, _ = step(make_state(), HOURS)
+    state = make_state(carries.values(), (indicator,))
+    fresh = state.dump_carry(INDICATOR_CELL)
+    assert state.list_outgrown_cells(("BTC", "1h")) == [INDICATOR_CELL]
+    state.restore_carries(("BTC", "1h"))
+    assert state.dump_carry(INDICATOR_CELL) == fresh
+
+
+def test_carries_of_this_code_are_restored_as_they_were_stored():
+    carries, _ = step(make_state(), HOURS)
+    state = make_state(carries.values())
+    for timeframe in ("1h", "4h", "1d"):
+        assert state.list_outgrown_cells(("BTC", timeframe)) == []
+        state.restore_carries(("BTC", timeframe))
+    assert {cell: state.dump_carry(cell) for cell in carries} == {
+        cell: carry.data for cell, carry in carries.items()
+    }
+
+
+def test_the_carry_of_an_engine_that_did_not_follow_every_bar_is_outgrown():
+    carries, _ = step(make_state(), HOURS)
+    carries[ENGINE_CELL] = carries[ENGINE_CELL]._replace(close_time=HOURS[3])
+    state = make_state(carries.values())
+    assert state.list_outgrown_cells(("BTC", "4h")) == [ENGINE_CELL]
+    state.begin_epochs(("BTC", "4h"), {ENGINE_CELL})
+    (epoch,) = state.new_epochs
+    assert (epoch.from_close_time, epoch.reason) == (HOURS[7] + 1, "was not followed for a while")
+
+
+def test_what_the_state_hands_out_changes_nothing_in_it():
+    revisions = {"BTC": 2}
+    stored, _ = step(make_state(), HOURS)
+    rows = list(stored.values())
+    plain = make_state()
+    state = EngineState(plain.stepper, plain.alerts, plain.buffer, rows, revisions)
+    revisions["BTC"] = 9
+    rows.clear()
+    assert state.get_revision("BTC") == 2
+    assert state.get_carry(INDICATOR_CELL) == stored[INDICATOR_CELL]
+    carries, epochs = step_nothing(state)
+    carries.extend(stored.values())
+    epochs.append(EpochRow(*INDICATOR_CELL, 1, 1, 0, 0, "made up"))
+    assert step_nothing(state) == ([], [])
+    with pytest.raises(TypeError):
+        state.buffer.native_timeframes["BTC"] = "1d"
