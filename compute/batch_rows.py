@@ -1,4 +1,4 @@
-"""Makes the rows of a pass: bars, settlements, changes and alerts."""
+"""Makes the rows of a batch: bars, settlements, changes and alerts."""
 
 from collections.abc import Callable, Mapping, Sequence
 

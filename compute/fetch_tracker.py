@@ -36,7 +36,7 @@ class FetchTracker:
 
     @property
     def late_tickers(self) -> tuple[str, ...]:
-        """The assets whose bars were due at the last pass and had not come."""
+        """The assets whose bars were due at the last batch and had not come."""
         return tuple(row.ticker for row in self._lagging if row.is_late)
 
     @property

@@ -1,4 +1,4 @@
-"""The hourly loop: a run at every minute :03 UTC, passes for late assets, a daily prune.
+"""The hourly loop: a run at every minute :03 UTC, batches for late assets, a daily prune.
 
 It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
 does harm. A run that fails is logged, and a new pipeline goes on from what the store holds.
