@@ -94,7 +94,7 @@ class Specification:
     @property
     def ids(self) -> set[str]:
         """Everything that a test may name."""
-        return {one.id for one in (*self.clauses, *self.promises)}
+        return {clause.id for clause in self.clauses} | {promise.id for promise in self.promises}
 
 
 @dataclass
@@ -114,12 +114,18 @@ def read_specification(folder: Path = CLAUSES_FOLDER) -> Specification:
     promises: list[Promise] = []
     titles: dict[str, str] = {}
     for path in sorted(folder.glob("*.toml")):
-        data: dict[str, Any] = tomllib.loads(path.read_text())
+        text = path.read_text()
+        data: dict[str, Any] = tomllib.loads(text)
         titles |= data.get("titles", {})
-        clauses += map(Clause.model_validate, data.get("clause", ()))
+        clauses += parse_clauses(text)
         promises += map(Promise.model_validate, data.get("promise", ()))
     clauses.sort(key=lambda clause: _split_id(clause.id))
     return Specification(tuple(clauses), titles, tuple(promises))
+
+
+def parse_clauses(text: str) -> list[Clause]:
+    """Return the clauses of one file, in its order; ValueError if one is not well formed."""
+    return [Clause.model_validate(entry) for entry in tomllib.loads(text).get("clause", ())]
 
 
 def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[str]]:
@@ -153,10 +159,10 @@ def render_coverage(specification: Specification, tests_by_clause: dict[str, Cla
     for clause in specification.clauses:
         sections.setdefault(clause.section, []).append(clause)
     titles = {id_: specification.titles[id_] for id_ in sections}
-    parts = [
-        f"## {id_} {titles[id_]}\n\n{_render_table(_format_row(clause, tests_by_clause) for clause in clauses)}"
-        for id_, clauses in sections.items()
-    ]
+    parts = []
+    for id_, clauses in sections.items():
+        table = _render_table(_format_row(clause, tests_by_clause) for clause in clauses)
+        parts.append(f"## {id_} {titles[id_]}\n\n{table}")
     promise_table = _render_table(
         (promise.id, promise.says, _format_tests(tests_by_clause.get(promise.id, ClauseTests())))
         for promise in specification.promises
@@ -176,8 +182,8 @@ def _format_row(clause: Clause, tests_by_clause: dict[str, ClauseTests]) -> tupl
 
 def _describe_evidence(clause: Clause) -> str:
     if clause.change:
-        change = clause.change
-        return f"Fails when in {change.file} {_format_code(change.old)} becomes {_format_code(change.new)}"
+        file, old, new = clause.change.file, clause.change.old, clause.change.new
+        return f"Fails when in {file} {_format_code(old)} becomes {_format_code(new)}"
     if clause.same_as:
         return f"As {', '.join(clause.same_as)}"
     if clause.decision:

@@ -1,6 +1,8 @@
 """Every clause of SPEC.md is spoken for, and every test says what it is for."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -50,6 +52,16 @@ def test_every_change_is_of_one_line_that_is_there_once():
     for clause in SPECIFICATION.clauses:
         if clause.change:
             clause.change.render_changed_file(ROOT)
+
+
+def test_a_changed_file_names_only_what_it_defines(tmp_path):
+    for clause in SPECIFICATION.clauses:
+        if clause.change and clause.change.file.endswith(".py"):
+            text = clause.change.render_changed_file(ROOT)
+            (tmp_path / f"clause_{clause.id.replace('.', '_')}.py").write_text(text)
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache"]
+    options = ["--select", "F821", "--output-format", "concise", str(tmp_path)]
+    assert subprocess.run([*command, *options], capture_output=True, text=True).returncode == 0
 
 
 def test_what_is_said_twice_points_to_clauses_with_a_change():

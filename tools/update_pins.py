@@ -1,0 +1,269 @@
+"""Update the changes of `docs/clauses` when code has moved: `python -m tools.update_pins`.
+
+A change that no longer fits is looked up as it was at the base. The tokens of its line and around
+it are aligned with those of every changed file: the best place gives the line and names of now.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.clauses import ROOT, Change, Clause, parse_clauses
+from tools.token_alignment import Text, align
+
+CONTEXT_TOKENS = 25
+CANDIDATE_FILES = 24
+MIN_EQUAL = 0.4  # of the tokens of the line itself
+LINE_WEIGHT, CONTEXT_WEIGHT = 3.0, 1.0
+MIN_SIMILARITY = 0.5  # of the score that equal tokens have
+MIN_LEAD = 0.5  # of the best place over the next, else which one is meant is a guess
+MAX_COMMITS = 200
+SOURCES = ("*.py", "*.sql", ":!tests", ":!tools", ":!docs", ":!bench")
+
+Names = defaultdict[str, Counter[str]]
+
+
+class NotUpdatedError(Exception):
+    """A change that the program leaves to its reader."""
+
+
+class Place(NamedTuple):
+    """Where the tokens of a change lie in a file, by their numbers at the base and now."""
+
+    change: Change
+    line: range
+    file: str
+    pairs: dict[int, int]
+    score: float
+    lead: float
+
+
+class Updater:
+    """The files at the base and now, and what each name of then is called now."""
+
+    def __init__(self, root: Path, base: str) -> None:
+        self._root, self._base = root, base
+        self._texts: dict[tuple[str, str], Text] = {}
+        # By the file of the base, and by "" for all.
+        self._names: defaultdict[str, Names] = defaultdict(lambda: defaultdict(Counter))
+        changed = self._git("diff", "-M", "--name-only", "--diff-filter=d", base)
+        added = self._git("ls-files", "--others", "--exclude-standard")
+        self._changed_files = {*changed.split(), *added.split()}
+        self._base_changes = {
+            clause.id: clause.change
+            for file in self._git("ls-tree", "--name-only", f"{base}:docs/clauses").split()
+            for clause in parse_clauses(self._read(f"docs/clauses/{file}", base))
+            if clause.change
+        }
+
+    def has_base_changes(self) -> bool:
+        """Say whether every change at the base fits the files at the base."""
+        return all(
+            self._read(c.file, self._base).count(c.old) == 1 for c in self._base_changes.values()
+        )
+
+    def is_current(self, clause: Clause) -> bool:
+        """Say whether the clause has no change, or one that fits and has no name of the base."""
+        if not (change := clause.change):
+            return True
+        if not (self._root / change.file).exists():
+            return False
+        before = self._base_changes.get(clause.id, change)
+        then, now = self._read(before.file, self._base), self._read(change.file)
+        old_names = {*then.tokens, *self._gone_names} - {*now.tokens}
+        return now.count(change.old) == 1 and old_names.isdisjoint(Text(change.new).tokens)
+
+    def find_place(self, clause: Clause) -> Place:
+        """Find where the tokens of the clause's change at the base lie now."""
+        if not (change := self._base_changes.get(clause.id)):
+            raise NotUpdatedError("the base has no change of this clause")
+        text = self._read(change.file, self._base)
+        start = text.index(change.old)
+        end = start + len(change.old)
+        touched = [n for n, (left, right) in enumerate(text.spans) if left < end and right > start]
+        line = range(touched[0], touched[-1] + 1)
+        window = range(
+            max(0, line.start - CONTEXT_TOKENS), min(len(text.tokens), line.stop + CONTEXT_TOKENS)
+        )
+        tokens = text.tokens[window.start : window.stop]
+        weights = [LINE_WEIGHT if number in line else CONTEXT_WEIGHT for number in window]
+        places = []
+        for file in self._list_candidates(change.file, Text(" ".join(tokens))):
+            pairs, score, lead = align(tokens, self._read(file), weights)
+            pairs = {window.start + then: now for then, now in pairs.items()}
+            places.append(Place(change, line, file, pairs, score, lead))
+        places.sort(key=lambda place: -place.score)
+        if not places or places[0].score < MIN_SIMILARITY * sum(weights):
+            raise NotUpdatedError(f"nothing is like: {change.old}")
+        best, *others = places
+        found = self._read(best.file).tokens
+        equal = sum(n in best.pairs and found[best.pairs[n]] == text.tokens[n] for n in line)
+        if equal < MIN_EQUAL * len(line):
+            raise NotUpdatedError(f"{best.file} has its place, but nothing like: {change.old}")
+        if min([best.lead, *(best.score - other.score for other in others)]) < MIN_LEAD:
+            raise NotUpdatedError(f"more than one place, one in {best.file}, is like: {change.old}")
+        for then, now in best.pairs.items():
+            for scope in (change.file, ""):
+                self._names[scope][text.tokens[then]][found[now]] += 1
+        return best
+
+    def rewrite(self, place: Place) -> Change:
+        """Return the change at its place, in the names of now."""
+        text = self._read(place.file)
+        spans = {then: text.spans[now] for then, now in place.pairs.items()}
+        start, end, insert = _find_edit(place, text, spans)
+        insert = self._rename(insert, place)
+        line_start, line_end = text.rfind("\n", 0, start) + 1, f"{text}\n".index("\n", end)
+        indented = line_start + len(text[line_start:]) - len(text[line_start:].lstrip(" "))
+        inside = [spans[number] for number in place.line if number in spans]
+        shortest = max(indented, min(inside[0][0], start)), min(line_end, max(inside[-1][1], end))
+        for left, right in (shortest, (indented, line_end), (line_start, line_end)):
+            if text.count(text[left:right]) == 1:
+                changed = text[left:start] + insert + text[end:right]
+                updated = Change(file=place.file, old=text[left:right], new=changed)
+                updated.render_changed_file(self._root)
+                return updated
+        raise NotUpdatedError(f"{place.file} has more than once: {text[line_start:line_end]}")
+
+    def _rename(self, insert: str, place: Place) -> str:
+        then, now = self._read(place.change.file, self._base), self._read(place.file)
+        nearby: Names = defaultdict(Counter)
+        for number, other in place.pairs.items():
+            nearby[then.tokens[number]][now.tokens[other]] += 10 if number in place.line else 1
+
+        def rename(match: re.Match[str]) -> str:
+            word = match[0]
+            known = nearby.get(word) or self._names[place.change.file].get(word)
+            if not known and word not in now.tokens:
+                known = self._names[""].get(word)
+            if not known and word in self._gone_names:
+                raise NotUpdatedError(f"{word} has no name now in: {place.change.new}")
+            return known.most_common(1)[0][0] if known else word
+
+        return re.sub(r"[^\W\d]\w*", rename, insert)
+
+    @cached_property
+    def _gone_names(self) -> set[str]:
+        """The words of the sources at the base that those of now lack."""
+        then = self._git("grep", "-ohw", r"[A-Za-z_]\w*", self._base, "--", *SOURCES)
+        now = self._git("grep", "-ohw", "--untracked", r"[A-Za-z_]\w*", "--", *SOURCES)
+        return {*then.split()} - {*now.split()}
+
+    def _list_candidates(self, file: str, window: Text) -> list[str]:
+        files = {f for f in (*self._changed_files, file) if Path(f).suffix == Path(file).suffix}
+        files = {f for f in files if not f.startswith("tests/")}
+        existing = sorted(f for f in files if (self._root / f).exists())
+        existing.sort(key=lambda f: -len(window.trigrams & self._read(f).trigrams))
+        return existing[:CANDIDATE_FILES]
+
+    def _read(self, file: str, revision: str = "") -> Text:
+        if (revision, file) not in self._texts:
+            path = self._root / file
+            text = self._git("show", f"{revision}:{file}") if revision else path.read_text()
+            self._texts[revision, file] = Text(text)
+        return self._texts[revision, file]
+
+    def _git(self, *arguments: str) -> str:
+        return _run_git(self._root, *arguments)
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Update the changes that no longer fit; 1 if one of them is left to the reader."""
+    parser = argparse.ArgumentParser(prog="python -m tools.update_pins", description=__doc__)
+    parser.add_argument("--base", metavar="REV", help="a revision at which every change fits")
+    updater = _open_base(root, parser.parse_args(arguments).base)
+    places: list[tuple[Path, Clause, Place]] = []
+    failures = []
+    for path in sorted((root / "docs" / "clauses").glob("*.toml")):
+        for clause in parse_clauses(path.read_text()):
+            try:
+                if not updater.is_current(clause):
+                    places.append((path, clause, updater.find_place(clause)))
+            except NotUpdatedError as error:
+                failures.append(f"{clause.id}: {error}")
+    for path, clause, place in places:
+        try:
+            change = updater.rewrite(place)
+        except (NotUpdatedError, ValueError) as error:
+            failures.append(f"{clause.id}: {error}")
+        else:
+            path.write_text(replace_change(path.read_text(), clause.id, change))
+            print(f"{clause.id}: {change.file}: {change.old}  =>  {change.new}")
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tuple[int, int, str]:
+    """Return which part of a text a change replaces, and the words that come there."""
+    old, new = Text(place.change.old), Text(place.change.new)
+    prefix = _count_equal(old.tokens, new.tokens)
+    suffix = _count_equal(old.tokens[prefix:][::-1], new.tokens[prefix:][::-1])
+    first, last = place.line.start + prefix, place.line.stop - suffix
+    before = new.spans[prefix - 1][1] if prefix else len(new) - len(new.lstrip())
+    after = new.spans[-suffix][0] if suffix else len(new.rstrip())
+    needed = {first, last - 1} if first < last else {first - 1 if prefix else first}
+    if not needed <= spans.keys():
+        raise NotUpdatedError(f"{place.file} lacks a part of: {old}")
+    if first == last and prefix:
+        start = spans[first - 1][1]
+        gap = old[old.spans[prefix - 1][1] : old.spans[-suffix][0] if suffix else None]
+        return start, start, new[before:after].removesuffix(gap)
+    if first == last:
+        return spans[first][0], spans[first][0], new[before:after]
+    (start, _), (_, end) = spans[first], spans[last - 1]
+    added = new.spans[prefix : len(new.spans) - suffix] or [(before, before)]
+    added_from, added_to = added[0][0], added[-1][1]
+    # Spaces beside what is replaced belong to it, unless the formatter ended a line there.
+    if prefix and first - 1 in spans and text[spans[first - 1][1] : start] in ("", " "):
+        start, added_from = spans[first - 1][1], before
+    if suffix and last in spans and text[end : spans[last][0]] in ("", " "):
+        end, added_to = spans[last][0], after
+    return start, end, new[added_from:added_to]
+
+
+def replace_change(text: str, id_: str, change: Change) -> str:
+    """Replace the change of one clause in the text of its file."""
+    entry = re.compile(rf'(^id = "{re.escape(id_)}"\n(?:(?!\[\[).*\n)*?change = ).*$', re.MULTILINE)
+
+    def render(match: re.Match[str]) -> str:
+        entries = [f'file = "{change.file}"']
+        for key, value in (("old", change.old), ("new", change.new)):
+            is_basic = f' {key} = "' in match[0] and not {'"', "\\"} & {*value}
+            literal = json.dumps(value, ensure_ascii=False)
+            entries.append(f"{key} = " + (literal if is_basic or "'" in value else f"'{value}'"))
+        return f"{match[1]}{{ {', '.join(entries)} }}"
+
+    return entry.sub(render, text, count=1)
+
+
+def _count_equal(first: Sequence[str], second: Sequence[str]) -> int:
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))])
+
+
+def _open_base(root: Path, base: str | None) -> Updater:
+    """Open a base: the one that is named, or the newest commit at which every change fits."""
+    if base:
+        return Updater(root, base)
+    for commit in _run_git(root, "rev-list", f"--max-count={MAX_COMMITS}", "HEAD").split():
+        if (updater := Updater(root, commit)).has_base_changes():
+            return updater
+    raise SystemExit(f"no change fits at any of the last {MAX_COMMITS} commits: name a --base")
+
+
+def _run_git(root: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
