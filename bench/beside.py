@@ -19,7 +19,7 @@ from bench.served import Service, copy_store, free_port, run_alone, serve_store
 from bench.table import Row, compare_rates
 from bench.workers import measure_cpu_s
 from store.sqlite.access_store import SqliteAccessStore
-from tests.support.member_sessions import create_session_cookie
+from tools.member_sessions import create_session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)
 TURNS, SECONDS = 5, 3.0

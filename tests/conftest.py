@@ -19,15 +19,9 @@ from tests.support.postgres.databases import make_empty_database
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.server import PostgresServer
 from tests.support.postgres.shared_server import SharedServer, get_shared_server
-from tests.support.running_service import (
-    RunningService,
-    Transport,
-    make_coverage,
-    open_stores,
-    run_service,
-    seed_market,
-)
+from tests.support.running_service import RunningService, Transport, open_stores, run_service
 from tests.support.store_homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
+from tools.example_market import make_coverage, seed_market
 
 # Asked while it is there: a worker that has lost it would be told another.
 PARENT = os.getppid()

@@ -7,32 +7,36 @@ import argparse
 import asyncio
 import json
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from mcp_server.client_registration import CLIENTS, Client
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import TIMEFRAMES
-from tests.agents.agent import Agent
-from tests.agents.played import AgentTask, run_all_tasks
-from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE
-from tests.support.full_universe import fill_full_universe, turn_all_daily_readings
-from tests.support.running_service import RunningService, run_service
-from tests.support.running_service import make_coverage as small_coverage
 from tools import clauses as specification
+from tools.example_market import make_coverage, seed_market
+from tools.example_service import ADDRESS, ExampleService, open_example_service
+from tools.full_universe import fill_full_universe, turn_all_daily_readings
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{n}.md" for n in ("agents", "coverage", "examples")),
 )
-ADDRESS = "http://127.0.0.1:8000"
 BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+STATE, SIGNALS = "signals_get_state", "signals_get_signals"
+CONFLUENCE, FLIPS = "signals_get_confluence", "signals_get_flips"
+CATALOG = "signals_get_catalog"
+# The tests that play the tasks, and the property in which each records what a task cost.
+TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
 
 Arguments = dict[str, Any]
 Sizes = list[tuple[Arguments, int]]
@@ -97,7 +101,7 @@ async def find_outdated(
 ) -> dict[Path, str]:
     """Return the pages whose generated parts are not up to date, with the text they should have.
 
-    Parts named in `without` are taken as they are.
+    Parts named in `skipped_names` are taken as they are.
     """
     texts = {page: page.read_text() for page in pages}
     names = {match[2] for text in texts.values() for match in BLOCK_PATTERN.finditer(text)}
@@ -161,7 +165,7 @@ def _render_registrations(clients: Iterable[Client]) -> str:
 async def render_sizes() -> str:
     """Return the sizes of answers on the full board: default, largest, narrowed."""
     with tempfile.TemporaryDirectory() as folder:
-        async with run_service(Path(folder)) as served:
+        async with open_example_service(Path(folder)) as served:
             await fill_full_universe(served.market)
             measured_sizes = {
                 tool.name: await _measure_calls(served, tool.name, MEASURED_ARGUMENTS)
@@ -187,16 +191,16 @@ async def render_sizes() -> str:
 async def render_examples() -> str:
     """Return a call of each tool and its answer, on the small store that tests are served from."""
     with tempfile.TemporaryDirectory() as folder:
-        async with run_service(Path(folder), small_coverage()) as served:
+        async with open_example_service(Path(folder)) as served:
+            await seed_market(served.market, make_coverage())
             return "\n".join([await _render_example(served, tool.name) for tool in TOOLS])
 
 
-async def _render_example(served: RunningService, tool: str) -> str:
-    call = {"name": tool, "arguments": EXAMPLE_ARGUMENTS.get(tool, {})}
-    result = await served.call(tool, call["arguments"])
-    response_json = json.dumps(result["structuredContent"], indent=2).replace(
-        served.base_url, ADDRESS
-    )
+async def _render_example(served: ExampleService, tool: str) -> str:
+    arguments = EXAMPLE_ARGUMENTS.get(tool, {})
+    call = {"name": tool, "arguments": arguments}
+    result = await served.call(tool, arguments)
+    response_json = json.dumps(result["structuredContent"], indent=2)
     return f"## {tool}\n\n```json\n{json.dumps(call)}\n```\n\n```json\n{response_json}\n```\n"
 
 
@@ -208,17 +212,31 @@ async def render_coverage() -> str:
 
 async def render_tasks() -> str:
     """Return what each question of tests/agents costs the agent that answers it."""
-    agents = await run_all_tasks()
+    rows = await asyncio.to_thread(_solve_tasks)
     return _render_table(
-        ("question", "calls", "refused", "characters", "tokens"),
-        (format_task_cells(task, agent) for task, agent in agents.items()),
+        ("question", "calls", "refused", "characters", "tokens"), map(format_task_cells, rows)
     )
 
 
-def format_task_cells(task: AgentTask, agent: Agent) -> tuple[str, ...]:
-    """Return what a row tells of a task and the agent that solved it."""
-    figures = agent.characters, round(agent.tokens)
-    return task.question, str(len(agent.calls)), str(agent.errors), *map(_format_count, figures)
+def _solve_tasks() -> list[dict[str, Any]]:
+    """Run the tests that solve the tasks; return what each task cost, ValueError if one failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.xml")
+        # A test fails too if the page is old, after it recorded the costs.
+        command = [sys.executable, "-m", "pytest", TASK_TESTS, "-m", "not prove"]
+        subprocess.run([*command, f"--junitxml={results}"], cwd=ROOT, stdout=sys.stderr)
+        suites = ElementTree.parse(results)
+    recorded = suites.iterfind(f".//property[@name='{TASK_PROPERTY}']")
+    rows = [row for entry in recorded for row in json.loads(entry.get("value", ""))]
+    if not rows or len(rows) != rows[0]["of"]:
+        raise ValueError(f"{TASK_TESTS} did not solve every task")
+    return sorted(rows, key=lambda row: row["number"])
+
+
+def format_task_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a task's row: its question, and what the agent that solved it used."""
+    figures = map(_format_count, (row["characters"], row["tokens"]))
+    return row["question"], str(row["calls"]), str(row["refused"]), *figures
 
 
 def _render_largest_sizes(measured_sizes: dict[str, Sizes], turned_sizes: dict[str, Sizes]) -> str:
@@ -251,7 +269,7 @@ def _render_narrowed_sizes(narrowed_sizes: dict[str, Sizes]) -> str:
 
 
 async def _measure_calls(
-    served: RunningService, tool: str, arguments_by_tool: Mapping[str, list[Arguments]]
+    served: ExampleService, tool: str, arguments_by_tool: Mapping[str, list[Arguments]]
 ) -> Sizes:
     return [
         (arguments, await _measure_call(served, tool, arguments))
@@ -259,7 +277,7 @@ async def _measure_calls(
     ]
 
 
-async def _measure_call(served: RunningService, tool: str, arguments: Arguments) -> int:
+async def _measure_call(served: ExampleService, tool: str, arguments: Arguments) -> int:
     result = await served.call(tool, arguments)
     if result["isError"]:
         raise ValueError(result["content"][0]["text"])

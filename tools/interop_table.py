@@ -38,9 +38,8 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
     if not all_runs:
         print(f"{results} has no tests of tests/interop", file=sys.stderr)
         return 1
-    content = (
-        f"Run on {suites.find('testsuite').get('timestamp')[:10]}.\n\n{render_table(all_runs)}"
-    )
+    started_at = next(suites.iter("testsuite")).get("timestamp", "")
+    content = f"Run on {started_at[:10]}.\n\n{render_table(all_runs)}"
     page.write_text(
         BLOCK_PATTERN.sub(lambda match: match[1] + content + match[3], page.read_text())
     )
@@ -52,12 +51,12 @@ def read_runs(suites: ElementTree.Element) -> Iterator[InteropRun]:
     for case in suites.iter("testcase"):
         if case.get("classname", "").startswith("tests.interop."):
             interop_property = case.find("properties/property[@name='interop']")
-            run_fields = (
-                json.loads(interop_property.get("value"))
-                if interop_property is not None
-                else _parse_test_name(case)
+            client, version, what = (
+                _parse_test_name(case)
+                if interop_property is None
+                else json.loads(interop_property.get("value", ""))
             )
-            yield InteropRun(*run_fields, _parse_outcome(case))
+            yield InteropRun(client, version, what, _parse_outcome(case))
 
 
 def render_table(all_runs: Sequence[InteropRun]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.served import TREE, free_port, run_process, wait_until_answering
-from tests.interop.environments import get_node_environment, get_python_environment
+from tools.client_environments import get_node_environment, get_python_environment
 
 SDK, LOW_LEVEL = "SDK, MCPServer", "SDK, low level"
 FASTMCP, TYPESCRIPT = "fastmcp", "TypeScript SDK"

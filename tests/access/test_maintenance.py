@@ -14,14 +14,9 @@ from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
 from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    ManualClock,
-    RunningService,
-    break_usage_counting,
-)
+from tests.support.running_service import ManualClock, RunningService, break_usage_counting
 from tests.support.stripe_shop import Purchase, StripeShop
+from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("sales")
 

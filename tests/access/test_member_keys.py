@@ -14,8 +14,9 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim
 from schemas.vocabulary import DAY_MS
 from tests.support.row_builders import make_call_group
-from tests.support.running_service import NOON, ManualClock
+from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import HeldProvider, SandboxShop, open_counting_store
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -20,7 +20,7 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, PendingClaim
 from schemas.vocabulary import DAY_MS, format_instant
 from store.access_rows import SandboxSession
-from tests.support.running_service import NOON, ManualClock
+from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import (
     BASE_URL,
     HeldProvider,
@@ -29,6 +29,7 @@ from tests.support.sandbox_shop import (
     parse_sandbox_id,
     settle_checkout,
 )
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -29,9 +29,9 @@ from tests.support.running_service import (
     RunningService,
     Transport,
     break_usage_counting,
-    make_coverage,
     run_service,
 )
+from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("access")
 

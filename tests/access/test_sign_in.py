@@ -17,7 +17,7 @@ from access.throttle import DEFAULT_LIMIT, Limit, Throttle
 from schemas.errors import ApiError
 from tests.doubles.mailbox import Mailbox
 from tests.store.sql.test_access_store_purchases import MEMBER
-from tests.support.running_service import NOON, ManualClock
+from tests.support.running_service import ManualClock
 from tests.support.sandbox_shop import (
     ADDRESS,
     BASE_URL,
@@ -25,6 +25,7 @@ from tests.support.sandbox_shop import (
     SandboxShop,
     open_counting_store,
 )
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

@@ -8,8 +8,9 @@ import pytest
 from access.throttle import Limit, Throttle, to_network
 from schemas.errors import ApiError
 from store.access_protocol import AccessStore
-from tests.support.running_service import NOON, ManualClock
+from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 

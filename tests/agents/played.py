@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.agents import tasks, truths
@@ -68,12 +67,3 @@ async def run_scene(
                 assert answer == truth, task.question
                 assert answer, task.question
     return agents
-
-
-async def run_all_tasks() -> dict[AgentTask, Agent]:
-    """Play all tasks; return them in their order, with the agents that solved them."""
-    agents: dict[AgentTask, Agent] = {}
-    for scene in SCENES:
-        with TemporaryDirectory() as folder:
-            agents |= await run_scene(scene, Path(folder))
-    return {task: agents[task] for task in TASKS}

@@ -20,18 +20,16 @@ from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action,
 from store.market_rows import AlertRow, Batch, ChangeRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.agents.agent import Agent, Wait
-from tests.support.full_universe import fill_full_universe
-from tests.support.running_service import (
+from tests.support.running_service import ManualClock, RunningService, run_service
+from tools.example_market import (
     NOON,
-    ManualClock,
-    RunningService,
     make_batch,
     make_change,
     make_coverage,
     make_first_readings,
-    run_service,
     seed_market,
 )
+from tools.full_universe import fill_full_universe
 
 FEW_CALLS = 2
 ALERT_TICKERS = ("BTC", "ETH", "XAU")

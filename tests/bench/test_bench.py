@@ -22,7 +22,8 @@ from bench.latency import select_during
 from bench.load import NUMBER, SINCE, Arrivals, Call, has_wrk, measure_arrivals, measure_load
 from bench.served import Service
 from bench.table import Row, format_table, replace_between_markers
-from tests.support.running_service import NOON, RunningService
+from tests.support.running_service import RunningService
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("tests")
 

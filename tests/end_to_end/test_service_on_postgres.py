@@ -21,15 +21,7 @@ from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.bad_inputs import STATE
 from tests.support.postgres.databases import cut_sessions
 from tests.support.row_builders import run_sql
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    ManualClock,
-    RunningService,
-    make_batch,
-    make_coverage,
-    run_service,
-)
+from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.signals_command import (
     RunningCommand,
     find_free_port,
@@ -37,6 +29,7 @@ from tests.support.signals_command import (
     start_signals,
     write_cut_universe,
 )
+from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("postgres")
 

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.interop.environments import HERE, get_node_environment, get_python_environment
-from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.running_service import RunningService, run_service
 from tests.support.signals_command import COMMAND
+from tools.client_environments import INTEROP_FOLDER, get_node_environment, get_python_environment
+from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -39,10 +40,10 @@ class Client:
 
     def command(self) -> tuple[list[str], Path]:
         """Return the command and the folder to run it in."""
-        if (HERE / "python" / f"{self.name}.py").exists():
-            script = HERE / "python" / f"{self.name}.py"
+        if (INTEROP_FOLDER / "python" / f"{self.name}.py").exists():
+            script = INTEROP_FOLDER / "python" / f"{self.name}.py"
             python = get_python_environment(self.pinned_as or self.name)
-            return [str(python), str(script)], HERE
+            return [str(python), str(script)], INTEROP_FOLDER
         folder = get_node_environment()
         return [str(folder / "node_modules" / ".bin" / "node"), f"{self.name}.mjs"], folder
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.interop.conformance_server import run_suite_server
-from tests.interop.environments import HERE, get_node_environment
+from tools.client_environments import INTEROP_FOLDER, get_node_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
 SUITE, ALPHA = "@modelcontextprotocol/conformance", "@modelcontextprotocol/conformance-alpha"
-EXPECTED_FAILURES = HERE / "conformance.yml"
+EXPECTED_FAILURES = INTEROP_FOLDER / "conformance.yml"
 ENDS_WITHIN_S = 120
 Checks = dict[str, list[dict[str, Any]]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from mcp_server.client_registration import CLIENTS_BY_NAME
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.interop.environments import HERE, get_python_environment
+from tools.client_environments import INTEROP_FOLDER, get_python_environment
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
@@ -35,6 +35,8 @@ async def test_a_program_lists_the_tools(served, client, pinned_as, record_prope
     )
     assert done.returncode == 0, done.stderr
     assert all(tool in done.stdout for tool in TOOLS_BY_NAME)
-    package, version = (HERE / "python" / f"{pinned_as}.txt").read_text().split()[0].split("==")
+    package, version = (
+        (INTEROP_FOLDER / "python" / f"{pinned_as}.txt").read_text().split()[0].split("==")
+    )
     what = "registered as `signals connect` says"
     record_property("interop", json.dumps([package.split("[")[0], version, what]))

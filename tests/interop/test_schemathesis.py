@@ -13,12 +13,13 @@ import pytest
 
 from access.throttle import Limit
 from rest_shim.endpoints import CLAIM_KEY, ENDPOINTS
-from tests.interop.environments import HERE, get_python_environment
-from tests.support.running_service import RunningService, make_coverage, run_service
+from tests.support.running_service import RunningService, run_service
+from tools.client_environments import INTEROP_FOLDER, get_python_environment
+from tools.example_market import make_coverage
 
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
-HOOKS = HERE / "python" / "schemathesis_hooks.py"
+HOOKS = INTEROP_FOLDER / "python" / "schemathesis_hooks.py"
 # The same cases on every machine; each failure is reported with the request that repeats it.
 SEED = 1
 PHASES = ("examples", "coverage", "fuzzing", "stateful")

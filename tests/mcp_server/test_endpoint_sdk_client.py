@@ -4,7 +4,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from tests.support.running_service import make_coverage, run_service
+from tests.support.running_service import run_service
+from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("endpoint")
 

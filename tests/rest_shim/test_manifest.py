@@ -11,8 +11,9 @@ from mcp_server.tools.registry import TOOLS
 from rest_shim.manifest import build_manifest
 from schemas.manifest import Manifest
 from tests.support.openapi_document import fetch_document
-from tests.support.running_service import make_coverage, run_service
+from tests.support.running_service import run_service
 from tests.support.shared_service import served as served
+from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

@@ -14,7 +14,7 @@ from tests.support.openapi_document import (
     list_operations,
     to_documented_path,
 )
-from tests.support.running_service import make_coverage
+from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("documents")
 

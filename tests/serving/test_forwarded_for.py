@@ -17,8 +17,9 @@ from store.access_rows import Notice
 from store.errors import StoreError
 from store.sqlite.access_store import SqliteAccessStore
 from tests.doubles.mailbox import Mailbox
-from tests.support.running_service import NOON, ManualClock, RunningService
+from tests.support.running_service import ManualClock, RunningService
 from tests.support.sandbox_shop import open_counting_store
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
 

@@ -5,7 +5,7 @@ import pytest
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import StoredSnapshot
 from store.sqlite.market_store import SqliteMarketStore
-from tests.support.running_service import HOUR_MS, NOON, make_batch, make_coverage, seed_market
+from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("feed")
 

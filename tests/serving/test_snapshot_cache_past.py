@@ -12,15 +12,8 @@ from schemas.vocabulary import DAY_MS, INDICATOR_IDS, STORED_KEYS, TIMEFRAMES, f
 from serving.freshness import GRACE_MS
 from store.market_rows import ChangeRow, WatermarkRow
 from tests.support.bad_inputs import CONFLUENCE, STATE
-from tests.support.running_service import (
-    ASSETS,
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-    make_coverage,
-)
+from tests.support.running_service import RunningService
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -17,16 +17,8 @@ from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    ManualClock,
-    make_batch,
-    make_change,
-    make_coverage,
-    open_stores,
-    seed_market,
-)
+from tests.support.running_service import ManualClock, open_stores
+from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("fresh")
 

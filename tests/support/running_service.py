@@ -6,8 +6,7 @@ import socket
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +20,8 @@ from access.billing.sandbox import SandboxBilling
 from access.keys import OperatorKeys
 from access.throttle import DEFAULT_LIMIT, Limit
 from mcp_server.tools.registry import TOOLS_BY_NAME
-from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from schemas.vocabulary import DAILY_LIMIT, INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
+from schemas.coverage import Coverage, CoveredAsset
+from schemas.vocabulary import DAILY_LIMIT
 from service.http.app import AppConfig, create_app
 from service.http.metrics import Metrics
 from service.http.resources import Resources
@@ -30,128 +29,17 @@ from service.http.server import BoundedProtocol, build_server_config
 from serving.json_schema import build_output_schema
 from store.access_protocol import AccessStore
 from store.errors import MarketStore
-from store.market_rows import Batch, ChangeRow, WatermarkRow
 from store.postgres.access_store import PostgresAccessStore
 from store.postgres.market_store import PostgresMarketStore
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.doubles.mailbox import Mailbox
 from tests.support.bad_inputs import build_path
-from tests.support.member_sessions import create_session_cookie
+from tools.example_market import NOON, make_coverage, seed_market
+from tools.member_sessions import create_session_cookie
 
 Transport = Literal["mcp", "rest"]
 StoreAddress = Path | str
-HOUR_MS = 3_600_000
-NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
-NAMES = {
-    "trend_oracle": "Trend Oracle",
-    "bayesian_trend": "Bayesian Trend",
-    "reversals": "Reversals",
-    "ceres": "Ceres",
-    "enzo": "Enzo",
-    "llnr": "LLNR",
-    "perpkit": "PerpKit",
-}
-ASSETS = (
-    CoveredAsset(ticker="ETH", name="Ethereum", asset_class="crypto", timeframes=TIMEFRAMES),
-    CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=TIMEFRAMES),
-    CoveredAsset(ticker="NVDA", name="NVIDIA", asset_class="stock", timeframes=TIMEFRAMES),
-    CoveredAsset(ticker="XAU", name="Gold", asset_class="metal", timeframes=("1d",)),
-    CoveredAsset(ticker="DARK", name="Uncovered", asset_class="crypto", timeframes=()),
-    CoveredAsset(
-        ticker="MATIC",
-        name="Polygon",
-        asset_class="crypto",
-        timeframes=TIMEFRAMES,
-        removed_on=date(2026, 9, 27),
-        continues_as="POL",
-    ),
-)
-
-
-def make_coverage(source: SourceKind = "simulated", recorded_until: int | None = None) -> Coverage:
-    return Coverage(
-        published_at=NOON,
-        source=source,
-        recorded_until=recorded_until,
-        assets=ASSETS,
-        indicators=tuple(
-            CoveredIndicator(id=id_, name=NAMES[id_], logged=id_ != "perpkit")
-            for id_ in INDICATOR_IDS
-        ),
-        renamed_on=date(2026, 8, 1),
-    )
-
-
-def make_change(
-    created_at: int,
-    ticker: str,
-    indicator: str,
-    timeframe: Timeframe,
-    after: int,
-    before: int | None = None,
-) -> ChangeRow:
-    return ChangeRow(
-        created_at=created_at,
-        ticker=ticker,
-        indicator=indicator,
-        timeframe=timeframe,
-        close_time=created_at // HOUR_MS * 3600,
-        epoch=1,
-        before=before,
-        after=after,
-        price=101.5,
-        published=before is not None and indicator in INDICATOR_IDS and indicator != "perpkit",
-    )
-
-
-def make_first_readings(start: int) -> Iterator[ChangeRow]:
-    """Yield 1 for crypto, -1 for the rest, 0 for every ceres; dexter on BTC and MATIC."""
-    created_at = start
-    for asset in ASSETS:
-        legacy = ("dexter",) if asset.ticker in {"BTC", "MATIC"} else ()
-        for indicator in (*INDICATOR_IDS, *legacy):
-            for timeframe in asset.timeframes:
-                usual = 1 if asset.asset_class == "crypto" else -1
-                after = 0 if indicator == "ceres" else usual
-                yield make_change(created_at, asset.ticker, indicator, timeframe, after)
-                created_at += 1
-
-
-def make_flips(start: int, count: int) -> list[ChangeRow]:
-    """Return alternating flips of two cells, a millisecond and a bar apart."""
-    cells = (("BTC", "trend_oracle"), ("ETH", "enzo"))
-    rows = []
-    for number in range(count):
-        ticker, indicator = cells[number % 2]
-        before = 1 if number % 4 < 2 else -1
-        row = make_change(start + number, ticker, indicator, "1h", -before, before)
-        rows.append(row._replace(close_time=row.close_time - (count - number) * 3600))
-    return rows
-
-
-def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
-    return Batch(market_time=market_time, bars=(), funding=(), changes=changes, carries=())
-
-
-async def seed_market(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
-    """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
-    await market.publish_coverage(published)
-    before = NOON - 400 * 24 * HOUR_MS
-    await market.commit(make_batch(before, list(make_first_readings(before))))
-    hour_ago = NOON - HOUR_MS
-    await market.commit(
-        make_batch(
-            hour_ago,
-            [
-                make_change(hour_ago, "BTC", "ceres", "4h", 1, 0),
-                make_change(hour_ago + 1, "NVDA", "llnr", "1d", 0, -1),
-                make_change(hour_ago + 2, "BTC", "perpkit", "1h", -1, 1),
-            ],
-        )
-    )
-    late = [WatermarkRow("ETH", (NOON - HOUR_MS) // HOUR_MS * 3600, is_late=True)]
-    await market.commit(replace(make_batch(NOON, make_flips(NOON, flip_count)), watermarks=late))
 
 
 @cache
@@ -379,3 +267,8 @@ async def run_service(
                 yield RunningService(
                     base_url, api_key, client, market, access, keys, clock, mailbox, app
                 )
+
+
+async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
+    """Publish a coverage of these assets only."""
+    await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))

@@ -10,7 +10,7 @@ from access.billing.provider import BillingError, SubscriptionStatus
 from access.billing.sandbox import SandboxBilling
 from access.member_billing import STATUS_TTL_MS
 from store.access_rows import MembershipRow
-from tests.support.running_service import HOUR_MS, NOON, RunningService
+from tests.support.running_service import RunningService
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_member import (
     API_KEY,
@@ -24,6 +24,7 @@ from tests.support.web_member import (
     run_second_service,
 )
 from tests.support.web_page import Page, check_page
+from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

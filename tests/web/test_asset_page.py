@@ -5,16 +5,10 @@ from urllib.parse import quote
 import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
-from tests.support.running_service import (
-    HOUR_MS,
-    NAMES,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-)
+from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.web_page import Page, check_page
+from tools.example_market import HOUR_MS, NAMES, NOON, make_batch, make_change
 
 pytestmark = pytest.mark.clause("pages")
 

@@ -11,20 +11,12 @@ from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from store.market_rows import ChangeRow, FeedQuery
 from store.sqlite.market_store import SqliteMarketStore
-from tests.support.full_universe import make_full_coverage, publish_assets
-from tests.support.running_service import (
-    ASSETS,
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-    make_coverage,
-    run_service,
-)
+from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat_map
 from tests.support.web_page import MAX_BYTES, check_page
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change, make_coverage
+from tools.full_universe import make_full_coverage
 
 pytestmark = pytest.mark.clause("pages")
 

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from access.billing.sandbox import SESSION_LIFETIME_MS
-from tests.support.running_service import ManualClock, RunningService, make_coverage, run_service
+from tests.support.running_service import ManualClock, RunningService, run_service
 from tests.support.sandbox_shop import HeldProvider
 from tests.support.web_page import Page, check_page
+from tools.example_market import make_coverage
 
 pytestmark = pytest.mark.clause("sales")
 

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.signals import Signal, Transition
 from schemas.vocabulary import HOUR_MS, Reading, format_instant
-from tests.support.running_service import NOON
+from tools.example_market import NOON
 from web.timeline import Lane, Span, build_lanes
 
 pytestmark = pytest.mark.clause("pages")

@@ -10,7 +10,7 @@ import pytest
 
 from access.mail.mailer import MailError, build_mail
 from access.mail.outbox import Outbox
-from tests.support.running_service import NOON
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

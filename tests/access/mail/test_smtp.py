@@ -16,7 +16,7 @@ from tests.doubles.smtp.server import (
     SmtpDouble,
     run_smtp_double,
 )
-from tests.support.running_service import NOON
+from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("dashboard")
 

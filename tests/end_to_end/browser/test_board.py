@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.browser import BROWSER_TESTS, WIDTHS, BrowserWindow, open_window
-from tests.support.full_universe import fill_full_universe
 from tests.support.running_service import RunningService, run_service
 from tests.support.web_page import MAX_BYTES
+from tools.full_universe import fill_full_universe
 
 pytestmark = [pytest.mark.clause("pages"), *BROWSER_TESTS]
 

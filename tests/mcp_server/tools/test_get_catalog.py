@@ -12,17 +12,11 @@ from schemas.catalog import CatalogIndicator
 from schemas.coverage import Coverage
 from schemas.vocabulary import INDICATOR_IDS
 from tests.support.bad_inputs import CATALOG, STATE, STATS
-from tests.support.full_universe import parse_size
-from tests.support.running_service import (
-    ASSETS,
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_coverage,
-)
+from tests.support.promised_sizes import parse_size
+from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
 from tests.support.small_market import write_bars
+from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -26,17 +26,16 @@ from serving.json_schema import build_output_schema
 from serving.snapshot_cache import Snapshot, build_snapshot
 from store.market_rows import ChangeRow, StoredSnapshot
 from tests.support.bad_inputs import FLIPS, SIGNALS
-from tests.support.full_universe import parse_largest_size, publish_assets
-from tests.support.running_service import (
+from tests.support.promised_sizes import parse_largest_size
+from tests.support.running_service import RunningService, publish_assets, run_service
+from tools.example_market import (
     ASSETS,
     HOUR_MS,
     NAMES,
     NOON,
-    RunningService,
     make_batch,
     make_change,
     make_coverage,
-    run_service,
 )
 
 pytestmark = pytest.mark.clause("answers")

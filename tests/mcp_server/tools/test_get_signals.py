@@ -2,16 +2,9 @@ import pytest
 
 from schemas.vocabulary import INDICATOR_IDS, READING_NAMES
 from tests.support.bad_inputs import SIGNALS, STATE
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-    make_coverage,
-    make_flips,
-)
+from tests.support.running_service import RunningService
 from tests.support.shared_service import served as served
+from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage, make_flips
 
 pytestmark = pytest.mark.clause("feed")
 

@@ -19,8 +19,9 @@ from serving.argument_values import parse_instant_ms
 from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
 from store.sqlite.market_store import SqliteMarketStore
 from tests.support.bad_inputs import SIGNALS
-from tests.support.running_service import HOUR_MS, NOON, RunningService, Transport, run_service
+from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.shared_service import served as served
+from tools.example_market import HOUR_MS, NOON
 
 pytestmark = pytest.mark.clause("feed")
 

@@ -24,18 +24,10 @@ from tests.doubles.mailbox import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, followed_coverage, publish_alerts
 from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
-from tests.support.full_universe import parse_size
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-    make_coverage,
-    open_loopback_socket,
-    run_app,
-)
+from tests.support.promised_sizes import parse_size
+from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.shared_service import served as served
+from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
 

@@ -5,7 +5,7 @@ import pytest
 from access.billing.disabled import NoBilling
 from mcp_server.tools.get_usage import DESCRIPTION
 from tests.support.bad_inputs import USAGE
-from tests.support.full_universe import parse_size
+from tests.support.promised_sizes import parse_size
 from tests.support.running_service import run_service
 from tests.support.shared_service import served as served
 

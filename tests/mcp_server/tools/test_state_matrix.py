@@ -16,8 +16,8 @@ from serving.snapshot_cache import SnapshotCache
 from store.errors import MarketStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.support.bad_inputs import STATE
-from tests.support.full_universe import fill_full_universe
-from tests.support.running_service import HOUR_MS, NOON, make_coverage, seed_market
+from tools.example_market import HOUR_MS, NOON, make_coverage, seed_market
+from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("answers")
 

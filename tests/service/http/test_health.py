@@ -16,16 +16,9 @@ from store.market_rows import Progress
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
 from tests.support.postgres.server import PostgresServer
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    ManualClock,
-    RunningService,
-    make_coverage,
-    open_stores,
-    run_service,
-)
+from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.shared_service import served as served
+from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 

@@ -29,7 +29,8 @@ from service.http.metrics_server import (
 from service.processes.shutdown import run_in_background
 from serving.snapshot_cache import SnapshotCache
 from tests.support.bad_inputs import STATE
-from tests.support.running_service import HOUR_MS, NOON, RunningService, make_coverage, run_service
+from tests.support.running_service import RunningService, run_service
+from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
 

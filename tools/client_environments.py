@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-CACHE_FOLDER = HERE.parents[1] / ".interop"
+from tools.clauses import ROOT
+
+INTEROP_FOLDER = ROOT / "tests" / "interop"
+CACHE_FOLDER = ROOT / ".interop"
 # What npm and pip say where they reach no package registry.
 OFFLINE = re.compile(
     "ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT"
@@ -24,7 +26,7 @@ OFFLINE = re.compile(
 
 def get_python_environment(name: str) -> Path:
     """Return the interpreter of an environment with what `python/NAME.txt` pins."""
-    listed = HERE / "python" / f"{name}.txt"
+    listed = INTEROP_FOLDER / "python" / f"{name}.txt"
 
     def make(folder: Path) -> None:
         _run(sys.executable, "-m", "venv", str(folder))
@@ -36,7 +38,7 @@ def get_python_environment(name: str) -> Path:
 
 def get_node_environment() -> Path:
     """Return a folder with `node/*.mjs` and, in `node_modules`, what `package-lock.json` pins."""
-    listed = [HERE / "node" / file for file in ("package.json", "package-lock.json")]
+    listed = [INTEROP_FOLDER / "node" / file for file in ("package.json", "package-lock.json")]
 
     def make(folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -45,7 +47,7 @@ def get_node_environment() -> Path:
         _run("npm", "ci", "--ignore-scripts", "--loglevel=error", "--prefix", str(folder))
 
     folder = _get_or_build("node", listed, make)
-    for script in (HERE / "node").glob("*.mjs"):
+    for script in (INTEROP_FOLDER / "node").glob("*.mjs"):
         shutil.copy(script, folder)
     return folder
 

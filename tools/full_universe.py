@@ -1,18 +1,14 @@
-"""A board of the whole universe with a month of changes, made up from a seed: what answers weigh.
-
-Beside it, what tests ask of the sizes that descriptions promise.
-"""
+"""A board of the whole universe with a month of changes, made up from a seed."""
 
 import math
 import random
-import re
 from collections.abc import Iterable, Iterator
 
 from compute.coverage import build_coverage as as_served
 from compute.indicators.registry import INDICATORS, LOGGED_INDICATOR_IDS
 from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Asset, load_universe
-from schemas.coverage import Coverage, CoveredAsset
+from schemas.coverage import Coverage
 from schemas.vocabulary import (
     DAY_MS,
     INDICATOR_IDS,
@@ -25,14 +21,7 @@ from schemas.vocabulary import (
 )
 from store.errors import MarketStore
 from store.market_rows import ChangeRow
-from tests.support.running_service import (
-    HOUR_MS,
-    NOON,
-    RunningService,
-    make_batch,
-    make_change,
-    make_coverage,
-)
+from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
 SEED = 1
 FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
@@ -142,20 +131,3 @@ def _order_rows(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
         newest = max(row.created_at, newest + 1)
         spaced.append(row._replace(created_at=newest))
     return spaced
-
-
-async def publish_assets(served: RunningService, *assets: CoveredAsset) -> None:
-    """Publish a coverage of these assets alone."""
-    await served.market.publish_coverage(make_coverage().model_copy(update={"assets": assets}))
-
-
-def parse_size(description: str) -> int:
-    """Return the number of characters that a description promises."""
-    (number,) = re.findall(r"about ([\d,]+) characters", description)
-    return int(number.replace(",", ""))
-
-
-def parse_largest_size(description: str) -> int:
-    """Return the size of the largest answer that a description names."""
-    (number,) = re.findall(r"the largest about\s+([\d,]+)", description)
-    return int(number.replace(",", ""))

@@ -1,0 +1,63 @@
+"""The service in this process, on stores in a folder: what the generated parts of pages show."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from access.billing.sandbox import SandboxBilling
+from access.keys import OperatorKeys
+from access.mail.outbox import Outbox
+from service.http.app import create_app
+from store.errors import MarketStore
+from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.market_store import SqliteMarketStore
+from tools.example_market import NOON
+
+ADDRESS = "http://127.0.0.1:8000"
+# The last run's late batches are over.
+NOW = NOON + 200_000
+
+
+@dataclass(frozen=True)
+class ExampleService:
+    """A service that is called without a network, and its market."""
+
+    market: MarketStore
+    _client: httpx.AsyncClient
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a tools/call."""
+        params = {"name": tool, "arguments": arguments}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        response = await self._client.post("/api/v1/mcp", json=body)
+        result: dict[str, Any] = response.raise_for_status().json()["result"]
+        return result
+
+
+@asynccontextmanager
+async def open_example_service(folder: Path) -> AsyncIterator[ExampleService]:
+    """Open a service without any market data, at ADDRESS and NOW; it is called with a key."""
+    market = await SqliteMarketStore.open(folder / "market.db")
+    access = await SqliteAccessStore.open(folder / "market.db-access")
+    try:
+        provider = SandboxBilling(access, _get_now, ADDRESS)
+        mailer = Outbox(folder / "outbox", "signals@localhost")
+        app = create_app(market, access, provider, mailer, base_url=ADDRESS, clock=_get_now)
+        api_key = await OperatorKeys(access, _get_now).create("tests")
+        headers = {"Authorization": f"Bearer {api_key}"}
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url=ADDRESS, headers=headers
+        ) as client:
+            yield ExampleService(market, client)
+    finally:
+        await access.close()
+        await market.close()
+
+
+def _get_now() -> int:
+    return NOW
