@@ -59,7 +59,8 @@ class Read:
         filters = [query.ticker, query.indicator, query.timeframe, query.direction]
         filter_texts = [str(value) for value in filters if value is not None]
         order = "oldest" if query.oldest_first else "newest"
-        return f"{self.tier or 'all'}, {self.page}, {order} first, {' '.join(filter_texts) or 'no filter'}"
+        filters = " ".join(filter_texts) or "no filter"
+        return f"{self.tier or 'all'}, {self.page}, {order} first, {filters}"
 
 
 Reader = Callable[[Read], Awaitable[object]]

@@ -43,7 +43,8 @@ def compare_rates(what: str, ours: float, theirs: float, target: float | None = 
 def describe_hardware() -> str:
     """Return on what was measured, and how busy that was, in a sentence."""
     cores, load = os.cpu_count(), os.getloadavg()[0]
-    return f"{time.strftime('%Y-%m-%d')}, {cores} cores ({read_processor_name()}), load average {load:.1f}."
+    today, processor = time.strftime("%Y-%m-%d"), read_processor_name()
+    return f"{today}, {cores} cores ({processor}), load average {load:.1f}."
 
 
 def read_processor_name() -> str:

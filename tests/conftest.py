@@ -82,7 +82,7 @@ async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningSer
 
 @pytest.fixture
 def served(served_alone: RunningService) -> RunningService:
-    """The service on a seeded simulated store; see tests/support/shared_service.py for those who only read."""
+    """The service on a seeded simulated store; tests/support/shared_service.py has one to read."""
     return served_alone
 
 

@@ -1,1 +1,1 @@
-"""Development programs: generated docs, clauses, mutants. Nothing imports them but tests."""
+"""Development programs and the example data they share with tests and bench; no tests here."""

@@ -30,7 +30,7 @@ def parse_ms(text: str) -> int:
 
 
 class Reply(NamedTuple):
-    """What a call came to over either transport; `resets_at` (epoch ms) ends the day that it counts on.
+    """What a call came to over either transport; `resets_at` (epoch ms) ends its day.
 
     It is 0 where the answer says nothing of a quota.
     """

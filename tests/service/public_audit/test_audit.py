@@ -79,7 +79,8 @@ def assert_clean(done, pages: int) -> None:
     checked = counts(done.stdout)
     assert list(checked) == CHECKED
     assert min(checked.values()) > 0
-    calls = f"{NON_FEED_CALLS + checked['pages']} calls, {NON_FEED_CALLS + checked['pages'] - 2} of them"
+    call_count = NON_FEED_CALLS + checked["pages"]
+    calls = f"{call_count} calls, {call_count - 2} of them"
     assert calls in done.stdout
     assert checked["pages"] >= pages
     assert "not checked" not in done.stdout

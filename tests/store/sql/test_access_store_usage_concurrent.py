@@ -1,6 +1,6 @@
 """Calls that many processes count at once: exact at the limit, and no answer is given twice.
 
-`python -m tests.store.sql.test_access_store_usage_concurrent ADDRESS SEED ROUNDS` is one of those processes.
+`python -m tests.store.sql.test_access_store_usage_concurrent ADDRESS SEED ROUNDS` is one of those.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """One server for all processes of a test run, kept by a process that ends with the run.
 
-`python -m tests.support.postgres.shared_server MAJOR PID` keeps it for as long as there is a process PID.
+`python -m tests.support.postgres.shared_server MAJOR PID` keeps it as long as process PID lives.
 """
 
 import fcntl
