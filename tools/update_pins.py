@@ -5,18 +5,16 @@ it are aligned with those of every changed file: the best place gives the line a
 """
 
 import argparse
-import json
 import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
-from typing import NamedTuple
 
 from tools.clauses import ROOT, Change, Clause, parse_clauses
+from tools.pin_edits import NotUpdatedError, Place, find_edit, replace_change
 from tools.token_alignment import Text, align
 
 CONTEXT_TOKENS = 25
@@ -29,21 +27,6 @@ MAX_COMMITS = 200
 SOURCES = ("*.py", "*.sql", ":!tests", ":!tools", ":!docs", ":!bench")
 
 Names = defaultdict[str, Counter[str]]
-
-
-class NotUpdatedError(Exception):
-    """A change that the program leaves to its reader."""
-
-
-class Place(NamedTuple):
-    """Where the tokens of a change lie in a file, by their numbers at the base and now."""
-
-    change: Change
-    line: range
-    file: str
-    pairs: dict[int, int]
-    score: float
-    lead: float
 
 
 class Updater:
@@ -66,9 +49,11 @@ class Updater:
 
     def has_base_changes(self) -> bool:
         """Say whether every change at the base fits the files at the base."""
-        return all(
-            self._read(c.file, self._base).count(c.old) == 1 for c in self._base_changes.values()
-        )
+        changes = self._base_changes.values()
+        try:
+            return all(self._read(c.file, self._base).count(c.old) == 1 for c in changes)
+        except subprocess.CalledProcessError:  # a file is missing there
+            return False
 
     def is_current(self, clause: Clause) -> bool:
         """Say whether the clause has no change, or one that fits and has no name of the base."""
@@ -119,7 +104,7 @@ class Updater:
         """Return the change at its place, in the names of now."""
         text = self._read(place.file)
         spans = {then: text.spans[now] for then, now in place.pairs.items()}
-        start, end, insert = _find_edit(place, text, spans)
+        start, end, insert = find_edit(place, text, spans)
         insert = self._rename(insert, place)
         line_start, line_end = text.rfind("\n", 0, start) + 1, f"{text}\n".index("\n", end)
         indented = line_start + len(text[line_start:]) - len(text[line_start:].lstrip(" "))
@@ -200,53 +185,6 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0
-
-
-def _find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tuple[int, int, str]:
-    """Return which part of a text a change replaces, and the words that come there."""
-    old, new = Text(place.change.old), Text(place.change.new)
-    prefix = _count_equal(old.tokens, new.tokens)
-    suffix = _count_equal(old.tokens[prefix:][::-1], new.tokens[prefix:][::-1])
-    first, last = place.line.start + prefix, place.line.stop - suffix
-    before = new.spans[prefix - 1][1] if prefix else len(new) - len(new.lstrip())
-    after = new.spans[-suffix][0] if suffix else len(new.rstrip())
-    needed = {first, last - 1} if first < last else {first - 1 if prefix else first}
-    if not needed <= spans.keys():
-        raise NotUpdatedError(f"{place.file} lacks a part of: {old}")
-    if first == last and prefix:
-        start = spans[first - 1][1]
-        gap = old[old.spans[prefix - 1][1] : old.spans[-suffix][0] if suffix else None]
-        return start, start, new[before:after].removesuffix(gap)
-    if first == last:
-        return spans[first][0], spans[first][0], new[before:after]
-    (start, _), (_, end) = spans[first], spans[last - 1]
-    added = new.spans[prefix : len(new.spans) - suffix] or [(before, before)]
-    added_from, added_to = added[0][0], added[-1][1]
-    # Spaces beside what is replaced belong to it, unless the formatter ended a line there.
-    if prefix and first - 1 in spans and text[spans[first - 1][1] : start] in ("", " "):
-        start, added_from = spans[first - 1][1], before
-    if suffix and last in spans and text[end : spans[last][0]] in ("", " "):
-        end, added_to = spans[last][0], after
-    return start, end, new[added_from:added_to]
-
-
-def replace_change(text: str, id_: str, change: Change) -> str:
-    """Replace the change of one clause in the text of its file."""
-    entry = re.compile(rf'(^id = "{re.escape(id_)}"\n(?:(?!\[\[).*\n)*?change = ).*$', re.MULTILINE)
-
-    def render(match: re.Match[str]) -> str:
-        entries = [f'file = "{change.file}"']
-        for key, value in (("old", change.old), ("new", change.new)):
-            is_basic = f' {key} = "' in match[0] and not {'"', "\\"} & {*value}
-            literal = json.dumps(value, ensure_ascii=False)
-            entries.append(f"{key} = " + (literal if is_basic or "'" in value else f"'{value}'"))
-        return f"{match[1]}{{ {', '.join(entries)} }}"
-
-    return entry.sub(render, text, count=1)
-
-
-def _count_equal(first: Sequence[str], second: Sequence[str]) -> int:
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))])
 
 
 def _open_base(root: Path, base: str | None) -> Updater:

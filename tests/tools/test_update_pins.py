@@ -95,6 +95,15 @@ def test_a_moved_file_is_followed(tree):
     assert changes["1.2"][1:] == ("begun(km) * 2", "km * 2")
 
 
+def test_a_commit_at_which_pins_do_not_fit_is_no_base(tree):
+    (tree / "fares.py").rename(tree / "prices.py")
+    commit_all(tree)
+    (tree / "prices.py").write_text(FARES.replace("begun", "round_up"))
+    commit_all(tree)
+    assert main([], tree) == 0
+    assert read_changes(tree)["1.2"] == ("prices.py", "round_up(km) * 2", "km * 2")
+
+
 def test_parts_of_a_split_file_are_found_each_in_its_own(tree):
     ride, tip = FARES.split("\n\ndef tip")
     (tree / "fares.py").unlink()

@@ -1,0 +1,72 @@
+"""What a clause's change becomes at its new place, and where it stands in the TOML text."""
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from tools.clauses import Change
+from tools.token_alignment import Text
+
+
+class NotUpdatedError(Exception):
+    """A change that the program leaves to its reader."""
+
+
+class Place(NamedTuple):
+    """Where the tokens of a change lie in a file, by their numbers at the base and now."""
+
+    change: Change
+    line: range
+    file: str
+    pairs: dict[int, int]
+    score: float
+    lead: float
+
+
+def find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tuple[int, int, str]:
+    """Return which part of a text a change replaces, and the words that come there."""
+    old, new = Text(place.change.old), Text(place.change.new)
+    prefix = _count_equal(old.tokens, new.tokens)
+    suffix = _count_equal(old.tokens[prefix:][::-1], new.tokens[prefix:][::-1])
+    first, last = place.line.start + prefix, place.line.stop - suffix
+    before = new.spans[prefix - 1][1] if prefix else len(new) - len(new.lstrip())
+    after = new.spans[-suffix][0] if suffix else len(new.rstrip())
+    needed = {first, last - 1} if first < last else {first - 1 if prefix else first}
+    if not needed <= spans.keys():
+        raise NotUpdatedError(f"{place.file} lacks a part of: {old}")
+    if first == last and prefix:
+        start = spans[first - 1][1]
+        gap = old[old.spans[prefix - 1][1] : old.spans[-suffix][0] if suffix else None]
+        return start, start, new[before:after].removesuffix(gap)
+    if first == last:
+        return spans[first][0], spans[first][0], new[before:after]
+    (start, _), (_, end) = spans[first], spans[last - 1]
+    added = new.spans[prefix : len(new.spans) - suffix] or [(before, before)]
+    added_from, added_to = added[0][0], added[-1][1]
+    # Spaces beside what is replaced belong to it, unless the formatter ended a line there.
+    if prefix and first - 1 in spans and text[spans[first - 1][1] : start] in ("", " "):
+        start, added_from = spans[first - 1][1], before
+    if suffix and last in spans and text[end : spans[last][0]] in ("", " "):
+        end, added_to = spans[last][0], after
+    return start, end, new[added_from:added_to]
+
+
+def replace_change(text: str, id_: str, change: Change) -> str:
+    """Replace the change of one clause in the text of its file."""
+    entry = re.compile(rf'(^id = "{re.escape(id_)}"\n(?:(?!\[\[).*\n)*?change = ).*$', re.MULTILINE)
+
+    def render(match: re.Match[str]) -> str:
+        entries = [f'file = "{change.file}"']
+        for key, value in (("old", change.old), ("new", change.new)):
+            is_basic = f' {key} = "' in match[0] and not {'"', "\\"} & {*value}
+            literal = json.dumps(value, ensure_ascii=False)
+            entries.append(f"{key} = " + (literal if is_basic or "'" in value else f"'{value}'"))
+        return f"{match[1]}{{ {', '.join(entries)} }}"
+
+    return entry.sub(render, text, count=1)
+
+
+def _count_equal(first: Sequence[str], second: Sequence[str]) -> int:
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))])
