@@ -11,7 +11,8 @@ import httpx
 from access.billing.sandbox import SandboxBilling
 from access.keys import OperatorKeys
 from access.mail.outbox import Outbox
-from service.http.app import create_app
+from service.http.app import AppConfig, create_app
+from service.http.resources import Resources
 from store.errors import MarketStore
 from store.sqlite.access_store import SqliteAccessStore
 from store.sqlite.market_store import SqliteMarketStore
@@ -46,7 +47,8 @@ async def open_example_service(folder: Path) -> AsyncIterator[ExampleService]:
     try:
         provider = SandboxBilling(access, _get_now, ADDRESS)
         mailer = Outbox(folder / "outbox", "signals@localhost")
-        app = create_app(market, access, provider, mailer, base_url=ADDRESS, clock=_get_now)
+        resources = Resources(market, access, provider, mailer, _get_now)
+        app = create_app(AppConfig(ADDRESS), resources)
         api_key = await OperatorKeys(access, _get_now).create("tests")
         headers = {"Authorization": f"Bearer {api_key}"}
         transport = httpx.ASGITransport(app)

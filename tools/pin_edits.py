@@ -9,6 +9,8 @@ from typing import NamedTuple
 from tools.clauses import Change
 from tools.token_alignment import Text
 
+LEFT_OUT = re.compile(r" ?(\w+\.)*")
+
 
 class NotUpdatedError(Exception):
     """A change that the program leaves to its reader."""
@@ -45,8 +47,9 @@ def find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tup
     (start, _), (_, end) = spans[first], spans[last - 1]
     added = new.spans[prefix : len(new.spans) - suffix] or [(before, before)]
     added_from, added_to = added[0][0], added[-1][1]
-    # Spaces beside what is replaced belong to it, unless the formatter ended a line there.
-    if prefix and first - 1 in spans and text[spans[first - 1][1] : start] in ("", " "):
+    # Spaces beside what is replaced belong to it, unless the formatter ended a line there; so does
+    # the object that a name has become an attribute of.
+    if prefix and first - 1 in spans and LEFT_OUT.fullmatch(text[spans[first - 1][1] : start]):
         start, added_from = spans[first - 1][1], before
     if suffix and last in spans and text[end : spans[last][0]] in ("", " "):
         end, added_to = spans[last][0], after

@@ -121,6 +121,17 @@ def test_a_line_that_the_formatter_wrapped_is_pinned_by_its_part(tree):
     assert read_changes(tree)["1.2"] == ("fares.py", "count_begun_kilometres(km) * 2", "km * 2")
 
 
+def test_a_name_that_became_an_attribute_is_replaced_with_its_object(tree):
+    pins = PINS.replace(
+        "old = 'if km < 1:', new = 'if km < 2:'", "old = '(km) * 2', new = '(9) * 2'"
+    )
+    (tree / "docs" / "clauses" / "1.toml").write_text(pins)
+    commit_all(tree)
+    (tree / "fares.py").write_text(FARES.replace("begun(km)", "begun(ride.km)"))
+    assert main([], tree) == 0
+    assert read_changes(tree)["1.1"] == ("fares.py", "(ride.km) * 2", "(9) * 2")
+
+
 def test_a_line_that_is_there_twice_is_left_and_named(tree, capsys):
     (tree / "fares.py").unlink()
     for name in ("taxi.py", "train.py"):

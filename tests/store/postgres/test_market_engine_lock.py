@@ -53,7 +53,8 @@ async def main():
     store = await open_home(sys.argv[1]).open_market()
     await store.lock()
     await store.commit(make_full_batch())
-    await tell(store.commit(replace(make_full_batch(NOW + 1, step=1), carries=Halting([make_carry()]))))
+    halting = replace(make_full_batch(NOW + 1, step=1), carries=Halting([make_carry()]))
+    await tell(store.commit(halting))
     await tell(store.commit(make_full_batch(NOW + 1, step=1)))
     await tell(store.lock())
 
