@@ -12,7 +12,7 @@ from compute.bars import DAY_S, HOUR_S
 from compute.batch_assembler import BatchAssembler
 from compute.coverage import add_dropped_assets, build_coverage
 from compute.engine_state import EngineState
-from compute.executor import Crews, here
+from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from compute.fetch_tracker import FetchTracker, open_tracker
 from compute.indicators.contract import Indicator
 from compute.schedule import HistoryBounds, find_last_run, limit_clock, to_market_ms
@@ -70,12 +70,12 @@ class HourlyPipeline:
         universe: Universe,
         indicators: Sequence[Indicator],
         clock: Clock,
-        crews: Crews = here,
+        executors: ExecutorFactory = LOCAL_EXECUTORS,
         on_commit: OnCommit = lambda batch: None,
     ) -> Self:
         """Take the lock, adopt the source, publish the coverage, load what the store holds.
 
-        The market clock follows `clock`, a wall clock. One of `crews` rebuilds carries that the
+        The market clock follows `clock`, a wall clock. `executors` rebuild carries that the
         code outgrew; `on_commit` is called with each committed batch. Raises LockTakenError if
         another process computes on the store.
         """
@@ -93,7 +93,7 @@ class HourlyPipeline:
             for asset in universe.assets
             if (timeframe := source.get_native_timeframe(asset.ticker)) is not None
         }
-        loader = StateLoader(store, universe, indicators, crews)
+        loader = StateLoader(store, universe, indicators, executors)
         state = await loader.load_state(native_timeframes)
         progress = await store.progress()
         done = -HOUR_S if progress.market_time is None else find_last_run(progress.market_time)

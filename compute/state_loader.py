@@ -8,7 +8,7 @@ from compute.alerts.alert_pipeline import AlertPipeline
 from compute.bar_buffer import BarBuffer
 from compute.bars import DAY_S, HOUR_S, NO_BARS, Funding, Series
 from compute.engine_state import EngineState
-from compute.executor import Crews, here, in_blocks
+from compute.executor import LOCAL_EXECUTORS, ExecutorFactory, map_blocks, split_into_blocks
 from compute.indicators.contract import Indicator
 from compute.rebuild import HistoryBlock, SeriesHistory, rebuild_carries
 from compute.schedule import find_last_run
@@ -29,10 +29,10 @@ class StateLoader:
         store: MarketStore,
         universe: Universe,
         indicators: Sequence[Indicator],
-        crews: Crews = here,
+        executors: ExecutorFactory = LOCAL_EXECUTORS,
     ) -> None:
-        """What the code outgrew is rebuilt by one of `crews`."""
-        self._crews: Final = crews
+        """Carries that the code outgrew are rebuilt by `executors`."""
+        self._executors: Final = executors
         self._store: Final = store
         self._universe: Final = universe
         self._indicators: Final = indicators
@@ -91,12 +91,12 @@ class StateLoader:
     async def _rebuild_assets(self, state: EngineState, tickers: Sequence[str]) -> None:
         """Rebuild the outgrown carries of some assets, block by block."""
         published_hours = await load_published_hours(self._store)
-        async with self._crews() as crew:
-            blocks = in_blocks(tickers, MAX_REBUILD_ASSETS, crew.hands)
-            pending_blocks = iter(blocks)
-            async for carries in crew.map(
-                rebuild_carries, self._load_history_blocks(state, blocks)
-            ):
+        parallelism = self._executors.choose_parallelism(len(tickers))
+        blocks = split_into_blocks(tickers, MAX_REBUILD_ASSETS, parallelism)
+        pending_blocks = iter(blocks)
+        async with self._executors.open(parallelism) as executor:
+            history_blocks = self._load_history_blocks(state, blocks)
+            async for carries in map_blocks(executor, parallelism, rebuild_carries, history_blocks):
                 state.install_carries(carries, published_hours)
                 for ticker in next(pending_blocks):
                     for timeframe in state.buffer.list_timeframes(ticker):

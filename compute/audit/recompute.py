@@ -1,19 +1,13 @@
-"""Steps some assets' stored bars as the runs did that published them, pass by pass. Pure.
-
-An audit hands such blocks to a crew, with what each pass holds of their assets, and gets them back
-with what follows; only then are rows of all assets in one sequence again.
-"""
+"""Steps some assets' stored bars as the runs did that published them, commit by commit. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Any, Final, NamedTuple
 
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
-from compute.audit.row_audit import Epochs, get_cell
+from compute.audit.epochs import Epochs, get_cell
 from compute.bar_buffer import BarBuffer
-from compute.bars import HOUR_S, NO_BARS, Series, Times
+from compute.bars import HOUR_S, NO_BARS, Series
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
 from compute.indicators.contract import Indicator
@@ -21,15 +15,15 @@ from compute.state_loader import build_funding, build_series, find_published_hou
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, Action, Timeframe
-from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow
+from store.market_rows import AlertRow, BarBlock, ChangeRow, FeedRow, FundingRow
 
 
 @dataclass(slots=True)
-class BatchPart:
-    """What a pass holds of a block's assets, and the hours (epoch s) of it and the one before.
+class CommitPart:
+    """What a commit holds of a block's assets, and the hours (epoch s) of it and the one before.
 
-    `settled` are all settlements of assets whose bars are told anew; `changes` are those of cells
-    that another version read, `alerts` all.
+    `restated_funding` holds all settlements of assets whose bars are restated; `rows` are the
+    stored rows of both tiers as plain tuples. If `wants_all_rows`, the leader needs every row.
     """
 
     previous_run: int
@@ -38,12 +32,19 @@ class BatchPart:
     funding: dict[str, list[FundingRow]] = field(default_factory=dict)
     lagging: dict[str, int] = field(default_factory=dict)
     restated_funding: dict[str, list[FundingRow]] = field(default_factory=dict)
-    changes: list[ChangeRow] = field(default_factory=list)
-    alerts: list[AlertRow] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    wants_all_rows: bool = False
+
+    def build_rows(self) -> list[FeedRow]:
+        """Return the stored rows by name; only changes have ten columns."""
+        return [
+            ChangeRow._make(row) if len(row) == len(ChangeRow._fields) else AlertRow._make(row)
+            for row in self.rows
+        ]
 
 
 class Recomputed(NamedTuple):
-    """What follows from a part: changes and alerts in their order, and how many readings."""
+    """What follows from a commit: changes and alerts in their order, and how many readings."""
 
     changes: Changes
     alerts: list[Alert]
@@ -59,8 +60,8 @@ class ComputedCarry(NamedTuple):
     data: bytes
 
 
-class AuditBlock:
-    """The assets as they stand after the parts that were taken in."""
+class BlockStepper:
+    """Some assets as they stand after the commits that were stepped."""
 
     def __init__(
         self,
@@ -70,8 +71,7 @@ class AuditBlock:
         epochs: Epochs,
         tickers: Sequence[str],
     ) -> None:
-        """Take what is known of all assets."""
-        self.tickers: Final = tuple(tickers)
+        """`epochs` are those of the block's assets."""
         stepper = Stepper(tickers, universe, indicators)
         block_timeframes = {
             ticker: native_timeframes[ticker] for ticker in tickers if ticker in native_timeframes
@@ -83,8 +83,8 @@ class AuditBlock:
         }
         alerts = AlertPipeline(stepper.row_by_series, universe, indicators)
         self._state: Final = EngineState(stepper, alerts, BarBuffer(block_timeframes, ends))
-        self._epochs: Final = epochs.select(tickers)
-        starts = self._epochs.list_starts()
+        self._epochs: Final = epochs
+        starts = epochs.list_starts()
         self._starts = {
             cell: at for cell, at in starts.items() if cell.key in INDICATORS_BY_ENGINE_KEY
         }
@@ -98,17 +98,21 @@ class AuditBlock:
         """The cells that changes number."""
         return self._state.stepper.cells
 
-    def step_part(self, part: BatchPart) -> Recomputed:
-        """Step what a pass holds, as its run did."""
+    def step_part(self, part: CommitPart, rows: Sequence[FeedRow]) -> Recomputed:
+        """Step what a commit holds, as its run did; what follows may depend on its stored rows."""
         for ticker in sorted(part.bars.keys() | part.funding.keys()):
             self._add_to_buffer(ticker, part)
         recomputed = self._step_bars(part)
-        self._keep_foreign_readings(part.changes)
-        for row in part.alerts:
-            self._published_hours.setdefault(get_cell(row), {})[row.action] = find_published_hour(
-                row
-            )
+        self._keep_foreign_readings(rows)
+        for row in rows:
+            if isinstance(row, AlertRow):
+                hours = self._published_hours.setdefault(get_cell(row), {})
+                hours[row.action] = find_published_hour(row)
         return recomputed
+
+    def get_revision(self, ticker: str) -> int:
+        """Return of which revision an asset's bars are."""
+        return self._state.get_revision(ticker)
 
     def get_readings(self) -> dict[Cell, int]:
         """Return the board."""
@@ -134,7 +138,7 @@ class AuditBlock:
             if cell.key in layouts or self._epochs.has_begun(cell)
         }
 
-    def _step_bars(self, part: BatchPart) -> Recomputed:
+    def _step_bars(self, part: CommitPart) -> Recomputed:
         stepper = self._state.stepper
         start = part.run if part.run == part.previous_run else part.previous_run + HOUR_S
         due = self._state.buffer.take_due(stepper.row_by_series, start, part.run, part.lagging)
@@ -159,7 +163,7 @@ class AuditBlock:
             if self._state.alerts.is_followed(cell[:2]):
                 self._state.alerts.restart_publisher(cell, self._published_hours.get(cell, {}))
 
-    def _add_to_buffer(self, ticker: str, part: BatchPart) -> None:
+    def _add_to_buffer(self, ticker: str, part: CommitPart) -> None:
         buffer = self._state.buffer
         bars, funding = part.bars.get(ticker, []), part.funding.get(ticker, [])
         if bars:
@@ -183,47 +187,12 @@ class AuditBlock:
             to = self._stepped_to.get(series_key, -1)
             self._state.rebuild_series(series_key, to, series, earlier, self._published_hours)
 
-    def _keep_foreign_readings(self, stored: Sequence[ChangeRow]) -> None:
+    def _keep_foreign_readings(self, rows: Sequence[FeedRow]) -> None:
         """Leave on the board what another version read: the next change starts from there."""
-        self._foreign_readings.update((get_cell(row), row.after) for row in stored)
+        for row in rows if self._epochs.has_foreign else ():
+            if isinstance(row, ChangeRow) and self._epochs.is_mixed(get_cell(row)):
+                self._foreign_readings[get_cell(row)] = row.after
         for cell, after in self._foreign_readings.items():
             closed = self._stepped_to.get(cell[:2], 0)
             if self._epochs.find_foreign_version(cell, closed) is not None:
                 self._state.stepper.set_reading(cell, after)
-
-
-class BlockTask(NamedTuple):
-    """A block of assets, and what some passes one after another hold of them."""
-
-    block: AuditBlock
-    parts: list[BatchPart]
-
-
-class BlockResult(NamedTuple):
-    """The block after the parts, and what followed from each."""
-
-    block: AuditBlock
-    recomputed: list[Recomputed]
-
-
-def run_task(task: BlockTask) -> BlockResult:
-    """Take in the parts; the block that is returned may be the given one."""
-    return BlockResult(task.block, [task.block.step_part(part) for part in task.parts])
-
-
-def merge_changes(parts: Sequence[Changes], numbers: Sequence[Times]) -> Changes:
-    """Put the changes of all blocks into one order; `numbers` are those of each block's cells."""
-    cell = np.concatenate(
-        [cell_numbers[part.cell] for part, cell_numbers in zip(parts, numbers, strict=True)]
-    )
-    run = np.concatenate([part.run for part in parts])
-    close_time = np.concatenate([part.close_time for part in parts])
-    order = np.lexsort((cell, close_time, run))
-    return Changes(
-        run=run[order],
-        close_time=close_time[order],
-        cell=cell[order],
-        before=np.concatenate([part.before for part in parts])[order],
-        after=np.concatenate([part.after for part in parts])[order],
-        price=np.concatenate([part.price for part in parts])[order],
-    )

@@ -1,164 +1,91 @@
-"""Compares the stored rows of both tiers with those that follow from the bars, both ways. Pure."""
+"""Audits what the rows of all assets share: digests, and the one sequence of `created_at`. Pure.
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Final
+It takes commits in order, with the rows that the blocks matched (`row_matcher`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from compute.alerts.alert_pipeline import Alert
-from compute.batch_rows import build_alert_rows, build_change_rows, filter_shown_alerts
-from compute.schedule import find_last_run, to_market_ms
-from compute.stepper import LEGACY_INDICATOR, LEGACY_KEY, Cell, Changes
-from schemas.vocabulary import ENGINE_KEYS
+from compute.audit.epochs import Epochs, get_cell
+from compute.audit.row_matcher import MatchedRows, describe_difference, find_differences
+from compute.bars import Times
+from compute.batch_rows import assign_times
 from store.digest import digest_alerts, digest_changes
-from store.market_rows import AlertRow, ChangeRow, CommitRow, EpochRow, FeedRow, Progress
+from store.market_rows import AlertRow, ChangeRow, CommitRow, FeedRow, Progress
 
 TABLES: dict[type[FeedRow], str] = {ChangeRow: "changes", AlertRow: "alerts"}
-COMPARED_FIELDS = {
-    ChangeRow: ("created_at", "before", "after", "price", "published"),
-    AlertRow: ("created_at", "price"),
-}
 
 
-class Epochs:
-    """Which version of an indicator a bar's reading, or an engine's action, comes from."""
+class StoredRows(NamedTuple):
+    """The stored rows of a commit, both tiers, with their digests."""
 
-    def __init__(self, rows: Iterable[EpochRow], versions: Mapping[str, int]) -> None:
-        """Take the code's own versions of every key."""
-        self._versions: Final = versions
-        self._rows: Final[dict[Cell, list[EpochRow]]] = {}
-        for row in rows:
-            self._rows.setdefault(Cell(row.ticker, row.timeframe, row.indicator), []).append(row)
-        self._mixed: Final = {
-            cell
-            for cell, epoch_rows in self._rows.items()
-            if any(row.version != versions.get(cell.key) for row in epoch_rows)
-        }
+    commit: CommitRow
+    rows: Sequence[FeedRow]
+    changes_digest: bytes
+    alerts_digest: bytes | None
 
-    def select(self, tickers: Collection[str]) -> "Epochs":
-        """Return those of some assets."""
-        rows = (
-            row for epoch_rows in self._rows.values() for row in epoch_rows if row.ticker in tickers
-        )
-        return Epochs(rows, self._versions)
 
-    @property
-    def has_foreign(self) -> bool:
-        """Say whether any row may come from another version of its indicator."""
-        return bool(self._mixed)
+class BlockMatch(NamedTuple):
+    """The matched rows of a block, and the place of each of its stored rows among all of them."""
 
-    def is_mixed(self, cell: Cell) -> bool:
-        """Say whether any row of a cell may come from another version."""
-        return _to_computed_cell(cell) in self._mixed
-
-    def has_begun(self, cell: Cell) -> bool:
-        """Say whether a cell has begun in this store."""
-        return _to_computed_cell(cell) in self._rows
-
-    def find_epoch(self, cell: Cell, close_time: int) -> int:
-        """Return the epoch that a bar of a cell belongs to, 0 where none is recorded."""
-        epoch = self._find_row(cell, close_time)
-        return 0 if epoch is None else epoch.epoch
-
-    def find_revision(self, cell: Cell) -> int | None:
-        """Return of which generation of bars a cell's newest epoch is, None where it has none."""
-        rows = self._rows.get(cell)
-        return rows[-1].revision if rows else None
-
-    def find_version(self, cell: Cell, close_time: int) -> int | None:
-        """Return the version of a bar's epoch, None before the first one."""
-        epoch = self._find_row(cell, close_time)
-        return None if epoch is None else epoch.version
-
-    def find_foreign_version(self, cell: Cell, close_time: int) -> int | None:
-        """Return the version a bar was read with, None where it is the code's own."""
-        if not self.is_mixed(cell):
-            return None
-        version = self.find_version(cell, close_time)
-        return None if version == self._versions.get(_to_computed_cell(cell).key) else version
-
-    def list_starts(self) -> dict[Cell, list[int]]:
-        """Return the bars from which on each cell's epochs count, oldest first."""
-        return {cell: [row.from_close_time for row in rows] for cell, rows in self._rows.items()}
-
-    def _find_row(self, cell: Cell, close_time: int) -> EpochRow | None:
-        rows = self._rows.get(_to_computed_cell(cell), ())
-        return next((row for row in reversed(rows) if row.from_close_time <= close_time), None)
+    places: Sequence[int]
+    matched: MatchedRows
 
 
 class RowAudit:
-    """Takes the passes in order; `findings` holds one line for every wrong row."""
+    """Takes the commits in order; `findings` holds one line for every wrong row."""
 
-    def __init__(
-        self,
-        cells: Sequence[Cell],
-        engines: Sequence[Cell],
-        epochs: Epochs,
-        publish_from: Mapping[str, int],
-        progress: Progress,
-        *,
-        is_nominal: bool,
-    ) -> None:
-        """Say what is computed, from when rows must be there, and whether times are nominal.
-
-        Where they are, `created_at` is a function of the bars.
-        """
+    def __init__(self, epochs: Epochs, progress: Progress, *, is_nominal: bool) -> None:
+        """If times are nominal, `created_at` is a function of the bars."""
         self.findings: Final[list[str]] = []
-        self._cells = cells
-        self._engines = frozenset(engines)
-        self._epochs = epochs
-        self._publish_from = publish_from
-        self._pruned_before: dict[type[FeedRow], int] = {
+        self._has_foreign: Final = epochs.has_foreign
+        self._pruned_before: Final[dict[type[FeedRow], int]] = {
             ChangeRow: progress.pruned_before,
             AlertRow: progress.alerts_pruned_before,
         }
-        self._is_nominal = is_nominal
+        self._is_nominal: Final = is_nominal
         self._last_created_at = 0
-        self._missing: dict[str, FeedRow] = {}
-        self._surplus: dict[str, FeedRow] = {}
-        self._pruned: dict[tuple[object, ...], FeedRow] = {}
+        self._missing: Final[dict[str, FeedRow]] = {}
+        self._surplus: Final[dict[str, FeedRow]] = {}
+        self._pruned: Final[dict[tuple[object, ...], FeedRow]] = {}
 
-    def is_foreign(self, row: FeedRow) -> bool:
-        """Say whether the code can't recompute a row: another version's, or not followed now."""
-        is_lost = isinstance(row, AlertRow) and get_cell(row) not in self._engines
+    def wants_all_rows(self, stored: StoredRows) -> bool:
+        """Say whether pruned rows must be recomputed, to hold a digest against them."""
         return (
-            is_lost or self._epochs.find_foreign_version(get_cell(row), row.close_time) is not None
+            self._is_nominal
+            and not self._has_foreign
+            and any(
+                digest != committed and self._has_pruned(stored.commit, tier)
+                for tier, committed, digest in _list_digests(stored)
+            )
         )
 
-    def compare(
-        self,
-        commit: CommitRow,
-        changes: Changes,
-        alerts: Sequence[Alert],
-        stored: Sequence[FeedRow],
-    ) -> None:
-        """Compare one pass: what follows from its bars, and what is stored of it."""
-        expected = self._build_expected(changes, alerts, stored)
-        self._check_digests(commit, expected.values(), stored)
-        for stored_row in stored:
-            candidates = expected if stored_row.id in expected else self._missing
-            expected_row = candidates.pop(stored_row.id, None)
-            if expected_row is not None:
-                self._compare_row(stored_row, expected_row)
-            elif not self.is_foreign(stored_row):
-                self._surplus[stored_row.id] = stored_row
-        for expected_row in expected.values():
-            if expected_row.id in self._surplus:
-                self._compare_row(self._surplus.pop(expected_row.id), expected_row)
-            elif self._has_aged(expected_row):
-                self._pruned[_to_pruning_key(expected_row)] = expected_row
-            else:
-                self._missing[expected_row.id] = expected_row
-        for stored_row in stored:
-            pruned = (
-                self._pruned.get(_to_pruning_key(stored_row))
-                if self._has_aged(stored_row)
-                else None
-            )
-            if pruned is not None and pruned.created_at < stored_row.created_at:
-                del self._pruned[_to_pruning_key(stored_row)]
-        self._last_created_at = commit.last_created_at or self._last_created_at
+    def compare(self, stored: StoredRows, matches: Sequence[BlockMatch]) -> None:
+        """Compare one commit: what follows from its bars, and what is stored of it."""
+        rows = stored.rows
+        order = np.concatenate([match.matched.order for match in matches], axis=1)
+        sequence = np.lexsort(order[::-1])
+        # A place of -1, for rows without a match, stays -1.
+        stored_places = np.concatenate(
+            [np.array([*m.places, -1], dtype=np.int64)[m.matched.stored] for m in matches]
+        )[sequence]
+        foreign_times = {
+            rows[m.places[place]].created_at for m in matches for place in m.matched.foreign
+        }
+        times = self._assign_times(order[0][sequence], foreign_times)
+        expected = _collect_rows(matches, sequence, times)
+        if self.wants_all_rows(stored):
+            self._check_digests(stored, _digest_rows(expected.values()))
+        else:
+            self._check_digests(stored, None)
+        self._compare_matches(rows, matches, stored_places, times)
+        unmatched = np.flatnonzero(stored_places < 0).tolist()
+        for expected_row in [expected[place] for place in unmatched]:
+            self._add_unmatched(expected_row)
+        self._drop_superseded(rows)
+        self._last_created_at = stored.commit.last_created_at or self._last_created_at
 
     def finish(self, unreferenced: Iterable[FeedRow]) -> None:
         """Report what is left over: rows of no pass, missing rows, surplus rows."""
@@ -171,103 +98,111 @@ class RowAudit:
         for fault, rows in leftovers:
             self.findings.extend(f"{TABLES[type(row)]}: {row.id} {fault}" for row in rows)
 
-    def _build_expected(
-        self, changes: Changes, alerts: Sequence[Alert], stored: Sequence[FeedRow]
-    ) -> dict[str, FeedRow]:
-        """Give changes and alerts their rows; those of other versions keep their places between."""
-        rows: dict[str, FeedRow] = {}
-        ids = {row.id for row in stored}
-        taken_times = {row.created_at for row in stored if self.is_foreign(row)}
-        for row in self._build_candidates(changes, alerts):
-            epoch = self._epochs.find_epoch(get_cell(row), row.close_time)
-            numbered = row._replace(epoch=epoch) if epoch else row
-            if self.is_foreign(row) or not self._is_expected(numbered, numbered.id in ids):
-                continue
-            self._last_created_at = max(row.created_at, self._last_created_at + 1)
-            while self._last_created_at in taken_times:
+    def _assign_times(self, earliest: Times, foreign_times: set[int]) -> Times:
+        """Return `created_at` of rows in order; foreign rows keep their places between."""
+        if not foreign_times:
+            times = assign_times(earliest, self._last_created_at)
+            self._last_created_at = int(times[-1]) if len(times) else self._last_created_at
+            return times
+        assigned = []
+        for time in earliest.tolist():
+            self._last_created_at = max(time, self._last_created_at + 1)
+            while self._last_created_at in foreign_times:
                 self._last_created_at += 1
-            rows[numbered.id] = numbered._replace(created_at=self._last_created_at)
-        return rows
+            assigned.append(self._last_created_at)
+        return np.array(assigned, dtype=np.int64)
 
-    def _build_candidates(self, changes: Changes, alerts: Sequence[Alert]) -> list[FeedRow]:
-        """Return all rows in order, each with the earliest time that it may have."""
-        shown = filter_shown_alerts(alerts, self._publish_from)
-        hours = np.array([alert.hour for alert in shown], dtype=np.int64)
-        rows: list[FeedRow] = [
-            *build_change_rows(
-                changes, self._cells, to_market_ms(changes.run), lambda cell: 0, self._publish_from
-            ),
-            *build_alert_rows(shown, to_market_ms(hours), lambda cell: 0),
-        ]
-        return sorted(rows, key=attrgetter("created_at"))
+    def _compare_matches(
+        self,
+        rows: Sequence[FeedRow],
+        matches: Sequence[BlockMatch],
+        stored_places: Times,
+        times: Times,
+    ) -> None:
+        """Report the stored rows, in their order, that differ from what the bars give."""
+        differences = {
+            m.places[place]: different
+            for m in matches
+            for place, different in m.matched.differences.items()
+        }
+        is_matched = stored_places >= 0
+        created_at = np.array([row.created_at for row in rows], dtype=np.int64)
+        matched_places, expected_times = stored_places[is_matched], times[is_matched]
+        moved = created_at[matched_places] != expected_times
+        for place, time in zip(
+            matched_places[moved].tolist(), expected_times[moved].tolist(), strict=True
+        ):
+            if self._is_time_known(rows[place]):
+                difference = describe_difference("created_at", rows[place].created_at, time)
+                differences[place] = [difference, *differences.get(place, ())]
+        surplus = {m.places[place] for m in matches for place in m.matched.surplus}
+        for place in sorted(differences.keys() | surplus):
+            if place in surplus:
+                self._add_surplus(rows[place])
+            else:
+                self._report_row(rows[place], differences[place])
 
-    def _is_expected(self, row: FeedRow, is_stored: bool) -> bool:
-        """Say whether a row belongs there: an engine publishes what fires once it has begun.
+    def _add_surplus(self, stored: FeedRow) -> None:
+        """Keep a row without a match, or compare it with one that an earlier commit lacks."""
+        expected = self._missing.pop(stored.id, None)
+        if expected is None:
+            self._surplus[stored.id] = stored
+        else:
+            self._compare_row(stored, expected)
 
-        What it holds at an epoch's end is lost. When the next one began is known to the bar alone,
-        so that between the two a row may be there or not.
-        """
-        if isinstance(row, ChangeRow):
-            return True
-        cell, hour = get_cell(row), find_last_run(row.created_at)
-        if self._epochs.find_version(cell, row.close_time) is None:
-            return False
-        return is_stored or self._epochs.find_epoch(cell, hour) == row.epoch
+    def _add_unmatched(self, expected: FeedRow) -> None:
+        if expected.id in self._surplus:
+            self._compare_row(self._surplus.pop(expected.id), expected)
+        elif self._has_aged(expected):
+            self._pruned[_to_pruning_key(expected)] = expected
+        else:
+            self._missing[expected.id] = expected
+
+    def _drop_superseded(self, rows: Sequence[FeedRow]) -> None:
+        """Forget pruned rows that were not the newest old ones of their cells."""
+        for row in filter(self._has_aged, rows) if self._pruned else ():
+            pruned = self._pruned.get(_to_pruning_key(row))
+            if pruned is not None and pruned.created_at < row.created_at:
+                del self._pruned[_to_pruning_key(row)]
 
     def _has_aged(self, row: FeedRow) -> bool:
         return row.created_at < self._pruned_before[type(row)]
 
+    def _has_pruned(self, commit: CommitRow, tier: type[FeedRow]) -> bool:
+        first = commit.first_created_at
+        return first is not None and first < self._pruned_before[tier]
+
+    def _is_time_known(self, stored: FeedRow) -> bool:
+        return self._is_nominal and not (self._has_foreign and self._has_aged(stored))
+
     def _compare_row(self, stored: FeedRow, expected: FeedRow) -> None:
-        has_aged = self._has_aged(stored)
-        if not self._is_nominal or (has_aged and self._epochs.has_foreign):
-            expected = expected._replace(created_at=stored.created_at)
-        differences = [
-            f"{name} is {getattr(stored, name)} where the bars give {getattr(expected, name)}"
-            for name in COMPARED_FIELDS[type(stored)]
-            if getattr(stored, name) != getattr(expected, name)
-        ]
+        differences = find_differences(stored, expected)
+        if self._is_time_known(stored) and stored.created_at != expected.created_at:
+            times = stored.created_at, expected.created_at
+            differences.insert(0, describe_difference("created_at", *times))
         if differences:
-            self.findings.append(f"{TABLES[type(stored)]}: {stored.id}: {', '.join(differences)}")
+            self._report_row(stored, differences)
+
+    def _report_row(self, row: FeedRow, differences: Sequence[str]) -> None:
+        self.findings.append(f"{TABLES[type(row)]}: {row.id}: {', '.join(differences)}")
 
     def _check_digests(
-        self, commit: CommitRow, expected: Iterable[FeedRow], stored: Iterable[FeedRow]
+        self, stored: StoredRows, recomputed: dict[type[FeedRow], bytes | None] | None
     ) -> None:
-        """Where rows have aged out, the stored digest is held against the recomputed rows."""
-        (changes, alerts), (expected_changes, expected_alerts) = (
-            split_by_tier(stored),
-            split_by_tier(expected),
-        )
-        digests = digest_changes(changes), digest_changes(expected_changes)
-        self._check_digest(commit, ChangeRow, commit.changes_digest, *digests)
-        self._check_digest(
-            commit,
-            AlertRow,
-            commit.alerts_digest,
-            digest_alerts(alerts),
-            digest_alerts(expected_alerts),
-        )
-
-    def _check_digest(
-        self,
-        commit: CommitRow,
-        kind: type[FeedRow],
-        committed: bytes | None,
-        stored: bytes | None,
-        recomputed: bytes | None,
-    ) -> None:
-        if stored == committed:
-            return
-        first = commit.first_created_at
-        has_aged = first is not None and first < self._pruned_before[kind]
-        is_unknown = not self._is_nominal or self._epochs.has_foreign
-        if not (has_aged and (is_unknown or recomputed == committed)):
-            self.findings.append(
-                f"{TABLES[kind]}: pass {commit.number} does not hold the rows it was committed with"
-            )
+        """Check the digests; if rows were pruned, against the recomputed ones, None if unknown."""
+        is_unknown = not self._is_nominal or self._has_foreign
+        for tier, committed, digest in _list_digests(stored):
+            is_pruned = self._has_pruned(stored.commit, tier)
+            is_recomputed = recomputed is not None and recomputed[tier] == committed
+            if digest != committed and not (is_pruned and (is_unknown or is_recomputed)):
+                number = stored.commit.number
+                self.findings.append(
+                    f"{TABLES[tier]}: pass {number} does not hold the rows it was committed with"
+                )
 
 
 def split_by_tier(rows: Iterable[FeedRow]) -> tuple[list[ChangeRow], list[AlertRow]]:
-    """Tell changes from alerts."""
+    """Split rows into changes and alerts."""
     changes: list[ChangeRow] = []
     alerts: list[AlertRow] = []
     for row in rows:
@@ -278,18 +213,42 @@ def split_by_tier(rows: Iterable[FeedRow]) -> tuple[list[ChangeRow], list[AlertR
     return changes, alerts
 
 
-def get_cell(row: FeedRow) -> Cell:
-    """Return the cell of a reading that changed, or of the engine that acted."""
-    key = ENGINE_KEYS[row.indicator] if isinstance(row, AlertRow) else row.indicator
-    return Cell(row.ticker, row.timeframe, key)
+def _digest_rows(rows: Iterable[FeedRow]) -> dict[type[FeedRow], bytes | None]:
+    changes, alerts = split_by_tier(rows)
+    return {ChangeRow: digest_changes(changes), AlertRow: digest_alerts(alerts)}
 
 
-def _to_computed_cell(cell: Cell) -> Cell:
-    """Return the cell whose indicator a cell's readings come from."""
-    return cell._replace(key=LEGACY_INDICATOR) if cell.key == LEGACY_KEY else cell
+def _list_digests(
+    stored: StoredRows,
+) -> list[tuple[type[FeedRow], bytes | None, bytes | None]]:
+    """Return each tier with its committed digest and that of its stored rows."""
+    commit = stored.commit
+    return [
+        (ChangeRow, commit.changes_digest, stored.changes_digest),
+        (AlertRow, commit.alerts_digest, stored.alerts_digest),
+    ]
+
+
+def _collect_rows(
+    matches: Sequence[BlockMatch], sequence: Times, times: Times
+) -> dict[int, FeedRow]:
+    """Return the rows that the blocks gave, with their times, by their places in the sequence."""
+    starts = np.cumsum([0, *(len(match.matched.stored) for match in matches)])
+    given = {
+        start + number: row
+        for start, match in zip(starts.tolist(), matches, strict=False)
+        for number, row in match.matched.rows.items()
+    }
+    if not given:
+        return {}
+    return {
+        place: given[number]._replace(created_at=time)
+        for place, (number, time) in enumerate(zip(sequence.tolist(), times.tolist(), strict=True))
+        if number in given
+    }
 
 
 def _to_pruning_key(row: FeedRow) -> tuple[object, ...]:
-    """Return of what pruning keeps the newest old row."""
+    """Return the key of which pruning keeps the newest old row."""
     alert_key = (row.action, row.epoch) if isinstance(row, AlertRow) else ()
     return (*get_cell(row), *alert_key)

@@ -8,18 +8,18 @@ from compute.universe import load_universe
 from service.commands.console import open_progress_bar, print_findings
 from service.config.settings import Settings
 from service.config.stores import open_existing_market
-from service.processes.executors import reached_crews
+from service.processes.executors import find_executors
 
 
 async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
     """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
     universe = load_universe(settings.universe)
-    crews = await reached_crews(settings)
+    executors = await find_executors(settings)
     store = await open_existing_market(settings)
     try:
-        async with crews() as crew:
-            with open_progress_bar("auditing") as on_progress:
-                report = await Audit(store, universe, indicators, crew).run(on_progress)
+        audit = await Audit.open(store, universe, indicators, executors)
+        with open_progress_bar("auditing") as on_progress:
+            report = await audit.run(on_progress)
     finally:
         await store.close()
     notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]

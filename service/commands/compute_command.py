@@ -33,7 +33,7 @@ from service.config.stores import open_market
 from service.http.health import Readiness
 from service.http.metrics import Metrics
 from service.http.metrics_server import MetricsServer, open_metrics_listener
-from service.processes.executors import reached_crews
+from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from serving.freshness import SIMULATED_NOTE
@@ -79,7 +79,7 @@ async def compute_in_background(
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
     universe = load_universe(settings.universe)
-    crews = await reached_crews(settings)
+    executors = await find_executors(settings)
     async with AsyncExitStack() as stack:
 
         async def reopen_source() -> OpenPipeline:
@@ -93,7 +93,7 @@ async def compute_in_background(
                 universe,
                 indicators,
                 clock,
-                crews,
+                executors,
                 metrics.on_commit,
             )
 

@@ -10,7 +10,7 @@ from schemas.clock import Clock
 from service.commands.console import ProgressLog, echo, open_progress_bar, print_findings
 from service.config.settings import Settings, SettingsError
 from service.config.stores import open_access, open_existing_market, open_market
-from service.processes.executors import reached_crews
+from service.processes.executors import find_executors
 
 
 async def migrate_database(
@@ -25,7 +25,7 @@ async def migrate_database(
     """
     if source.store_name == target.store_name:
         raise SettingsError(f"both databases are {source.store_name}: name two")
-    crews = await reached_crews(target)
+    executors = await find_executors(target)
     async with AsyncExitStack() as stack:
         source_market = await open_existing_market(source)
         stack.push_async_callback(source_market.close)
@@ -38,12 +38,10 @@ async def migrate_database(
         target_access = await open_access(target)
         stack.push_async_callback(target_access.close)
         await target_access.move_from(source_access)
-        async with crews() as crew:
-            with open_progress_bar(
-                "auditing", fallback=ProgressLog("auditing", clock)
-            ) as on_progress:
-                audit = Audit(target_market, load_universe(target.universe), indicators, crew)
-                report = await audit.run(on_progress)
+        universe = load_universe(target.universe)
+        audit = await Audit.open(target_market, universe, indicators, executors)
+        with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
+            report = await audit.run(on_progress)
         notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
         if status := print_findings(report.checked, notes, report.findings):
             return status

@@ -12,7 +12,7 @@ from schemas.vocabulary import format_instant
 from service.commands.console import echo, open_progress_bar, rebase_progress
 from service.config.settings import Settings
 from service.config.stores import open_market
-from service.processes.executors import reached_crews
+from service.processes.executors import find_executors
 from service.processes.memory import limit_malloc_arenas
 
 
@@ -21,13 +21,13 @@ async def replay_bars(
 ) -> int:
     """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
     limit_malloc_arenas()
-    crews = await reached_crews(settings)
+    executors = await find_executors(settings)
     universe = load_universe(settings.universe)
     source = FilesSource(folder, universe)
     store = await open_market(settings)
     try:
         pipeline = await HourlyPipeline.open(
-            store, source, universe, indicators, lambda: now, crews
+            store, source, universe, indicators, lambda: now, executors
         )
         with open_progress_bar("replaying") as on_progress:
             await pipeline.run_until(find_last_run(now), rebase_progress(on_progress))

@@ -1,118 +1,127 @@
-"""A crew of Dask workers: blocks go out by a scheduler, and to another worker where one dies.
+"""An executor of Dask workers: tasks go out by a scheduler, and to another worker if one dies.
 
-Loaded only where a scheduler is set, for the libraries take long and are an extra. Workers need
-this same code and nothing else: no store, no settings, no secret.
+Imported only if a scheduler is set, because the libraries load slowly and are an extra. Workers
+need this same code and nothing else: no store, no settings, no secret.
 """
 
+import asyncio
 import logging
 import pickle
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
-from distributed import Client, Future
+from distributed import Client
 from distributed.client import FutureCancelledError
+from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker
 
 import compute
-from compute.executor import Block, Crew, Result
-from schemas.operator_error import OperatorError
+from compute.executor import ExecutorError, ExecutorFactory
 
 CONNECTS_WITHIN_S = 10
-SENT_AHEAD = 2
 LOGGERS = ("distributed", "distributed.client")
 
 
-class CrewError(OperatorError):
-    """Why no crew could compute, told in one line."""
+class DaskExecutor(Executor):
+    """Sends tasks as bytes: Dask would look into blocks and turn named tuples into others."""
+
+    def __init__(self, client: Client) -> None:
+        self._executor: Executor = client.get_executor(pure=False)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Send a task to the workers."""
+        call = pickle.dumps(partial(fn, *args, **kwargs), pickle.HIGHEST_PROTOCOL)
+        return self._executor.submit(run_call, hash_code(), call)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the tasks, or cancel them."""
+        self._executor.shutdown(wait and not cancel_futures)
 
 
-class DaskCrew:
-    """Hands blocks to the workers that a client reaches."""
+class Pickled:
+    """A result that reaches the client as it is, because Dask looks into dicts and lists only."""
 
-    def __init__(self, client: Client, hands: int) -> None:
-        self.hands = hands
-        self._client = client
+    def __init__(self, value: object) -> None:
+        self._value = value
 
-    async def map(
-        self, work: Callable[[Block], Result], blocks: AsyncIterable[Block]
-    ) -> AsyncIterator[Result]:
-        """Yield the results in the order of the blocks, of which few are on their way at a time."""
-        sent: deque[Future[bytes]] = deque()
-        async for block in blocks:
-            # Dask would look into what is sent, and turn named tuples into others.
-            given = pickle.dumps((work, block), pickle.HIGHEST_PROTOCOL)
-            sent.append(self._client.submit(_worked, code(), given, pure=False))
-            if len(sent) >= SENT_AHEAD * self.hands:
-                yield pickle.loads(await _result(sent.popleft()))
-        while sent:
-            yield pickle.loads(await _result(sent.popleft()))
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[bytes]]:
+        return pickle.loads, (pickle.dumps(self._value, pickle.HIGHEST_PROTOCOL),)
+
+
+async def find_dask_workers(address: str) -> ExecutorFactory:
+    """Return the executors of a scheduler; ExecutorError if it or its workers don't answer."""
+    client = await _connect(address)
+    try:
+        parallelism = await asyncio.to_thread(_count_threads, client, address)
+    finally:
+        await asyncio.to_thread(client.close)
+    return ExecutorFactory(partial(open_dask_executor, address), parallelism)
 
 
 @asynccontextmanager
-async def dask_crew(address: str) -> AsyncIterator[Crew]:
-    """Reach the scheduler at an address; CrewError where nobody answers or works."""
+async def open_dask_executor(address: str, parallelism: int) -> AsyncIterator[Executor]:
+    """Yield an executor of a scheduler's workers, which decides where each task runs."""
+    client = await _connect(address)
+    executor = DaskExecutor(client)
+    try:
+        yield executor
+    except ImportError as error:
+        raise ExecutorError(
+            f"a Dask worker lacks this version of signals: {_format_line(error)}"
+        ) from None
+    except (BrokenExecutor, CommClosedError, FutureCancelledError, KilledWorker) as error:
+        raise ExecutorError(f"the Dask workers were lost: {_format_line(error)}") from None
+    finally:
+        await asyncio.to_thread(executor.shutdown, cancel_futures=True)
+        await asyncio.to_thread(client.close)
+
+
+async def _connect(address: str) -> Client:
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # A block is as large as it is meant to be.
     dask.config.set({"distributed.admin.large-graph-warning-threshold": "1GB"})
-    client = await _client(address)
-    try:
-        yield DaskCrew(client, await _hands(client, address))
-    finally:
-        await client.close()
-
-
-async def _client(address: str) -> Client:
     timeout = f"{CONNECTS_WITHIN_S}s"
     try:
-        client = Client(address, asynchronous=True, set_as_default=False, timeout=timeout)
-        return await client
+        return await asyncio.to_thread(Client, address, set_as_default=False, timeout=timeout)
     except (OSError, ValueError) as error:
-        raise CrewError(f"no Dask scheduler answers at {address}: {_line(error)}") from None
+        raise ExecutorError(
+            f"no Dask scheduler answers at {address}: {_format_line(error)}"
+        ) from None
 
 
-async def _hands(client: Client, address: str) -> int:
-    """Return how many blocks the workers can compute at a time."""
+def _count_threads(client: Client, address: str) -> int:
+    """Return how many tasks the workers can run at a time."""
     try:
-        await client.wait_for_workers(1, timeout=CONNECTS_WITHIN_S)
+        client.wait_for_workers(1, timeout=CONNECTS_WITHIN_S)
     except TimeoutError:
-        raise CrewError(f"the Dask scheduler at {address} has no workers") from None
-    return sum((await client.nthreads()).values())
+        raise ExecutorError(f"the Dask scheduler at {address} has no workers") from None
+    return sum(client.nthreads().values())
 
 
-async def _result(future: "Future[bytes]") -> bytes:
-    try:
-        result: bytes = await future
-    except ImportError as error:
-        raise CrewError(f"a Dask worker lacks this version of signals: {_line(error)}") from None
-    except (FutureCancelledError, KilledWorker, OSError) as error:
-        raise CrewError(f"the Dask workers were lost: {_line(error)}") from None
-    return result
-
-
-def _line(error: Exception) -> str:
+def _format_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _worked(code_here: str, given: bytes) -> bytes:
-    """Compute a block on a worker whose results are bit for bit those of who sent it."""
-    if code() != code_here:
-        raise CrewError(
+def run_call(leader_code: str, call: bytes) -> Pickled:
+    """Run a task on a worker whose results are bit for bit those of the leader."""
+    if hash_code() != leader_code:
+        raise ExecutorError(
             "a Dask worker has another version of signals or of NumPy: install the same"
         )
-    work, block = pickle.loads(given)
-    return pickle.dumps(work(block), pickle.HIGHEST_PROTOCOL)
+    return Pickled(pickle.loads(call)())
 
 
 @cache
-def code() -> str:
-    """Return a digest of what computes: the sources of `compute`, and NumPy's version."""
+def hash_code() -> str:
+    """Return a digest of the code that computes: the sources of `compute`, and NumPy's version."""
     digest = sha256(np.__version__.encode())
     for path in sorted(Path(*compute.__path__).rglob("*.py")):
         digest.update(path.read_bytes())

@@ -1,25 +1,21 @@
-"""Who computes blocks of assets, as the settings say: this process, or the workers of Dask."""
+"""The executors that the settings name: this machine's cores, or the workers of Dask."""
 
-from functools import partial
-
-from compute.executor import Crews, here
+from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from service.config.settings import Settings, SettingsError
 
 
-async def reached_crews(settings: Settings) -> Crews:
-    """Return what opens the crew, which answers now: the operator hears of it before it is needed.
+async def find_executors(settings: Settings) -> ExecutorFactory:
+    """Return the executors for rebuilds and audits, checked now, before they are needed.
 
-    OperatorError where its libraries are missing or nobody answers.
+    OperatorError if Dask's libraries are missing, or its scheduler or workers don't answer.
     """
     if settings.dask_scheduler is None:
-        return here
+        return LOCAL_EXECUTORS
     try:
-        from service.processes.dask_executor import dask_crew
+        from service.processes.dask_executor import find_dask_workers
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_DASK_SCHEDULER needs more libraries ({error.name} is missing): "
             "pip install 'signals[distributed]'"
         ) from None
-    crews = partial(dask_crew, settings.dask_scheduler)
-    async with crews():
-        return crews
+    return await find_dask_workers(settings.dask_scheduler)

@@ -1,6 +1,11 @@
-"""Blocks of assets, whoever computes them, give what one computation of all gives."""
+"""Blocks of assets give the same results in every executor, and no worker outlives its leader."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,10 +14,18 @@ import pytest
 from compute import state_loader as restore_module
 from compute.audit import history as passes_module
 from compute.audit.report import Report
-from compute.executor import Crews, Here, each, here, in_blocks
+from compute.executor import (
+    LOCAL_EXECUTORS,
+    ExecutorError,
+    ExecutorFactory,
+    iterate,
+    map_blocks,
+    open_local_executor,
+    split_into_blocks,
+)
 from compute.universe import Universe
 from tests.compute.audit.test_audit import PRUNED, TAMPERED, Databases, alter, copy, databases
-from tests.compute.crews import Elsewhere, elsewhere, raised
+from tests.compute.executors import COPYING_EXECUTORS, raised
 from tests.support.small_market import DENSE, END, HOUR_S, audit_store, replay_bars
 
 __all__ = ["databases"]
@@ -34,7 +47,7 @@ def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "hands", "sizes"),
+    ("count", "max_size", "min_count", "sizes"),
     [
         (0, 4, 2, []),
         (3, 4, 1, [3]),
@@ -44,27 +57,87 @@ def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, 100, 5, [1, 1]),
     ],
 )
-def test_items_are_split_evenly_in_their_order_with_a_block_for_each_hand(
-    count: int, most: int, hands: int, sizes: list[int]
+def test_items_are_split_evenly_in_their_order_with_a_block_for_each_worker(
+    count: int, max_size: int, min_count: int, sizes: list[int]
 ):
-    blocks = in_blocks(range(count), most, hands)
+    blocks = split_into_blocks(range(count), max_size, min_count)
     assert [len(block) for block in blocks] == sizes
     assert [item for block in blocks for item in block] == list(range(count))
 
 
-@pytest.mark.parametrize("crew", [Here(), Elsewhere()], ids=["here", "elsewhere"])
+@pytest.mark.parametrize(
+    ("assets", "workers"), [(0, 1), (7, 1), (99, 1), (100, 2), (251, 4), (25_100, 4)]
+)
+def test_a_worker_is_started_only_for_enough_assets(assets: int, workers: int):
+    factory = ExecutorFactory(open_local_executor, parallelism=4, min_assets=50)
+    assert factory.choose_parallelism(assets) == workers
+
+
+@pytest.mark.parametrize(("parallelism", "ahead"), [(1, [1, 2, 3]), (2, [3, 3, 3])])
 async def test_results_come_in_the_order_of_blocks_that_are_drawn_as_needed(
-    crew: Here | Elsewhere,
+    parallelism: int, ahead: list[int]
 ):
     drawn: list[int] = []
 
-    async def blocks() -> AsyncIterator[int]:
-        async for block in each([-3, 2, -1]):
+    async def draw_blocks() -> AsyncIterator[int]:
+        for block in [-3, 2, -1]:
             drawn.append(block)
             yield block
 
-    ahead = [(result, len(drawn)) async for result in crew.map(abs, blocks())]
-    assert ahead == [(3, 1), (2, 2), (1, 3)]
+    async with open_local_executor(parallelism) as executor:
+        results = map_blocks(executor, parallelism, abs, draw_blocks())
+        assert [(result, len(drawn)) async for result in results] == list(
+            zip([3, 2, 1], ahead, strict=True)
+        )
+
+
+async def test_a_worker_that_dies_is_reported_in_one_line():
+    with pytest.raises(ExecutorError, match="^a worker process died, perhaps out of memory"):
+        async with open_local_executor(2) as executor:
+            await anext(map_blocks(executor, 1, os._exit, iterate([1])))
+
+
+async def test_a_cancelled_job_ends_its_workers_at_once():
+    started_at = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2), open_local_executor(2) as executor:
+            await anext(map_blocks(executor, 1, time.sleep, iterate([60])))
+    assert time.monotonic() - started_at < 30
+
+
+LEADER = """
+import asyncio, os, time
+from compute.executor import iterate, map_blocks, open_local_executor
+
+async def main():
+    async with open_local_executor(2) as executor:
+        print(await asyncio.wrap_future(executor.submit(os.getpid)), flush=True)
+        await anext(map_blocks(executor, 1, time.sleep, iterate([60])))
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
+    script = tmp_path / "leader.py"
+    script.write_text(LEADER)
+    with subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as leader:
+        assert leader.stdout is not None and leader.stderr is not None
+        assert leader.stdout.readline()
+        # A terminal sends Ctrl-C to all processes of its group.
+        (os.killpg if number == signal.SIGINT else os.kill)(leader.pid, number)
+        # This returns once no process is left that holds the pipes.
+        errors = leader.communicate(timeout=30)[1].decode()
+    assert errors.count("Traceback") <= 1
+    assert errors.endswith("KeyboardInterrupt\n") == (number == signal.SIGINT)
 
 
 async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
@@ -76,7 +149,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_elsewhere(
     until = stop + 10 * HOUR_S
     own = await replay_bars(tmp_path / "here.db", bars_folder, universe, until, raised())
     other = await replay_bars(
-        tmp_path / "elsewhere.db", bars_folder, universe, until, raised(), elsewhere
+        tmp_path / "elsewhere.db", bars_folder, universe, until, raised(), COPYING_EXECUTORS
     )
     assert own == other
     assert len(own["epochs"]) > len(before["epochs"]) + 20
@@ -117,14 +190,33 @@ def test_an_audit_of_an_altered_store_reports_the_same_elsewhere(
     assert asyncio.run(same(path, universe)).findings
 
 
+@pytest.mark.prove
+async def test_processes_rebuild_and_audit_as_one_thread_does(
+    tmp_path: Path, bars_folder: Path, universe: Universe
+):
+    processes = ExecutorFactory(open_local_executor, parallelism=2)
+    stop = DENSE + 230 * HOUR_S
+    await replay_bars(tmp_path / "thread.db", bars_folder, universe, stop)
+    path = copy(tmp_path / "thread.db", tmp_path / "processes.db")
+    assert alter(path, "UPDATE carries SET version = 0") > 0
+    alter(tmp_path / "thread.db", "UPDATE carries SET version = 0")
+    until = stop + 10 * HOUR_S
+    own = await replay_bars(tmp_path / "thread.db", bars_folder, universe, until)
+    other = await replay_bars(path, bars_folder, universe, until, executors=processes)
+    assert own == other
+    assert await audit_store(path, universe, executors=processes) == await audit_store(
+        path, universe
+    )
+
+
 async def same(path: Path, universe: Universe, *indicators: object) -> Report:
     """Audit here and elsewhere; return the report of both."""
 
-    async def report(crews: Crews) -> Report:
+    async def report(executors: ExecutorFactory) -> Report:
         given = {"indicators": indicators[0]} if indicators else {}
-        return await audit_store(path, universe, crews=crews, **given)
+        return await audit_store(path, universe, executors=executors, **given)
 
-    own, other = await report(here), await report(elsewhere)
+    own, other = await report(LOCAL_EXECUTORS), await report(COPYING_EXECUTORS)
     assert own == other
     assert list(own.checked) == list(other.checked)
     assert list(own.not_verifiable) == list(other.not_verifiable)

@@ -64,7 +64,7 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
         source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
         runs = await HourlyPipeline.open(store, source, universe, INDICATORS, clock)
         await runs.run_until(runs.due_hour)
-        report = await Audit(store, universe, INDICATORS).run()
+        report = await (await Audit.open(store, universe, INDICATORS)).run()
         snapshot, published_from = await store.snapshot(), await store.publish_from()
         rows = [row async for row in store.changes()]
         alerts = [row async for row in store.alerts()]
@@ -132,6 +132,6 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
             await store.close()
     store = await SqliteMarketStore.open(tmp_path / "m.db")
     try:
-        assert (await Audit(store, universe, INDICATORS).run()).findings == []
+        assert (await (await Audit.open(store, universe, INDICATORS)).run()).findings == []
     finally:
         await store.close()

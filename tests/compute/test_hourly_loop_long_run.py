@@ -87,7 +87,9 @@ class Long:
             with pytest.raises(ClockEnded):
                 await HourlyLoop(open_pipeline, self.store, self.clock, self.clock.sleep).run()
             tracemalloc.stop()
-            self.report = await Audit(self.store, self.universe, self.size.indicators).run()
+            self.report = await (
+                await Audit.open(self.store, self.universe, self.size.indicators)
+            ).run()
         finally:
             tracemalloc.stop()
             await self.store.close()

@@ -24,7 +24,7 @@ from store.errors import StoreError
 from store.market_rows import Batch
 from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.audit.test_audit import alter
-from tests.compute.crews import elsewhere
+from tests.compute.executors import COPYING_EXECUTORS
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,
@@ -117,7 +117,7 @@ async def run(
 
 async def audited(path: Path, source: Script, indicators: Sequence[Indicator] = WATCHED) -> Report:
     async with open_store(path) as store:
-        return await Audit(store, source.universe, indicators).run()
+        return await (await Audit.open(store, source.universe, indicators)).run()
 
 
 def falls(held: Content, ticker: str, timeframe: Timeframe) -> list[tuple[int, int]]:
@@ -283,8 +283,9 @@ async def test_audit_verifies_rows_of_either_side_of_a_split_with_their_own_bars
     hours = [STARTS, *range(warmed, warmed + 4 * HOUR_S, HOUR_S), warmed + 6 * DAY_S]
     await run(path, source, hours, INDICATORS)
     report = await audited(path, source, INDICATORS)
-    async with open_store(path) as store, elsewhere() as crew:
-        assert await Audit(store, source.universe, INDICATORS, crew).run() == report
+    async with open_store(path) as store:
+        audit = await Audit.open(store, source.universe, INDICATORS, COPYING_EXECUTORS)
+        assert await audit.run() == report
     assert (report.findings, sum(report.not_verifiable.values())) == ([], 0)
     async with open_store(path) as store:
         sides = {(row.timeframe, row.epoch) for row in [row async for row in store.changes()]}

@@ -308,7 +308,7 @@ async def check_store(store: MarketStore, source: ScriptedSource, until: int) ->
     Every bar was stepped once, on every timeframe, in order and in one sequence of times, and an
     audit is clean.
     """
-    report = await Audit(store, source.universe, ALTERNATING).run()
+    report = await (await Audit.open(store, source.universe, ALTERNATING)).run()
     rows = [row async for row in store.changes()]
     assert report.findings == []
     created = [row.created_at for row in rows]

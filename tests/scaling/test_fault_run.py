@@ -247,7 +247,7 @@ async def check_passes(url: str) -> None:
 async def audited(fleet: Fleet) -> list[str]:
     market = await PostgresMarketStore.open(fleet.server.url())
     universe = load_universe(fleet.nodes[0].settings.universe)
-    report = await Audit(market, universe, INDICATORS).run()
+    report = await (await Audit.open(market, universe, INDICATORS)).run()
     await market.close()
     return report.findings
 

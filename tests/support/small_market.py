@@ -13,7 +13,7 @@ from typing import Any
 
 from compute.audit.audit import Audit, OnProgress
 from compute.audit.report import Report
-from compute.executor import Crews, here
+from compute.executor import LOCAL_EXECUTORS, ExecutorFactory
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.contract import Indicator
 from compute.indicators.registry import INDICATORS
@@ -185,12 +185,12 @@ async def open_pipeline(
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
-    crews: Crews = here,
+    executors: ExecutorFactory = LOCAL_EXECUTORS,
 ) -> HourlyPipeline:
     """Return the pipeline from a folder into a store, ready to catch up."""
     source = FilesSource(folder, universe)
     return await HourlyPipeline.open(
-        store, source, universe, indicators, lambda: to_market_ms(END), crews
+        store, source, universe, indicators, lambda: to_market_ms(END), executors
     )
 
 
@@ -200,11 +200,11 @@ async def replay_bars(
     universe: Universe,
     until: int = END,
     indicators: Sequence[Indicator] = INDICATORS,
-    crews: Crews = here,
+    executors: ExecutorFactory = LOCAL_EXECUTORS,
 ) -> Content:
     """Replay a folder into the store at a path up to an hour; return all that it then holds."""
     async with open_store(path) as store:
-        await (await open_pipeline(store, folder, universe, indicators, crews)).run_until(until)
+        await (await open_pipeline(store, folder, universe, indicators, executors)).run_until(until)
         return await load_content(store)
 
 
@@ -212,12 +212,12 @@ async def audit_store(
     path: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
-    crews: Crews = here,
+    executors: ExecutorFactory = LOCAL_EXECUTORS,
     progressed: OnProgress = lambda done, end: None,
 ) -> Report:
     """Audit the store at a path."""
-    async with open_store(path) as store, crews() as crew:
-        return await Audit(store, universe, indicators, crew).run(progressed)
+    async with open_store(path) as store:
+        return await (await Audit.open(store, universe, indicators, executors)).run(progressed)
 
 
 async def load_content(store: SqliteMarketStore) -> Content:

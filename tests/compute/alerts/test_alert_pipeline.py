@@ -265,7 +265,7 @@ async def published(path: Path, ticker: str, timeframe: Timeframe) -> list[tuple
 
 async def clean(path: Path, source: ScriptedSource) -> None:
     async with open_store(path) as store:
-        report = await Audit(store, source.universe, ALTERNATING).run()
+        report = await (await Audit.open(store, source.universe, ALTERNATING)).run()
     assert report.findings == []
     assert report.checked["alerts"] > 0
 

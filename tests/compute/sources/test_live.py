@@ -101,7 +101,7 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
         assert one.runs.late_tickers == ()
         assert "ETH" in (await one.store.snapshot()).readings
         assert [row for row in await one.load_changes() if row.published] == []
-        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []
 
 
@@ -146,7 +146,7 @@ async def test_readings_and_changes_are_those_of_a_replay_of_the_same_bars(
         for hour in range(START + HOUR_S, end + 1, HOUR_S):
             await one.run_hour(hour, after_s=905)
         served, changes = await one.store.snapshot(), await one.load_changes()
-        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []
     begin = (clock.now // 1000 - HISTORY_S) // DAY_S * DAY_S
     recorded = {ticker: made[ticker] for ticker in ("BTC", "ETH", "OKB")}
@@ -386,7 +386,7 @@ async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it
         assert one.runs.late_tickers == ()
         assert await one.load_closes("ETH") == [NEXT, NEXT + HOUR_S]
         assert (await one.store.revisions()).get("ETH", 0) == 0
-        report = await Audit(one.store, universe, INDICATORS).run()
+        report = await (await Audit.open(one.store, universe, INDICATORS)).run()
     assert report.findings == []
 
 
@@ -499,7 +499,7 @@ async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
         assert len(block) == 3
         revised = [line for line in logged if line["event"] == "bar_revised"]
         assert [line["ticker"] for line in revised] == ["ETH"]
-        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []
 
 
@@ -581,7 +581,7 @@ async def test_a_split_replaces_the_history_and_touches_no_published_row(
         assert one.runs.late_tickers == ()
         reasons = {row.reason for row in await one.store.epochs() if row.ticker == "NVDA"}
         assert "split 4:1" in reasons
-        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []
 
 
@@ -612,5 +612,5 @@ async def test_a_venue_that_begins_to_refuse_is_left_for_the_next_with_a_history
         assert one.source.get_listing("BTC") == "okx BTC/USDT"
         await one.run_hour(NEXT + 2 * HOUR_S)
         assert (await one.store.revisions())["BTC"] == 1
-        report = await Audit(one.store, UNIVERSE, INDICATORS).run()
+        report = await (await Audit.open(one.store, UNIVERSE, INDICATORS)).run()
     assert report.findings == []

@@ -72,7 +72,7 @@ async def day(
             await HourlyLoop(
                 one.reopen_pipeline, one.store, clock, clock.sleep, pipeline=one.runs
             ).run()
-        assert (await Audit(one.store, universe, INDICATORS).run()).findings == []
+        assert (await (await Audit.open(one.store, universe, INDICATORS)).run()).findings == []
         return await StoredResult.load(one.store), late
 
 

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ from distributed import Client, LocalCluster
 from compute import state_loader as restore_module
 from compute.audit import history as passes_module
 from compute.audit.report import Report
-from compute.executor import Crews, each
+from compute.executor import ExecutorError, iterate, map_blocks
 from compute.universe import Universe
 from service.processes import dask_executor as dask_module
-from service.processes.dask_executor import CrewError, dask_crew
+from service.processes.dask_executor import find_dask_workers, open_dask_executor
 from store.market_rows import BarBlock
 from store.sqlite.market_store import SqliteMarketStore
 from tests.compute.audit.test_audit import alter, copy
@@ -109,8 +108,8 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
 
     store = await Killing.open(copy(stopped.path, tmp_path / "market.db"))
     try:
-        crews = partial(dask_crew, address)
-        runs = await open_pipeline(store, stopped.folder, stopped.universe, crews=crews)
+        executors = await find_dask_workers(address)
+        runs = await open_pipeline(store, stopped.folder, stopped.universe, executors=executors)
         await runs.run_until(UNTIL)
         held = await load_content(store)
     finally:
@@ -118,7 +117,8 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
     assert killed
     assert held == stopped.later
     assert (
-        await audit_store(tmp_path / "market.db", stopped.universe, crews=crews) == stopped.report
+        await audit_store(tmp_path / "market.db", stopped.universe, executors=executors)
+        == stopped.report
     )
     assert {row[7] for row in held["epochs"]} == {"first bar", "replaces version 0"}
 
@@ -139,8 +139,10 @@ async def test_an_audit_reports_the_same_though_a_worker_is_killed(
         if not killed and done > 1:
             killed.append(asyncio.run_coroutine_threadsafe(kill_one(address), loop).result())
 
-    crews: Crews = partial(dask_crew, address)
-    report = await audit_store(path, stopped.universe, crews=crews, progressed=kill_in_the_middle)
+    executors = await find_dask_workers(address)
+    report = await audit_store(
+        path, stopped.universe, executors=executors, progressed=kill_in_the_middle
+    )
     assert killed
     assert report == await audit_store(path, stopped.universe)
     assert bool(report.findings) == (of == "an altered store")
@@ -165,17 +167,17 @@ def test_the_command_audits_on_the_workers_that_the_settings_name(
 async def test_a_worker_with_other_code_computes_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(dask_module, "code", lambda: "another")
-    async with dask_crew(address) as crew:
-        with pytest.raises(CrewError, match="another version of signals or of NumPy"):
-            await anext(crew.map(abs, each([-1])))
+    monkeypatch.setattr(dask_module, "hash_code", lambda: "another")
+    with pytest.raises(ExecutorError, match="another version of signals or of NumPy"):
+        async with open_dask_executor(address, 1) as executor:
+            await anext(map_blocks(executor, 1, abs, iterate([-1])))
 
 
 @pytest.mark.prove
 async def test_a_block_that_kills_every_worker_ends_in_one_line(address: str):
-    async with dask_crew(address) as crew:
-        with pytest.raises(CrewError, match="the Dask workers were lost: ") as told:
-            await anext(crew.map(os._exit, each([1])))
+    with pytest.raises(ExecutorError, match="the Dask workers were lost: ") as told:
+        async with open_dask_executor(address, 1) as executor:
+            await anext(map_blocks(executor, 1, os._exit, iterate([1])))
     assert "\n" not in str(told.value)
 
 

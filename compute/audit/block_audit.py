@@ -1,0 +1,122 @@
+"""The tasks of an audit: everything that concerns a block of assets only. Pure.
+
+A task takes a block, with what some commits hold of its assets, and returns it with the findings;
+the leader puts together what spans all assets.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from compute.audit.epochs import Epochs
+from compute.audit.recompute import BlockStepper, CommitPart, ComputedCarry
+from compute.audit.row_matcher import MatchedRows, RowMatcher
+from compute.stepper import Cell
+from store.market_rows import CarryRow
+
+
+class CheckedPart(NamedTuple):
+    """What follows from a part of a commit: its rows, matched, and how many readings."""
+
+    matched: MatchedRows
+    reading_count: int
+
+
+class StateFindings(NamedTuple):
+    """What is wrong with stored readings and carries, and the carries that belong to no bar."""
+
+    readings: list[str]
+    carries: list[str]
+    not_verifiable: Counter[str]
+    surplus_carries: set[Cell]
+
+
+class AuditBlock:
+    """Some assets as they stand after the commits that were checked."""
+
+    def __init__(self, stepper: BlockStepper, matcher: RowMatcher, epochs: Epochs) -> None:
+        """`epochs` are those of the block's assets."""
+        self._stepper: Final = stepper
+        self._matcher: Final = matcher
+        self._epochs: Final = epochs
+
+    def check_part(self, part: CommitPart) -> CheckedPart:
+        """Step what a commit holds of the block's assets, and match its stored rows."""
+        rows = part.build_rows()
+        recomputed = self._stepper.step_part(part, rows)
+        matched = self._matcher.match(
+            recomputed.changes, recomputed.alerts, rows, wants_all=part.wants_all_rows
+        )
+        return CheckedPart(matched, recomputed.reading_count)
+
+    def check_state(
+        self, readings: Mapping[Cell, int], carries: Mapping[Cell, CarryRow]
+    ) -> StateFindings:
+        """Compare the stored readings and carries of the block's assets, after the last commit."""
+        computed_carries = self._stepper.dump_carries()
+        found = StateFindings(
+            self._compare_readings(readings), [], Counter(), carries.keys() - computed_carries
+        )
+        for cell in sorted(computed_carries):
+            self._compare_carry(carries.get(cell), cell, computed_carries[cell], found)
+        return found
+
+    def _compare_readings(self, stored: Mapping[Cell, int]) -> list[str]:
+        computed = self._stepper.get_readings()
+        return [
+            f"readings: {'.'.join(cell)} is {stored.get(cell)} "
+            f"where the bars give {computed.get(cell)}"
+            for cell in sorted(stored.keys() | computed.keys())
+            if stored.get(cell) != computed.get(cell)
+        ]
+
+    def _compare_carry(
+        self, stored: CarryRow | None, cell: Cell, computed: ComputedCarry, found: StateFindings
+    ) -> None:
+        where = ".".join(cell)
+        if stored is None:
+            found.carries.append(f"carries: {where} is missing")
+            return
+        if (stored.version, stored.layout) != (computed.version, computed.layout):
+            found.not_verifiable[f"carry of {cell.key}: v{stored.version}"] += 1
+        elif (stored.close_time, stored.data) != (computed.close_time, computed.data):
+            found.carries.append(f"carries: {where} does not follow from the bars")
+        epoch_revision = self._epochs.find_revision(cell)
+        bar_revision = self._stepper.get_revision(cell.ticker)
+        if epoch_revision != bar_revision:
+            found.carries.append(
+                f"epochs: {where} is of generation {epoch_revision} "
+                f"where its bars are of {bar_revision}"
+            )
+
+
+class CommitsTask(NamedTuple):
+    """A block, and its parts of some commits, one after another."""
+
+    block: AuditBlock
+    parts: Sequence[CommitPart]
+
+
+class CommitsResult(NamedTuple):
+    """The block after the commits, and what followed from each."""
+
+    block: AuditBlock
+    checked: list[CheckedPart]
+
+
+class StateTask(NamedTuple):
+    """A block after the last commit, and its assets' stored readings and carries."""
+
+    block: AuditBlock
+    readings: Mapping[Cell, int]
+    carries: Mapping[Cell, CarryRow]
+
+
+def check_commits(task: CommitsTask) -> CommitsResult:
+    """Check the parts; the block that is returned may be the given one."""
+    return CommitsResult(task.block, [task.block.check_part(part) for part in task.parts])
+
+
+def check_state(task: StateTask) -> StateFindings:
+    """Check the state that the store ended with."""
+    return task.block.check_state(task.readings, task.carries)

@@ -1,0 +1,57 @@
+"""Splits the assets of a universe into the blocks that an audit hands out."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from compute.alerts.alert_pipeline import list_followed_series
+from compute.audit.block_audit import AuditBlock
+from compute.audit.epochs import Epochs
+from compute.audit.recompute import BlockStepper
+from compute.audit.row_matcher import RowMatcher
+from compute.executor import split_into_blocks
+from compute.indicators.contract import Indicator
+from compute.stepper import Cell, SeriesKey, list_series_keys, list_stored_keys
+from compute.universe import Universe
+from schemas.vocabulary import ENGINE_KEYS, Timeframe
+
+MAX_BLOCK_ASSETS = 512
+
+
+class AuditedAssets(NamedTuple):
+    """The blocks of assets, which block each asset is in, and the sequences with alert engines."""
+
+    blocks: list[AuditBlock]
+    block_by_ticker: dict[str, int]
+    followed_series: frozenset[SeriesKey]
+
+
+def split_assets(
+    universe: Universe,
+    indicators: Sequence[Indicator],
+    native_timeframes: Mapping[str, Timeframe],
+    epochs: Epochs,
+    publish_from: Mapping[str, int],
+    parallelism: int,
+) -> AuditedAssets:
+    """Split the assets into blocks, whose cells are numbered in the order of all assets' rows."""
+    tickers = sorted(universe.by_ticker)
+    series_keys = list_series_keys(tickers)
+    keys = list_stored_keys(indicators)
+    cells = (Cell(*series_key, key) for series_key in series_keys for key in keys)
+    cell_numbers = {cell: number for number, cell in enumerate(cells)}
+    followed_series = list_followed_series(series_keys, universe)
+    engines = [Cell(*key, ENGINE_KEYS[i.id]) for key in followed_series for i in indicators]
+    blocks: list[AuditBlock] = []
+    block_by_ticker: dict[str, int] = {}
+    for block_tickers in split_into_blocks(tickers, MAX_BLOCK_ASSETS, parallelism):
+        block_by_ticker |= dict.fromkeys(block_tickers, len(blocks))
+        block_epochs = epochs.select(block_tickers)
+        stepper = BlockStepper(universe, indicators, native_timeframes, block_epochs, block_tickers)
+        matcher = RowMatcher(
+            {cell: cell_numbers[cell] for cell in stepper.cells},
+            {c: number for number, c in enumerate(engines) if c.ticker in block_tickers},
+            block_epochs,
+            publish_from,
+        )
+        blocks.append(AuditBlock(stepper, matcher, block_epochs))
+    return AuditedAssets(blocks, block_by_ticker, frozenset(followed_series))
