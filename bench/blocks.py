@@ -1,25 +1,28 @@
-"""Time rebuilds and audits of blocks of assets: in this process, and by two Dask workers.
+"""Time rebuilds and audits of blocks of assets: in one process, a pool of two, and two of Dask.
 
 `python -m bench.blocks [--times N ...] [--write]`; `--write` puts the table into docs/scaling.md.
-Told are seconds of processor time, which say on a busy machine too what would be done where.
+Seconds are of processor time (the median of three runs), because the machine may be busy. The
+leader's share of them bounds how many times faster any number of workers can be.
 """
 
 import argparse
 import asyncio
 import os
+import resource
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
 from bench.table import describe_hardware, replace_between_markers
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_rows import build_funding_rows
-from compute.executor import Crews, here
+from compute.executor import ExecutorFactory, open_local_executor
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
@@ -30,63 +33,51 @@ from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import BarBlock, Batch, CarryRow
 from store.sqlite.market_store import SqliteMarketStore
 
-if TYPE_CHECKING:
-    from distributed import Client
-
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 TABLE_HEAD = (
-    "| what | assets | here | Dask: leader | workers together | at most, these cores "
-    "| at most, any number | |",
-    "|---|--:|--:|--:|--:|--:|--:|---|",
+    "| what | assets | executor | one process | leader | workers together "
+    "| at most, these cores | at most, any number |",
+    "|---|--:|---|--:|--:|--:|--:|--:|",
 )
 WORKERS = 2
+RUNS = 3
 YEAR_S = 365 * DAY_S
 
-Workload = Callable[[SqliteMarketStore, Universe, Crews], Awaitable[None]]
+Workload = Callable[[SqliteMarketStore, Universe, ExecutorFactory], Awaitable[None]]
+ONE_PROCESS = ExecutorFactory(open_local_executor, 1)
+LOCAL_POOL = ExecutorFactory(open_local_executor, WORKERS)
 
 
 class Timing(NamedTuple):
-    """Processor seconds of one thing over a year of so many assets, and how they were found."""
+    """Processor seconds of one job over a year of so many assets."""
 
     what: str
     assets: int
-    here_s: float
+    executor: str
+    one_process_s: float
     leader_s: float
     workers_s: float
-    how: str = "measured"
-
-    def scale(self, factor: int) -> "Timing":
-        """Return what some times as many assets take, whose blocks are alike."""
-        return Timing(
-            self.what,
-            factor * self.assets,
-            factor * self.here_s,
-            factor * self.leader_s,
-            factor * self.workers_s,
-            f"{self.assets:,} assets, times {factor}",
-        )
 
     @property
     def line(self) -> str:
         both = self.leader_s + self.workers_s
-        bounds = self.here_s / max(self.leader_s, both / count_cores()), self.here_s / self.leader_s
-        shown = (f"{s:,.0f} s" for s in (self.here_s, self.leader_s, self.workers_s))
-        cells = [self.what, f"{self.assets:,}", *shown, *(f"{b:.2f}" for b in bounds), self.how]
-        return f"| {' | '.join(cells)} |"
+        bounds = (
+            self.one_process_s / max(self.leader_s, both / count_cores()),
+            self.one_process_s / self.leader_s,
+        )
+        shown = (f"{s:,.1f} s" for s in (self.one_process_s, self.leader_s, self.workers_s))
+        cells = [self.what, f"{self.assets:,}", self.executor, *shown]
+        return f"| {' | '.join([*cells, *(f'{bound:.2f}' for bound in bounds)])} |"
 
 
 def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-class DaskCluster(NamedTuple):
-    """A crew of workers, and a client that asks them for their processor time."""
-
-    crews: Crews
-    client: "Client"
-
-    def measure_cpu_s(self) -> float:
-        return float(sum(self.client.run(time.process_time).values()))
+def measure_children_s() -> float:
+    """Return the processor time of the child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def repeat_universe(universe: Universe, times: int) -> Universe:
@@ -157,83 +148,97 @@ async def build_outgrown_batch(
     )
 
 
-async def rebuild(store: SqliteMarketStore, universe: Universe, crews: Crews) -> None:
+async def rebuild(store: SqliteMarketStore, universe: Universe, executors: ExecutorFactory) -> None:
     native: dict[str, Timeframe] = dict.fromkeys(universe.by_ticker, "1h")
-    state = await StateLoader(store, universe, INDICATORS, crews).load_state(native)
+    state = await StateLoader(store, universe, INDICATORS, executors).load_state(native)
     if not state.new_epochs:
         raise SystemExit("nothing was rebuilt")
 
 
-async def audit(store: SqliteMarketStore, universe: Universe, crews: Crews) -> None:
-    async with crews() as crew:
-        report = await Audit(store, universe, INDICATORS, crew).run()
+async def audit(store: SqliteMarketStore, universe: Universe, executors: ExecutorFactory) -> None:
+    report = await (await Audit.open(store, universe, INDICATORS, executors)).run()
     if report.findings or not report.checked["changes"]:
         raise SystemExit(f"the audit is not clean: {report.findings[:3]}")
 
 
-async def measure_cpu_s(work: Workload, path: Path, universe: Universe, crews: Crews) -> float:
-    """Return the processor time of this process alone."""
+async def measure_cpu_s(
+    work: Workload, path: Path, universe: Universe, executors: ExecutorFactory
+) -> float:
+    """Return the processor time of this process only."""
     store = await SqliteMarketStore.open(path)
     try:
         started_at = time.process_time()
-        await work(store, universe, crews)
+        await work(store, universe, executors)
         return time.process_time() - started_at
     finally:
         await store.close()
 
 
-def time_workload(work: Workload, path: Path, universe: Universe, dask: DaskCluster) -> Timing:
-    here_s = asyncio.run(measure_cpu_s(work, path, universe, here))
-    before = dask.measure_cpu_s()
-    leader_s = asyncio.run(measure_cpu_s(work, path, universe, dask.crews))
-    workers_s = dask.measure_cpu_s() - before
-    found = Timing(work.__name__, len(universe.assets), here_s, leader_s, workers_s)
-    print(found.line, flush=True)
+def time_workload(work: Workload, path: Path, universe: Universe) -> list[Timing]:
+    """Time a job in one process, by a local pool and by Dask; medians of `RUNS` runs."""
+    seconds: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(RUNS):
+        for name, start in EXECUTORS.items():
+            before = measure_children_s()
+            with start() as executors:
+                leader_s = asyncio.run(measure_cpu_s(work, path, universe, executors))
+            seconds.setdefault(name, []).append((leader_s, measure_children_s() - before))
+    medians = {
+        name: [median(column) for column in zip(*runs, strict=True)]
+        for name, runs in seconds.items()
+    }
+    one_process_s, _ = medians.pop("one process")
+    found = [
+        Timing(work.__name__, len(universe.assets), name, one_process_s, leader_s, workers_s)
+        for name, (leader_s, workers_s) in medians.items()
+    ]
+    print(*(timing.line for timing in found), sep="\n", flush=True)
     return found
 
 
 @contextmanager
-def start_cluster() -> Iterator[DaskCluster]:
-    # Loaded here alone, for the whole bench imports its modules.
-    from distributed import Client, LocalCluster
+def start_dask() -> Iterator[ExecutorFactory]:
+    """Yield the executors of a scheduler in this process and two worker processes."""
+    # Imported here, because the whole bench imports this module.
+    from distributed import LocalCluster
 
-    from service.processes.dask_executor import dask_crew
+    from service.processes.dask_executor import open_dask_executor
 
-    with (
-        LocalCluster(
-            n_workers=WORKERS, processes=True, threads_per_worker=1, dashboard_address=":0"
-        ) as running,
-        Client(running.scheduler_address, set_as_default=False) as client,
-    ):
-        yield DaskCluster(partial(dask_crew, running.scheduler_address), client)
+    with LocalCluster(
+        n_workers=WORKERS, processes=True, threads_per_worker=1, dashboard_address=":0"
+    ) as running:
+        yield ExecutorFactory(partial(open_dask_executor, running.scheduler_address), WORKERS)
 
 
-def measure(folder: Path, dask: DaskCluster, sizes: Sequence[int]) -> list[Timing]:
-    """Measure an audit of one universe, and rebuilds of each size; tell what larger ones take."""
+EXECUTORS: dict[str, Callable[[], AbstractContextManager[ExecutorFactory]]] = {
+    "one process": lambda: nullcontext(ONE_PROCESS),
+    f"{WORKERS} local processes": lambda: nullcontext(LOCAL_POOL),
+    f"{WORKERS} Dask workers": start_dask,
+}
+
+
+def measure(folder: Path, sizes: Sequence[int], assets: int | None) -> list[Timing]:
+    """Measure an audit of one universe, or of its first assets, and rebuilds of each size."""
     universe, model = repeat_universe(load_universe(), 1), folder / "year.db"
+    universe = Universe(assets=universe.assets[:assets], renamed_on=universe.renamed_on)
     asyncio.run(compute_store(model, universe))
-    rebuilds = []
+    found = time_workload(audit, model, universe)
     for times in sizes:
         larger, path = repeat_universe(universe, times), folder / f"{times}.db"
         asyncio.run(build_outgrown_store(path, model, larger))
-        rebuilds.append(time_workload(rebuild, path, larger, dask))
-    audited = time_workload(audit, model, universe, dask)
-    return [
-        *rebuilds,
-        *(rebuilds[-1].times(factor // sizes[-1]) for factor in (10, 100) if factor > sizes[-1]),
-        audited,
-        *(audited.scale(factor) for factor in (10, 100)),
-    ]
+        found += time_workload(rebuild, path, larger)
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.blocks", description=__doc__)
-    parser.add_argument("--times", type=int, nargs="*", default=[1, 10], help="of 251 assets")
+    parser.add_argument("--times", type=int, nargs="*", default=[1], help="of all assets")
+    parser.add_argument("--assets", type=int, help="measure only so many of the universe")
     parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
     options = parser.parse_args()
     about = describe_hardware()
-    with tempfile.TemporaryDirectory() as folder, start_cluster() as dask:
-        found = measure(Path(folder), dask, options.times)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), options.times, options.assets)
     text = "\n".join([about, "", *TABLE_HEAD, *(one.line for one in found), ""])
     print(text)
     if options.write:

@@ -136,7 +136,7 @@ def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
         (os.killpg if number == signal.SIGINT else os.kill)(leader.pid, number)
         # This returns once no process is left that holds the pipes.
         errors = leader.communicate(timeout=30)[1].decode()
-    assert errors.count("Traceback") <= 1
+    assert "SpawnProcess" not in errors
     assert errors.endswith("KeyboardInterrupt\n") == (number == signal.SIGINT)
 
 
