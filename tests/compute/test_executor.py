@@ -92,7 +92,7 @@ async def test_results_come_in_the_order_of_blocks_that_are_drawn_as_needed(
 
 
 async def test_a_worker_that_dies_is_reported_in_one_line():
-    with pytest.raises(ExecutorError, match="^a worker process died, perhaps out of memory"):
+    with pytest.raises(ExecutorError, match=r"^a worker process died"):
         async with open_local_executor(2) as executor:
             await anext(map_blocks(executor, 1, os._exit, iterate([1])))
 
@@ -130,7 +130,7 @@ def test_workers_end_with_their_leader(tmp_path: Path, number: signal.Signals):
         start_new_session=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
     ) as leader:
-        assert leader.stdout is not None and leader.stderr is not None
+        assert leader.stdout is not None
         assert leader.stdout.readline()
         # A terminal sends Ctrl-C to all processes of its group.
         (os.killpg if number == signal.SIGINT else os.kill)(leader.pid, number)
