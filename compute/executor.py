@@ -29,7 +29,7 @@ Block = TypeVar("Block")
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
-# Starting a worker takes 0.5 s of processor time (measured), rebuilding an asset's year about 0.07 s
+# Starting a worker takes 0.5 s of processor time (measured), rebuilding an asset's year 0.07 s
 # and auditing it 0.12 s (docs/scaling.md): with so many assets each, starting costs 14 % at most.
 MIN_ASSETS_PER_WORKER = 50
 
