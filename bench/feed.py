@@ -20,8 +20,8 @@ from statistics import median
 
 from bench.feed_store import ALERTS_BEGIN, BEGIN, END, build_store
 from bench.table import Row, format_table
-from schemas.vocabulary import RETENTION_MS, Tier
-from store.codes import INDICATOR_CODES, TIMEFRAME_CODES
+from schemas.vocabulary import RETENTION_MS, TIMEFRAME_CODES, Tier
+from store.codes import KEY_CODES
 from store.market_rows import FeedQuery
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.market_store import SqliteMarketStore
@@ -122,7 +122,7 @@ def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
     """Return the former statement of a page of changes, and its values."""
     conditions = {
         "asset_id = (SELECT id FROM assets WHERE ticker = ?)": query.ticker,
-        "indicator = ?": query.indicator and INDICATOR_CODES[query.indicator],
+        "indicator = ?": query.indicator and KEY_CODES[query.indicator],
         "timeframe = ?": query.timeframe and TIMEFRAME_CODES[query.timeframe],
         '"after" = ?': query.direction,
     }

@@ -8,10 +8,9 @@ from compute.alerts.alert_pipeline import Alert
 from compute.bars import Funding, Series, Times
 from compute.engine_state import EngineState
 from compute.indicators.contract import NO_READING
-from compute.indicators.registry import LOGGED_INDICATOR_IDS
 from compute.schedule import to_market_ms
 from compute.stepper import Cell, Changes
-from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY
+from schemas.vocabulary import INDICATORS_BY_ENGINE_KEY, LOGGED_IDS
 from store.market_rows import AlertRow, BarBlock, ChangeRow, FundingRow
 
 NEVER = np.iinfo(np.int64).max
@@ -102,8 +101,7 @@ def build_change_rows(
     numbers, which = np.unique(changes.cell, return_inverse=True)
     moved = [cells[number] for number in numbers.tolist()]
     shown_from = [
-        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_INDICATOR_IDS else NEVER
-        for cell in moved
+        publish_from.get(cell.ticker, 0) if cell.key in LOGGED_IDS else NEVER for cell in moved
     ]
     is_first = changes.before == NO_READING
     is_late = to_market_ms(changes.close_time) >= np.array(shown_from, dtype=np.int64)[which]

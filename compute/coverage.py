@@ -4,11 +4,10 @@ from collections.abc import Iterable
 from datetime import date
 
 from compute.indicators.contract import Indicator
-from compute.indicators.registry import LOGGED_INDICATOR_IDS
 from compute.sources.source import Source
 from compute.universe import Asset, Universe
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from schemas.vocabulary import TIMEFRAMES, Timeframe
+from schemas.vocabulary import LOGGED_IDS, TIMEFRAMES, Timeframe
 
 ALERT_TIMEFRAMES: tuple[Timeframe, ...] = ("4h", "1d")
 
@@ -50,7 +49,7 @@ def build_coverage(
                 {
                     "id": indicator.id,
                     "name": indicator.name,
-                    "logged": indicator.id in LOGGED_INDICATOR_IDS,
+                    "logged": indicator.id in LOGGED_IDS,
                     "note": indicator.note,
                 }
             )

@@ -11,6 +11,7 @@ from mcp_server.jsonrpc import Message, Params, RpcError
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
+from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import format_suggestion, quote_value
 from serving.http import HeaderMap
 from serving.json_text import to_json
@@ -21,7 +22,8 @@ PROTOCOL_VERSION = "2025-06-18"
 SERVER_VERSION = "0.1.0"
 METHODS = ("initialize", "ping", "tools/list", "tools/call")
 INSTRUCTIONS = (
-    "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "
+    f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
+    "stocks and metals on "
     "1h, 4h and 1d, recomputed hourly at minute :03 UTC. Informational readings, not investment "
     "advice. Start with signals_get_state (where things stand; filter by ticker or direction, the "
     "whole board is large), then poll signals_get_signals with since = the last next_cursor, at "

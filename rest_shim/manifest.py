@@ -38,6 +38,7 @@ from schemas.manifest import (
 from schemas.signals import SignalsQuery
 from schemas.vocabulary import (
     DAILY_LIMIT,
+    INDICATOR_COUNT_TEXT,
     POLL_INTERVAL_S,
     Mode,
     Timeframe,
@@ -45,7 +46,8 @@ from schemas.vocabulary import (
 from serving.json_schema import build_input_schema
 
 DESCRIPTION = (
-    "Readings of seven trading indicators over a fixed universe of crypto, stocks and metals on "
+    f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
+    "stocks and metals on "
     "1h, 4h and 1d, recomputed hourly at minute :03 UTC: the current state, the feed of every "
     "change, recent flips and agreement between indicators, over MCP and REST."
 )

@@ -14,6 +14,7 @@ from schemas.result import NextUpdate
 from schemas.signals import Pagination, Signal, SignalsMeta, SignalsResponse
 from schemas.vocabulary import (
     ACTION_DIRECTIONS,
+    INDICATOR_IDS,
     Action,
     IndicatorId,
     Reading,
@@ -22,18 +23,17 @@ from schemas.vocabulary import (
     format_instant,
 )
 
+SAMPLE_NAMES: dict[IndicatorId, str] = {
+    **{id_: id_.replace("_", " ").title() for id_ in INDICATOR_IDS},
+    "llnr": "LLNR",
+    "perpkit": "PerpKit",
+}
 SAMPLE_NOTE = "Fixed documentation rows, not live data."
 
 _MIDNIGHT_S = 1_790_812_800  # 2026-10-01T00:00:00Z
 _MORNING_S = _MIDNIGHT_S + 14_400
 _RUN_DELAY_MS = 184_118
 _ASSET_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
-_INDICATOR_NAMES: dict[IndicatorId, str] = {
-    "trend_oracle": "Trend Oracle",
-    "ceres": "Ceres",
-    "enzo": "Enzo",
-    "perpkit": "PerpKit",
-}
 
 _Row = dict[str, Any]
 
@@ -115,7 +115,7 @@ def _build_cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price
         "ticker": ticker,
         "asset_class": _ASSET_CLASSES[ticker],
         "indicator": indicator,
-        "indicator_name": _INDICATOR_NAMES[indicator],
+        "indicator_name": SAMPLE_NAMES[indicator],
         "timeframe": timeframe,
         "price": price,
     }

@@ -5,13 +5,17 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import WithJsonSchema
 
-IndicatorId = Literal[
-    "trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr", "perpkit"
+# An indicator is listed here and among the codes below.
+LoggedId = Literal[
+    "trend_oracle",
+    "bayesian_trend",
+    "reversals",
+    "ceres",
+    "enzo",
+    "llnr",
 ]
-StoredKey = Literal[
-    "trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr", "perpkit", "dexter"
-]
-LoggedId = Literal["trend_oracle", "bayesian_trend", "reversals", "ceres", "enzo", "llnr"]
+IndicatorId = Literal[LoggedId, "perpkit"]
+StoredKey = Literal[IndicatorId, "dexter"]
 Timeframe = Literal["1h", "4h", "1d"]
 AssetClass = Literal["crypto", "stock", "metal"]
 Reading = Literal["bullish", "bearish", "neutral"]
@@ -36,7 +40,28 @@ ErrorCode = Literal[
     "unavailable",
 ]
 
+# The numbers that databases hold instead of names. Append only: a number is never changed, nor
+# given to another name, and a new name takes numbers that none has had. Of an indicator, the first
+# is that of its readings and alerts, the second that of what its alert engines remember.
+INDICATOR_CODES: dict[IndicatorId, tuple[int, int]] = {
+    "trend_oracle": (0, 8),
+    "bayesian_trend": (1, 9),
+    "reversals": (2, 10),
+    "ceres": (3, 11),
+    "enzo": (4, 12),
+    "llnr": (5, 13),
+    "perpkit": (6, 14),
+}
+LEGACY_CODES: dict[str, int] = {"dexter": 7}
+TIMEFRAME_CODES: dict[Timeframe, int] = {"1h": 0, "4h": 1, "1d": 2}
+ACTION_CODES: dict[Action, int] = {"LONG": 0, "SHORT": 1, "BUY": 2, "SELL": 3, "CLOSE": 4}
+DIRECTION_CODES: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
+
 INDICATOR_IDS: tuple[IndicatorId, ...] = get_args(IndicatorId)
+INDICATOR_COUNT_TEXT = dict(
+    enumerate(("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"))
+).get(len(INDICATOR_IDS), str(len(INDICATOR_IDS)))
+LOGGED_IDS: tuple[LoggedId, ...] = get_args(LoggedId)
 TIMEFRAMES: tuple[Timeframe, ...] = get_args(Timeframe)
 TIMEFRAME_DURATIONS_S: dict[Timeframe, int] = {"1h": 3600, "4h": 14_400, "1d": 86_400}
 READING_NAMES: dict[int, Reading] = {1: "bullish", 0: "neutral", -1: "bearish"}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.vocabulary import TIMEFRAMES
+from store.codes import TIMEFRAMES_BY_CODE
 from store.errors import DamagedError, StoreError
 from store.market_rows import BarBlock
 
@@ -41,7 +41,7 @@ def build_blocks(rows: Iterable[Sequence[Any]], after: int | None = None) -> lis
 def _build_block(
     ticker: str, revision: int, code: int, rows: list[Sequence[Any]], after: int | None
 ) -> BarBlock:
-    if code not in range(len(TIMEFRAMES)):
+    if code not in TIMEFRAMES_BY_CODE:
         raise DamagedError(f"pass {rows[0][3]} holds bars of {ticker} of an unknown timeframe")
     bars = np.concatenate([_unpack_row(ticker, row) for row in rows])
     if not _is_valid(bars):
@@ -51,7 +51,7 @@ def _build_block(
     open_times, values = bars["open_time"], bars["values"]
     return BarBlock(
         ticker,
-        TIMEFRAMES[code],
+        TIMEFRAMES_BY_CODE[code],
         np.ascontiguousarray(open_times, dtype=np.int64),
         np.ascontiguousarray(values, dtype=np.float64),
         revision,

@@ -1,17 +1,20 @@
-"""The small integers that stand for closed vocabularies in the SQLite tables."""
+"""The codes of schemas/vocabulary.py, by key and by number, as both engines store them."""
 
 from schemas.vocabulary import (
-    ACTIONS,
+    ACTION_CODES,
     ENGINE_KEYS,
-    STORED_KEYS,
-    TIMEFRAMES,
+    INDICATOR_CODES,
+    LEGACY_CODES,
+    TIMEFRAME_CODES,
     Action,
-    Direction,
     Timeframe,
 )
 
-INDICATORS: tuple[str, ...] = (*STORED_KEYS, *ENGINE_KEYS.values())
-INDICATOR_CODES: dict[str, int] = {name: code for code, name in enumerate(INDICATORS)}
-TIMEFRAME_CODES: dict[Timeframe, int] = {name: code for code, name in enumerate(TIMEFRAMES)}
-ACTION_CODES: dict[Action, int] = {name: code for code, name in enumerate(ACTIONS)}
-DIRECTION_CODES: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
+READING_CODES: dict[str, int] = {id_: code for id_, (code, _) in INDICATOR_CODES.items()}
+ENGINE_CODES: dict[str, int] = {
+    ENGINE_KEYS[id_]: code for id_, (_, code) in INDICATOR_CODES.items()
+}
+KEY_CODES: dict[str, int] = {**READING_CODES, **LEGACY_CODES, **ENGINE_CODES}
+KEYS_BY_CODE: dict[int, str] = {code: key for key, code in KEY_CODES.items()}
+TIMEFRAMES_BY_CODE: dict[int, Timeframe] = {code: name for name, code in TIMEFRAME_CODES.items()}
+ACTIONS_BY_CODE: dict[int, Action] = {code: name for name, code in ACTION_CODES.items()}

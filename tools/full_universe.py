@@ -5,13 +5,14 @@ import random
 from collections.abc import Iterable, Iterator
 
 from compute.coverage import build_coverage as as_served
-from compute.indicators.registry import INDICATORS, LOGGED_INDICATOR_IDS
+from compute.indicators.registry import INDICATORS
 from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Asset, load_universe
 from schemas.coverage import Coverage
 from schemas.vocabulary import (
     DAY_MS,
     INDICATOR_IDS,
+    LOGGED_IDS,
     STORED_KEYS,
     TIMEFRAME_DURATIONS_S,
     TIMEFRAMES,
@@ -66,9 +67,7 @@ async def turn_all_daily_readings(market: MarketStore) -> None:
                     later, r.ticker, r.indicator, "1d", 1 if r.reading < 1 else -1, r.reading
                 )
                 for r in await market.readings()
-                if r.timeframe == "1d"
-                and r.indicator in LOGGED_INDICATOR_IDS
-                and r.ticker in tracked
+                if r.timeframe == "1d" and r.indicator in LOGGED_IDS and r.ticker in tracked
             ),
         )
     )

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from schemas.errors import ApiError
-from schemas.vocabulary import format_instant
+from schemas.vocabulary import INDICATOR_COUNT_TEXT, format_instant
 from serving.error_responses import Responder, guard_route
 from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
 from serving.tool_runner import ToolRunner
@@ -169,5 +169,6 @@ def _create_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
+    templates.globals["indicator_count"] = INDICATOR_COUNT_TEXT
     templates.filters["minute"] = format_minute
     return templates

@@ -4,24 +4,26 @@ from functools import cache
 
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.state_matrix import LETTERS
-from rest_shim.sample import build_sample
+from rest_shim.sample import SAMPLE_NAMES, build_sample
 from schemas.catalog import CatalogAsset
 from schemas.confluence import ConfluenceResult
 from schemas.flips import Flip, FlipGroup
 from schemas.signals import Signal
 from schemas.state import AssetState, StateCounts, StateMeta, StateResponse
-from schemas.vocabulary import INDICATOR_IDS, AssetClass, Reading, Side, Timeframe
+from schemas.vocabulary import AssetClass, IndicatorId, Reading, Side, Timeframe
 from web.board_model import MIN_AGREEING, BoardModel
 
-INDICATOR_NAMES = dict(
-    zip(
-        INDICATOR_IDS,
-        ("Trend Oracle", "Bayesian Trend", "Reversals", "Ceres", "Enzo", "LLNR", "PerpKit"),
-        strict=True,
-    )
-)
 _READINGS: dict[str, Reading] = {letter: reading for reading, letter in LETTERS.items()}
-# A letter an indicator, in the order of INDICATOR_IDS; they agree with the sample of the feed.
+_COLUMNS: tuple[IndicatorId, ...] = (
+    "trend_oracle",
+    "bayesian_trend",
+    "reversals",
+    "ceres",
+    "enzo",
+    "llnr",
+    "perpkit",
+)
+# A letter for each of these columns; they agree with the sample of the feed.
 _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
     ("BTC", "Bitcoin", "crypto", "UUNUUDN"),
     ("ETH", "Ethereum", "crypto", "UUNNUUN"),
@@ -46,11 +48,11 @@ def build_sample_model(timeframe: Timeframe) -> BoardModel:
             CatalogAsset(ticker=state.ticker, name=state.name, asset_class=state.asset_class)
             for state in states
         ],
-        names=INDICATOR_NAMES,
+        names=SAMPLE_NAMES,
         state=StateResponse(
             as_of=feed.meta.as_of,
             assets=states,
-            counts=StateCounts(assets=len(states), readings=len(states) * len(INDICATOR_IDS)),
+            counts=StateCounts(assets=len(states), readings=len(states) * len(_COLUMNS)),
             meta=StateMeta(**meta, not_covered=[], legacy_keys={}),
         ),
         changes=feed.signals,
@@ -73,7 +75,7 @@ def _build_state(
         asset_class=asset_class,
         signals={
             indicator: {timeframe: _READINGS[letter]}
-            for indicator, letter in zip(INDICATOR_IDS, letters, strict=True)
+            for indicator, letter in zip(_COLUMNS, letters, strict=True)
         },
     )
 

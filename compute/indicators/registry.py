@@ -1,4 +1,4 @@
-"""The seven indicators in the order of SPEC.md; the one place that lists them."""
+"""The indicators in the order of SPEC.md; the one place that makes them."""
 
 from compute.indicators.bayesian_trend import BayesianTrend
 from compute.indicators.ceres import Ceres
@@ -18,4 +18,3 @@ INDICATORS: tuple[Indicator, ...] = (
     Llnr(),
     PerpKit(),
 )
-LOGGED_INDICATOR_IDS: tuple[str, ...] = tuple(i.id for i in INDICATORS if i.id != "perpkit")

@@ -10,6 +10,7 @@ from schemas.confluence import (
     ConfluenceResult,
 )
 from schemas.vocabulary import (
+    INDICATOR_COUNT_TEXT,
     READING_NAMES,
     STORED_KEYS,
     Reading,
@@ -23,8 +24,8 @@ from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Ranks the assets on which at least min_agree of the seven indicators read the same direction "
-    "on one timeframe now, and shows every vote. "
+    f"Ranks the assets on which at least min_agree of the {INDICATOR_COUNT_TEXT} indicators read "
+    "the same direction on one timeframe now, and shows every vote. "
     "Use it to find where readings agree most, or with as_of where they did then; use "
     "signals_get_state for the readings of given tickers and signals_get_flips for what has just "
     "turned. "

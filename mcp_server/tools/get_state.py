@@ -7,6 +7,7 @@ from mcp_server.tools.state_matrix import build_matrix
 from schemas.coverage import CoveredAsset
 from schemas.state import AssetState, StateCounts, StateMeta, StateQuery, StateResponse
 from schemas.vocabulary import (
+    INDICATOR_COUNT_TEXT,
     READING_NAMES,
     STORED_KEYS,
     TIMEFRAMES,
@@ -22,7 +23,8 @@ from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    "Returns the current reading (bullish, bearish or neutral) of each of the seven indicators for "
+    "Returns the current reading (bullish, bearish or neutral) of each of the "
+    f"{INDICATOR_COUNT_TEXT} indicators for "
     "every asset and timeframe, as of the last hourly compute, or with as_of as served then. "
     "Use it to see where an asset stands or stood; use signals_get_signals to learn what changed "
     "and when. "

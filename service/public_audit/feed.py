@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 from typing import get_args
 
-from schemas.vocabulary import DAY_MS, TIMEFRAMES, LoggedId, Reading
+from schemas.vocabulary import DAY_MS, LOGGED_IDS, TIMEFRAMES, Reading
 from service.public_audit.answers import (
     Cell,
     Json,
@@ -21,7 +21,6 @@ from service.public_audit.answers import (
 PAGE_SIZE = 200
 RETENTION_DAYS = 365
 RETENTION_DAYS_BY_TIER = {"universe": RETENTION_DAYS, "alerts": 90}
-LOGGED_INDICATORS = get_args(LoggedId)
 READINGS = get_args(Reading)
 ID_PATTERN = re.compile(r"(.+)\.([0-9]+)\.[0-9]+")
 
@@ -104,7 +103,7 @@ def _check_row(
     report.check_true(f"{label}: its id does not follow from the row", is_derived)
     for name, is_valid in {
         "ticker": asset is not None,
-        "indicator": row["indicator"] in LOGGED_INDICATORS,
+        "indicator": row["indicator"] in LOGGED_IDS,
         "timeframe": row["timeframe"] in TIMEFRAMES,
         "transition": before in READINGS and after in READINGS and before != after,
     }.items():

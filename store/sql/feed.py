@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from schemas.vocabulary import ACTIONS, TIMEFRAMES, Tier
-from store.codes import INDICATOR_CODES, INDICATORS, TIMEFRAME_CODES
+from schemas.vocabulary import TIMEFRAME_CODES, Tier
+from store.codes import ACTIONS_BY_CODE, KEY_CODES, KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import AlertRow, ChangeRow, FeedQuery, FeedRow, Statistics
 from store.sql.database import Database
 from store.sql.feed_pages import SELECT_ALERT, SELECT_CHANGE, build_counts_query, build_oldest_query
@@ -49,7 +49,11 @@ async def load_statistics(
     )
     return Statistics(
         counts={
-            (INDICATORS[indicator], TIMEFRAMES[timeframe], _decode_outcome(tier, code)): count
+            (
+                KEYS_BY_CODE[indicator],
+                TIMEFRAMES_BY_CODE[timeframe],
+                _decode_outcome(tier, code),
+            ): count
             for indicator, timeframe, code, count in counted_rows
             if count
         },
@@ -104,22 +108,22 @@ def _build_values(query: FeedQuery, alerts_after: int) -> dict[str, object]:
         "limit": query.limit,
         "offset": query.offset,
         "ticker": query.ticker,
-        "indicator": query.indicator and INDICATOR_CODES.get(query.indicator, -1),
+        "indicator": query.indicator and KEY_CODES.get(query.indicator, -1),
         "timeframe": query.timeframe and TIMEFRAME_CODES.get(query.timeframe, -1),
     }
 
 
 def _decode_outcome(tier: Tier, code: int) -> str | int:
-    return code if tier == "universe" else ACTIONS[code]
+    return code if tier == "universe" else ACTIONS_BY_CODE[code]
 
 
 def _parse_change_row(row: tuple[Any, ...]) -> ChangeRow:
     at, ticker, indicator, timeframe, closed, epoch, before, after, price, shown = row
-    names = INDICATORS[indicator], TIMEFRAMES[timeframe]
+    names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
     return ChangeRow(at, ticker, *names, closed, epoch, before, after, price, bool(shown))
 
 
 def _parse_alert_row(row: tuple[Any, ...]) -> AlertRow:
     at, ticker, indicator, timeframe, closed, epoch, action, price = row
-    names = INDICATORS[indicator], TIMEFRAMES[timeframe]
-    return AlertRow(at, ticker, *names, closed, epoch, ACTIONS[action], price)
+    names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
+    return AlertRow(at, ticker, *names, closed, epoch, ACTIONS_BY_CODE[action], price)

@@ -10,8 +10,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from schemas.vocabulary import ACTION_DIRECTIONS, ACTIONS, INDICATOR_IDS, STORED_KEYS, Tier
-from store.codes import DIRECTION_CODES, TIMEFRAME_CODES
+from schemas.vocabulary import (
+    ACTION_CODES,
+    ACTION_DIRECTIONS,
+    DIRECTION_CODES,
+    LEGACY_CODES,
+    TIMEFRAME_CODES,
+    Tier,
+)
+from store.codes import READING_CODES
 from store.market_rows import FeedQuery
 
 SELECT_CHANGE = """
@@ -50,7 +57,7 @@ class TierIndexes:
     kind_source: str
     cell_source: str
     visible_conditions: Sequence[str]
-    indicators: range
+    indicators: Sequence[int]
     outcome_column: str
     outcome_codes: Mapping[int | None, Sequence[int]]
 
@@ -63,7 +70,7 @@ def _list_action_codes(direction: int) -> list[int]:
     """Return the codes of the actions with a direction."""
     return [
         code
-        for code, action in enumerate(ACTIONS)
+        for action, code in ACTION_CODES.items()
         if DIRECTION_CODES[ACTION_DIRECTIONS[action]] == direction
     ]
 
@@ -74,7 +81,7 @@ INDEXES: dict[Tier, TierIndexes] = {
         kind_source="changes INDEXED BY feed_kind",
         cell_source="changes INDEXED BY cell",
         visible_conditions=("published = 1", "created_at > :after", "created_at <= :until"),
-        indicators=range(len(STORED_KEYS)),
+        indicators=[*READING_CODES.values(), *LEGACY_CODES.values()],
         outcome_column='"after"',
         outcome_codes={None: (-1, 0, 1), -1: (-1,), 0: (0,), 1: (1,)},
     ),
@@ -83,10 +90,10 @@ INDEXES: dict[Tier, TierIndexes] = {
         kind_source="alerts INDEXED BY alerts_kind",
         cell_source="alerts INDEXED BY alerts_cell",
         visible_conditions=("created_at > :alerts_after", "created_at <= :until"),
-        indicators=range(len(INDICATOR_IDS)),
+        indicators=[*READING_CODES.values()],
         outcome_column="action",
         outcome_codes={
-            None: range(len(ACTIONS)),
+            None: [*ACTION_CODES.values()],
             **{side: _list_action_codes(side) for side in (-1, 0, 1)},
         },
     ),

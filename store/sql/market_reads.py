@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from schemas.coverage import Coverage
-from schemas.vocabulary import TIMEFRAMES, Timeframe
+from schemas.vocabulary import Timeframe
 from store.bar_blocks import build_blocks
-from store.codes import INDICATORS
+from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.errors import StoreError
 from store.market_rows import (
     BarBlock,
@@ -28,6 +28,8 @@ SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b
 # The sign in `+a.id` keeps SQLite from looking for the asset of every bar instead.
 _LATEST_REVISION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
 _TICKER_CONDITION = "(CAST(?1 AS TEXT) IS NULL OR a.ticker = ?1)"
+# Named one by one, each is a search of the index.
+_ALL_TIMEFRAMES = ", ".join(map(str, TIMEFRAMES_BY_CODE))
 _SELECT_FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate "
 _SELECT_COMMITS = """
 SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
@@ -78,7 +80,7 @@ async def load_bars(
     sql = _SELECT_BARS + (
         "FROM assets a JOIN bars b "
         f"ON b.asset_id = +a.id AND b.generation = coalesce(?3, {_LATEST_REVISION}) "
-        f"WHERE {_TICKER_CONDITION} AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2 "
+        f"WHERE {_TICKER_CONDITION} AND b.timeframe IN ({_ALL_TIMEFRAMES}) AND b.last_open > ?2 "
         "ORDER BY a.ticker, b.timeframe, b.last_open"
     )
     return build_blocks(await db.execute(sql, ticker, after, revision), after)
@@ -109,7 +111,7 @@ async def load_carries(db: Database) -> list[CarryRow]:
         ORDER BY a.ticker, c.timeframe, c.indicator
     """
     return [
-        CarryRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], *rest)
+        CarryRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], *rest)
         for ticker, timeframe, indicator, *rest in await db.execute(sql)
     ]
 
@@ -122,7 +124,7 @@ async def load_readings(db: Database) -> list[ReadingRow]:
         ORDER BY a.ticker, r.indicator, r.timeframe
     """
     return [
-        ReadingRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], reading)
+        ReadingRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], reading)
         for ticker, timeframe, indicator, reading in await db.execute(sql)
     ]
 
@@ -136,7 +138,7 @@ async def load_epochs(db: Database) -> list[EpochRow]:
         ORDER BY e.id
     """
     return [
-        EpochRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], *rest)
+        EpochRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], *rest)
         for ticker, timeframe, indicator, *rest in await db.execute(sql)
     ]
 

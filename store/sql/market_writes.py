@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from schemas.vocabulary import ALERTS_RETENTION_MS, UNIVERSE_RETENTION_MS
+from schemas.vocabulary import (
+    ACTION_CODES,
+    ALERTS_RETENTION_MS,
+    TIMEFRAME_CODES,
+    UNIVERSE_RETENTION_MS,
+)
 from store.bar_blocks import pack_block
-from store.codes import ACTION_CODES, INDICATOR_CODES, TIMEFRAME_CODES
+from store.codes import KEY_CODES
 from store.digest import (
     GENESIS,
     digest_alerts,
@@ -204,7 +209,7 @@ async def _write_changes(
         "created_at, asset_id, indicator, timeframe, close_time, epoch, "
         '"before", "after", price, published',
         [
-            (created_at, assets[ticker], INDICATOR_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
+            (created_at, assets[ticker], KEY_CODES[key], TIMEFRAME_CODES[timeframe], *rest)
             for created_at, ticker, key, timeframe, *rest in changes
         ],
     )
@@ -212,7 +217,7 @@ async def _write_changes(
 
 async def _write_alert(db: Database, alert: AlertRow, assets: dict[str, int]) -> None:
     created_at, ticker, indicator, timeframe, close_time, epoch, action, price = alert
-    names = INDICATOR_CODES[indicator], TIMEFRAME_CODES[timeframe]
+    names = KEY_CODES[indicator], TIMEFRAME_CODES[timeframe]
     row = created_at, assets[ticker], *names, close_time, epoch, ACTION_CODES[action], price
     columns = "created_at, asset_id, indicator, timeframe, close_time, epoch, action, price"
     await db.insert("alerts", columns, [row])
@@ -225,7 +230,7 @@ async def _write_readings(db: Database, batch: Batch, assets: dict[str, int]) ->
         "readings",
         "asset_id, timeframe, indicator, reading",
         [
-            (assets[ticker], TIMEFRAME_CODES[timeframe], INDICATOR_CODES[indicator], after)
+            (assets[ticker], TIMEFRAME_CODES[timeframe], KEY_CODES[indicator], after)
             for (ticker, timeframe, indicator), after in newest.items()
         ],
         f"{_ON_CELL_CONFLICT} DO UPDATE SET reading = excluded.reading",
@@ -240,7 +245,7 @@ async def _write_carries(db: Database, batch: Batch, assets: dict[str, int]) -> 
             (
                 assets[row.ticker],
                 TIMEFRAME_CODES[row.timeframe],
-                INDICATOR_CODES[row.indicator],
+                KEY_CODES[row.indicator],
                 row.version,
                 row.layout,
                 row.epoch,
@@ -262,7 +267,7 @@ async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int]) -> N
             (
                 assets[row.ticker],
                 TIMEFRAME_CODES[row.timeframe],
-                INDICATOR_CODES[row.indicator],
+                KEY_CODES[row.indicator],
                 row.epoch,
                 row.version,
                 row.revision,

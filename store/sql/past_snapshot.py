@@ -5,8 +5,8 @@ Readings come from the recorded changes, of which each cell's newest old one is 
 
 from typing import Any
 
-from schemas.vocabulary import HOUR_MS, TIMEFRAMES, find_latest_run
-from store.codes import INDICATORS
+from schemas.vocabulary import HOUR_MS, find_latest_run
+from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import ReadingRow, StoredSnapshot, WatermarkRow
 from store.sql.database import Database, fetch_value
 from store.sql.market_reads import (
@@ -64,7 +64,7 @@ async def _build_snapshot(
         market_time=market_time,
         last_created_at=last_created_at,
         readings=group_readings(
-            ReadingRow(ticker, TIMEFRAMES[timeframe], INDICATORS[indicator], reading)
+            ReadingRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], reading)
             for ticker, timeframe, indicator, reading in rows
             if reading is not None
         ),

@@ -1,6 +1,6 @@
--- Market data of one service. Codes: timeframe = index in TIMEFRAMES, indicator = index in
--- INDICATOR_IDS, or 7 for dexter. Triggers hold for every connection, whatever its pragmas: a
--- REPLACE deletes without firing DELETE triggers, so BEFORE INSERT refuses what it would replace.
+-- Market data of one service. Which numbers timeframes, indicators and actions have
+-- is in schemas/vocabulary.py. Triggers hold for every connection, whatever its pragmas: a REPLACE
+-- deletes without firing DELETE triggers, so BEFORE INSERT refuses what it would replace.
 
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 

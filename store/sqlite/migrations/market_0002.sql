@@ -1,7 +1,7 @@
--- The alerts tier. In carries and epochs, indicator 8 to 14 is the alert engines of indicator 0 to
--- 6. Codes: action = index in ACTIONS. Rows of changes and alerts share one sequence of created_at.
+-- The alerts tier. In carries and epochs, indicator may be the number of an alert engine. Rows of
+-- changes and alerts share one sequence of created_at.
 
--- Small (90 days of 84 engines), so that timeframe and direction need no index of their own.
+-- Small (90 days of some engines), so that timeframe and direction need no index of their own.
 CREATE TABLE alerts (
   created_at INTEGER PRIMARY KEY,
   asset_id INTEGER NOT NULL REFERENCES assets (id),
