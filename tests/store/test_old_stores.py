@@ -1,0 +1,137 @@
+"""Stores that were written when codes were positions in lists keep their meaning."""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from compute.audit.audit import Audit
+from compute.indicators.registry import INDICATORS
+from compute.universe import Universe
+from store.sql.market_store import SqlMarketStore
+from tests.store.conftest import OpenMarket
+from tests.support.old_stores import (
+    build_database_url,
+    load_expected,
+    load_rows,
+    open_old_access,
+    restore_old_stores,
+)
+from tests.support.signals_command import find_free_port, run_signals, start_signals
+from tests.support.small_market import (
+    END,
+    load_small_universe,
+    prepare_pipeline,
+    write_small_market,
+)
+from tests.support.store_homes import SqliteHome, StoreHome
+
+pytestmark = pytest.mark.clause("store")
+
+BUYER = "agent@example.com"
+
+
+@pytest.fixture
+def bars(tmp_path: Path) -> Path:
+    return write_small_market(tmp_path)
+
+
+@pytest.fixture
+def universe(tmp_path: Path) -> Universe:
+    return load_small_universe(tmp_path)
+
+
+@pytest.fixture
+async def old_home(home: StoreHome, bars: Path) -> StoreHome:
+    """A home for each engine in turn, with the old stores in it."""
+    await restore_old_stores(home, bars)
+    return home
+
+
+def find_old_access(home: StoreHome) -> dict[str, Any]:
+    access: dict[str, Any] = load_expected()["access"]
+    return access["sqlite" if isinstance(home, SqliteHome) else "postgres"]
+
+
+def drop_meta(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "meta"}
+
+
+async def assert_clean(store: SqlMarketStore, universe: Universe) -> None:
+    report = await Audit(store, universe, INDICATORS).run()
+    assert report.findings == []
+    assert report.not_verifiable == {}
+    assert report.checked["changes"] > 0
+
+
+async def test_every_old_row_is_read_as_what_it_was_written_as(
+    old_home: StoreHome, open_market: OpenMarket, universe: Universe
+):
+    expected = load_expected()["rows"]
+    store = await open_market()
+    rows = await load_rows(store)
+    assert {key for _, _, key, *_ in rows["changes"]} > {"perpkit", "dexter"}
+    assert {row[3] for row in rows["changes"]} == {"1h", "4h", "1d"}
+    assert {row[6] for row in rows["alerts"]} == {"LONG", "SHORT", "CLOSE"}
+    assert rows.pop("digest") == [[digest] for digest in expected["digest"]]
+    assert rows == {name: expected[name] for name in rows}
+
+
+async def test_an_old_store_goes_on_as_the_version_that_wrote_it(
+    old_home: StoreHome, open_market: OpenMarket, universe: Universe, bars: Path
+):
+    old, later = load_expected()["rows"], load_expected()["later"]
+    old_keys = {row[2] for row in old["readings"] + old["carries"]}
+    store = await open_market()
+    await (await prepare_pipeline(store, bars, universe)).run_until(END)
+    await assert_clean(store, universe)
+    rows = await load_rows(store)
+    for name in ("changes", "alerts"):
+        begun, added = rows[name][: len(old[name])], rows[name][len(old[name]) :]
+        assert begun == old[name]
+        # Rows of a new indicator may stand between, so that theirs come milliseconds later.
+        kept = [row for row in added if row[2] in old_keys]
+        assert [row[1:] for row in kept] == [row[1:] for row in later[name]]
+    for name in ("readings", "carries"):
+        assert [row for row in rows[name] if row[2] in old_keys] == later[name]
+    if {row[2] for row in rows["carries"]} <= old_keys:
+        assert rows["changes"] == old["changes"] + later["changes"]
+        assert rows["alerts"] == old["alerts"] + later["alerts"]
+
+
+async def test_old_keys_counts_claims_and_memberships_are_kept(old_home: StoreHome):
+    expected = find_old_access(old_home)
+    store = await open_old_access(old_home)
+    (membership,) = await store.list_memberships_by_email(BUYER)
+    assert (membership.row.provider, membership.row.mode) == ("sandbox", expected["claim"]["mode"])
+    assert membership.ended_at is None
+    (member_key,) = await store.list_member_keys(membership.id, expected["day"])
+    assert member_key.used == expected["usage"]["quota"]["used_today"]
+    redeemed, pending = [
+        await store.find_claim(sha256(expected[token].encode()).digest())
+        for token in ("claim_token", "open_claim_token")
+    ]
+    assert redeemed is not None
+    assert redeemed.redeemed_at is not None
+    assert pending is not None
+    assert (pending.redeemed_at, pending.billing) == (None, "yearly")
+    await store.close()
+
+
+def test_old_answers_are_given_again(old_home: StoreHome, tmp_path: Path):
+    expected, url = find_old_access(old_home), build_database_url(old_home)
+    listed = run_signals(tmp_path, "keys", "list", database_url=url)
+    assert listed.stdout == expected["keys"]
+    port = find_free_port()
+    with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
+        process.wait_for_line("Listening on ")
+        address = f"http://127.0.0.1:{port}/api/v1/"
+        for key, status in (("operator", 200), ("bought", 200), ("revoked", 403)):
+            usage = httpx.get(f"{address}usage", headers={"X-Api-Key": expected[key]})
+            assert usage.status_code == status, key
+        for path, answer in load_expected()["answers"].items():
+            got = httpx.get(address + path, headers={"X-Api-Key": expected["operator"]})
+            assert drop_meta(got.json()) == drop_meta(answer), path
+        assert process.stop() == 0
