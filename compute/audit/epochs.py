@@ -46,6 +46,11 @@ class Epochs:
         """Say whether a cell has begun in this store."""
         return _to_computed_cell(cell) in self._rows
 
+    def find_start(self, cell: Cell) -> int | None:
+        """Return the bar from which on a cell counts, None if it has not begun."""
+        rows = self._rows.get(_to_computed_cell(cell))
+        return rows[0].from_close_time if rows else None
+
     def is_plain(self, cell: Cell) -> bool:
         """Say whether all rows of a cell are of epoch 0 and of the code's own version."""
         computed_cell = _to_computed_cell(cell)

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from compute.alerts.alert_pipeline import LAYOUT, Alert, AlertPipeline
 from compute.audit.epochs import Epochs, get_cell
 from compute.bar_buffer import BarBuffer
 from compute.bars import HOUR_S, NO_BARS, Series
+from compute.batch_rows import NEVER
 from compute.engine import hash_layout
 from compute.engine_state import EngineState
-from compute.indicators.contract import Indicator
+from compute.indicators.contract import NO_READING, Indicator
 from compute.state_loader import build_funding, build_series, find_published_hour
 from compute.stepper import Cell, Changes, SeriesKey, Stepper
 from compute.universe import Universe
@@ -88,6 +91,10 @@ class BlockStepper:
         self._starts = {
             cell: at for cell, at in starts.items() if cell.key in INDICATORS_BY_ENGINE_KEY
         }
+        first_closes = [epochs.find_start(cell) for cell in stepper.cells]
+        self._first_closes: Final = np.array(
+            [NEVER if close is None else close for close in first_closes], dtype=np.int64
+        )
         self._stepped_to: Final[dict[SeriesKey, int]] = {}
         self._settled_to: Final[dict[str, int]] = {}
         self._foreign_readings: Final[dict[Cell, int]] = {}
@@ -135,7 +142,7 @@ class BlockStepper:
                 self._stepped_to, key=self._state.stepper.row_by_series.__getitem__
             )
             for cell, version in self._state.list_cells(series_key)
-            if cell.key in layouts or self._epochs.has_begun(cell)
+            if self._epochs.has_begun(cell)
         }
 
     def _step_bars(self, part: CommitPart) -> Recomputed:
@@ -148,7 +155,18 @@ class BlockStepper:
         changes, readings = stepper.step(due)
         self._restart_engines(self._pop_begun_epochs())
         alerts = self._state.alerts.run(due, readings, part.run)
-        return Recomputed(changes, alerts, len(due.run) * len(stepper.indicators))
+        return Recomputed(
+            self._drop_unbegun(changes), alerts, len(due.run) * len(stepper.indicators)
+        )
+
+    def _drop_unbegun(self, changes: Changes) -> Changes:
+        """Leave out what an indicator read before it was new to the store, on the board too."""
+        is_early = changes.close_time < self._first_closes[changes.cell]
+        if not is_early.any():
+            return changes
+        for number in np.unique(changes.cell[is_early]).tolist():
+            self._state.stepper.set_reading(self.cells[number], NO_READING)
+        return Changes(*(column[~is_early] for column in changes))
 
     def _pop_begun_epochs(self) -> Iterator[Cell]:
         """Yield the cells of which an epoch has begun, once for each epoch."""

@@ -19,6 +19,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 2
+PINNED = (1, "560475968bbdb2e1")
+
 TRANSITION = np.array([[1.0, 1.0], [0.0, 1.0]])
 NOISE = np.diag([1.0, 0.002])
 

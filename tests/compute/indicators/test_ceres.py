@@ -19,6 +19,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 41
+PINNED = (1, "66a177f63a087ed4")
+
 
 def expected_channels(series: Series) -> dict[str, Array]:
     def over_previous(extreme, prices, period):

@@ -24,6 +24,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 16
+PINNED = (1, "59c1334807b942a0")
+
 
 @cache
 def recorded(size: Size):

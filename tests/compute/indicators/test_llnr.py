@@ -20,6 +20,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 65
+PINNED = (1, "45eef376905bf19d")
+
 TIME = np.arange(-63.0, 1.0)
 KERNEL = np.exp(-((TIME / 16) ** 2) / 2)
 

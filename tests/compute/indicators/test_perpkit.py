@@ -28,6 +28,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 10
+PINNED = (1, "aa2f7abcec5a2ed1")
+
 
 @cache
 def recorded(size: Size):

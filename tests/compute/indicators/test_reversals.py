@@ -22,6 +22,10 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+# Of the bands: the first event needs those of the previous bar too (bar 21).
+FIRST_DEFINED_BAR = 20
+PINNED = (1, "0216b17cabb61520")
+
 # TA-Lib's SD is E(x^2) - E(x)^2 from running sums, which cancel: its bands carry fewer digits.
 TA_LIB_BANDS_RATIO = 1e-6
 

@@ -19,6 +19,9 @@ from tests.support.recorded_bars import (
 
 pytestmark = pytest.mark.clause("indicators")
 
+FIRST_DEFINED_BAR = 188
+PINNED = (1, "6b6c9e2fac6664ca")
+
 
 def rolling_sd(values: Array, period: int) -> Array:
     sds = np.full(len(values), np.nan)

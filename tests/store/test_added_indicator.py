@@ -1,0 +1,66 @@
+"""One indicator more takes nothing from the stored readings and rows of the others.
+
+Tests of stores that were written before it run in a copy of the tree, changed as a developer would.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.signals_command import ROOT
+
+pytestmark = pytest.mark.clause("store")
+
+FOLDERS = (
+    *("schemas", "store", "access", "serving", "mcp_server", "rest_shim", "web", "compute"),
+    *("service", "tests"),
+)
+NEW_FILES = {
+    "momentum.py": "compute/indicators/momentum.py",
+    "in_old_stores.py": "tests/store/test_momentum.py",
+}
+# Of each file: text, and the line that is put before it.
+NEW_LINES = {
+    "compute/indicators/registry.py": {
+        "from compute.indicators.perpkit ": "from compute.indicators.momentum import Momentum\n",
+        "    PerpKit(),\n": "    Momentum(),\n",
+    },
+    "schemas/vocabulary.py": {
+        "]\nIndicatorId = ": '    "momentum",\n',
+        "}\nLEGACY_CODES": '    "momentum": (15, 16),\n',
+    },
+}
+
+
+def copy_tree(parent: Path) -> Path:
+    """Copy the tree and add an indicator to it; return where the copy is."""
+    tree = parent / "tree"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    for name, path in NEW_FILES.items():
+        shutil.copy(ROOT / "tests" / "doubles" / "momentum" / name, tree / path)
+    for name, lines in NEW_LINES.items():
+        text = (tree / name).read_text(encoding="utf-8")
+        for place, line in lines.items():
+            assert text.count(place) == 1
+            text = text.replace(place, line + place)
+        (tree / name).write_text(text, encoding="utf-8")
+    return tree
+
+
+def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path):
+    tree = copy_tree(tmp_path)
+    ours = ["tests/store/test_old_stores.py", "tests/store/test_momentum.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not prove", *ours],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
