@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from compute.universe import Universe
@@ -55,7 +56,7 @@ async def test_it_has_readings_engines_and_rows_of_its_own(
         if timeframe == "1h":
             (block,) = await store.bars(ticker)
             closes = block.values[:, 3]
-            assert reading == (closes[-1] > closes[-11]) - (closes[-1] < closes[-11])
+            assert reading == np.sign(closes[-1] - closes[-11])
     assert {code for (code,) in await run_sql(old_home, "SELECT indicator FROM carries")} == {
         *range(7),
         *range(8, 17),
