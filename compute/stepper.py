@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compute.bars import Prices, Times
 from compute.engine import Engine
@@ -63,6 +64,12 @@ class Changes(NamedTuple):
     before: Readings
     after: Readings
     price: Prices
+
+    def select(self, chosen: NDArray[np.bool_]) -> "Changes":
+        """Return some changes of all, in their order."""
+        run, close_time, cell = self.run[chosen], self.close_time[chosen], self.cell[chosen]
+        readings = self.before[chosen], self.after[chosen]
+        return Changes(run, close_time, cell, *readings, self.price[chosen])
 
 
 def list_series_keys(tickers: Iterable[str]) -> tuple[SeriesKey, ...]:

@@ -7,22 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 
+from compute.indicators.registry import INDICATORS
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, SourceKind, Timeframe
+from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS, TIMEFRAMES, SourceKind, Timeframe
 from store.errors import MarketStore
 from store.market_rows import Batch, ChangeRow, WatermarkRow
 
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z
-NAMES = {
-    "trend_oracle": "Trend Oracle",
-    "bayesian_trend": "Bayesian Trend",
-    "reversals": "Reversals",
-    "ceres": "Ceres",
-    "enzo": "Enzo",
-    "llnr": "LLNR",
-    "perpkit": "PerpKit",
-}
+NAMES = {indicator.id: indicator.name for indicator in INDICATORS}
 ASSETS = (
     CoveredAsset(ticker="ETH", name="Ethereum", asset_class="crypto", timeframes=TIMEFRAMES),
     CoveredAsset(ticker="BTC", name="Bitcoin", asset_class="crypto", timeframes=TIMEFRAMES),
@@ -48,7 +41,7 @@ def make_coverage(source: SourceKind = "simulated", recorded_until: int | None =
         recorded_until=recorded_until,
         assets=ASSETS,
         indicators=tuple(
-            CoveredIndicator(id=id_, name=NAMES[id_], logged=id_ != "perpkit")
+            CoveredIndicator(id=id_, name=NAMES[id_], logged=id_ in LOGGED_IDS)
             for id_ in INDICATOR_IDS
         ),
         renamed_on=date(2026, 8, 1),
@@ -74,7 +67,7 @@ def make_change(
         before=before,
         after=after,
         price=101.5,
-        published=before is not None and indicator in INDICATOR_IDS and indicator != "perpkit",
+        published=before is not None and indicator in LOGGED_IDS,
     )
 
 

@@ -166,7 +166,7 @@ class BlockStepper:
             return changes
         for number in np.unique(changes.cell[is_early]).tolist():
             self._state.stepper.set_reading(self.cells[number], NO_READING)
-        return Changes(*(column[~is_early] for column in changes))
+        return changes.select(~is_early)
 
     def _pop_begun_epochs(self) -> Iterator[Cell]:
         """Yield the cells of which an epoch has begun, once for each epoch."""
