@@ -23,7 +23,7 @@ from tests.support.signals_command import find_free_port, run_signals, start_sig
 from tests.support.small_market import (
     END,
     load_small_universe,
-    prepare_pipeline,
+    open_pipeline,
     write_small_market,
 )
 from tests.support.store_homes import SqliteHome, StoreHome
@@ -85,7 +85,7 @@ async def test_an_old_store_goes_on_as_the_version_that_wrote_it(
     old, later = load_expected()["rows"], load_expected()["later"]
     old_keys = {row[2] for row in old["readings"] + old["carries"]}
     store = await open_market()
-    await (await prepare_pipeline(store, bars, universe)).run_until(END)
+    await (await open_pipeline(store, bars, universe)).run_until(END)
     await assert_clean(store, universe)
     rows = await load_rows(store)
     for name in ("changes", "alerts"):

@@ -18,7 +18,7 @@ from tests.store.test_old_stores import (
 )
 from tests.support.old_stores import Rows, build_database_url, load_rows
 from tests.support.signals_command import find_free_port, run_signals, start_signals
-from tests.support.small_market import END, prepare_pipeline, write_universe
+from tests.support.small_market import END, open_pipeline, write_universe
 from tests.support.store_homes import StoreHome, run_sql
 
 pytestmark = pytest.mark.clause("store")
@@ -40,7 +40,7 @@ async def test_it_has_readings_engines_and_rows_of_its_own(
 ):
     store = await open_market()
     before = await load_rows(store)
-    await (await prepare_pipeline(store, bars, universe)).run_until(END)
+    await (await open_pipeline(store, bars, universe)).run_until(END)
     await assert_clean(store, universe)
     rows = await load_rows(store)
     own = {name: [row for row in table if "momentum" in row] for name, table in rows.items()}
