@@ -17,7 +17,7 @@ pytestmark = pytest.mark.clause("store")
 
 FOLDERS = (
     *("schemas", "store", "access", "serving", "mcp_server", "rest_shim", "web", "compute"),
-    *("service", "tests"),
+    *("service", "tests", "tools"),
 )
 NEW_FILES = {
     "momentum.py": "compute/indicators/momentum.py",
@@ -63,4 +63,4 @@ def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Pa
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
