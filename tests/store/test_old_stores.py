@@ -60,7 +60,7 @@ def drop_meta(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 async def assert_clean(store: SqlMarketStore, universe: Universe) -> None:
-    report = await Audit(store, universe, INDICATORS).run()
+    report = await (await Audit.open(store, universe, INDICATORS)).run()
     assert report.findings == []
     assert report.not_verifiable == {}
     assert report.checked["changes"] > 0
