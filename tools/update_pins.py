@@ -40,6 +40,8 @@ class Updater:
         changed = self._git("diff", "-M", "--name-only", "--diff-filter=d", base)
         added = self._git("ls-files", "--others", "--exclude-standard")
         self._changed_files = {*changed.split(), *added.split()}
+        renamed = self._git("diff", "-M", "--name-status", "--diff-filter=R", base).splitlines()
+        self._renamed_files = dict(line.split("\t")[1:] for line in renamed)
         self._base_changes = {
             clause.id: clause.change
             for file in self._git("ls-tree", "--name-only", f"{base}:docs/clauses").split()
@@ -90,8 +92,11 @@ class Updater:
             raise NotUpdatedError(f"nothing is like: {change.old}")
         best, *others = places
         found = self._read(best.file).tokens
-        equal = sum(n in best.pairs and found[best.pairs[n]] == text.tokens[n] for n in line)
-        if equal < MIN_EQUAL * len(line):
+        equal = {n for n in line if n in best.pairs and found[best.pairs[n]] == text.tokens[n]}
+        has_moved = best.file not in {change.file, self._renamed_files.get(change.file)}
+        # Punctuation is alike everywhere: in another file, an equal word shows the same line.
+        is_other = has_moved and not any(text.tokens[n].isidentifier() for n in equal)
+        if is_other or len(equal) < MIN_EQUAL * len(line):
             raise NotUpdatedError(f"{best.file} has its place, but nothing like: {change.old}")
         if min([best.lead, *(best.score - other.score for other in others)]) < MIN_LEAD:
             raise NotUpdatedError(f"more than one place, one in {best.file}, is like: {change.old}")

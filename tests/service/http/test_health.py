@@ -115,7 +115,7 @@ async def test_a_store_that_is_gone_is_not_reachable_and_the_state_unknown(tmp_p
 
 async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
     async with open_stores(tmp_path, HangingMarket) as (market, access):
-        readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.01)
+        readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.5)
         checks = await asyncio.wait_for(readiness.run_checks(), 10)
     told = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
     assert checks == told
