@@ -106,7 +106,7 @@ async def test_a_cancelled_job_ends_its_workers_at_once():
 
 
 LEADER = """
-import asyncio, os, time
+import asyncio, os, signal, time
 from compute.executor import iterate, map_blocks, open_local_executor
 
 async def main():
@@ -115,6 +115,8 @@ async def main():
         await anext(map_blocks(executor, 1, time.sleep, iterate([60])))
 
 if __name__ == "__main__":
+    # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main())
 """
 
