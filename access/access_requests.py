@@ -4,8 +4,8 @@ from access.email_address import parse_contact_email
 from access.throttle import Throttle
 from schemas.clock import Clock
 from schemas.purchase import AccessRequestBody, AccessRequestResponse
-from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow
+from store.sql.access_store import AccessStore
 
 
 class AccessRequests:

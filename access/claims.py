@@ -6,8 +6,8 @@ from access.billing.provider import FailedPayment, Payment, Provider, SettledPay
 from access.keys import generate_key, hash_key
 from access.single_flight_cache import SingleFlightCache, call_provider
 from schemas.clock import Clock
-from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, normalize_email
+from store.sql.access_store import AccessStore
 
 # Of how many checkouts of a mailbox the processor is asked, newest first.
 MAX_CLAIMS_CHECKED = 5

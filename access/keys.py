@@ -6,8 +6,8 @@ from hashlib import sha256
 
 from schemas.clock import Clock
 from schemas.errors import ApiError
-from store.access_protocol import AccessStore
 from store.access_rows import KeyRow
+from store.sql.access_store import AccessStore
 
 MAX_LABEL_CHARS = 120
 

@@ -13,8 +13,8 @@ from access.memberships import revoke_if_ended
 from schemas.clock import Clock
 from schemas.errors import describe_failure
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import AccessStore
 from store.access_rows import RetentionCutoffs
+from store.sql.access_store import AccessStore
 
 SLEEP_STEP_S = 30.0
 RETRY_MS = 3_600_000

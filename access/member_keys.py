@@ -9,8 +9,8 @@ from access.keys import MAX_LABEL_CHARS, generate_key, hash_key, is_valid_label
 from schemas.clock import Clock
 from schemas.errors import ApiError, invalid_parameter_error
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, KeyLimits, MemberKey, StoredMembership
+from store.sql.access_store import AccessStore
 
 MAX_LIVE_KEYS = 3
 # Of a membership in any 24 hours, as each key has a quota of its own.

@@ -3,8 +3,8 @@
 import structlog
 
 from access.billing.provider import Provider
-from store.access_protocol import AccessStore
 from store.access_rows import MembershipRow
+from store.sql.access_store import AccessStore
 
 log = structlog.get_logger("billing")
 

@@ -24,8 +24,8 @@ from schemas.purchase import (
     Plan,
 )
 from schemas.vocabulary import format_instant
-from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow
+from store.sql.access_store import AccessStore
 
 ClaimResult = ActiveClaim | PendingClaim
 

@@ -10,8 +10,8 @@ from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.usage import QuotaUsage
 from schemas.vocabulary import DAY_MS, Instant, Mode, format_instant
-from store.access_protocol import MAX_CALL_GROUPS, AccessStore
-from store.access_rows import CallGroup, CountedGroup
+from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
+from store.sql.access_store import AccessStore
 
 MAX_LOOP_TURNS = 4
 

@@ -17,8 +17,8 @@ from access.throttle import Limit, Throttle
 from schemas.clock import Clock
 from schemas.errors import ApiError, describe_failure
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import AccessStore
 from store.access_rows import SignInRow, normalize_email
+from store.sql.access_store import AccessStore
 
 LINK_MINUTES = 15
 LINK_MS = LINK_MINUTES * 60_000

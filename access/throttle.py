@@ -8,7 +8,7 @@ from typing import Literal, Self
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import AccessStore
+from store.sql.access_store import AccessStore
 
 AttemptKind = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
 MAX_WINDOW_S = DAY_MS // 1000

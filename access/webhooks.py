@@ -4,7 +4,7 @@ from access.billing.provider import Provider
 from access.memberships import revoke_if_ended
 from access.single_flight_cache import call_provider
 from schemas.clock import Clock
-from store.access_protocol import AccessStore
+from store.sql.access_store import AccessStore
 
 
 class WebhookHandler:

@@ -18,7 +18,7 @@ from bench.load import measure_load
 from bench.served import Service, copy_store, free_port, run_alone, serve_store
 from bench.table import Row, compare_rates
 from bench.workers import measure_cpu_s
-from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.access_store import open_sqlite_access
 from tools.member_sessions import create_session_cookie
 
 CALLS = (USAGE, STATE_OF_ONE)
@@ -133,7 +133,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 async def sign_in_member(store: Path) -> str:
     """Return the cookie of a member who has signed in."""
-    access = await SqliteAccessStore.open(store.with_name(f"{store.name}-access"))
+    access = await open_sqlite_access(store.with_name(f"{store.name}-access"))
     try:
         return await create_session_cookie(access, lambda: time.time_ns() // 1_000_000)
     finally:

@@ -31,7 +31,8 @@ from compute.state_loader import StateLoader, build_funding
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.market_rows import BarBlock, Batch, CarryRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 TABLE_HEAD = (
@@ -43,7 +44,7 @@ WORKERS = 2
 RUNS = 3
 YEAR_S = 365 * DAY_S
 
-Workload = Callable[[SqliteMarketStore, Universe, ExecutorFactory], Awaitable[None]]
+Workload = Callable[[MarketStore, Universe, ExecutorFactory], Awaitable[None]]
 ONE_PROCESS = ExecutorFactory(open_local_executor, 1)
 LOCAL_POOL = ExecutorFactory(open_local_executor, WORKERS)
 
@@ -94,7 +95,7 @@ async def compute_store(path: Path, universe: Universe) -> None:
     """Compute a year of a simulated market as a first start does."""
     until = LATEST_ORIGIN + YEAR_S
     source = SimulatedSource(universe, LATEST_ORIGIN, lambda: to_market_ms(until))
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         runs = await HourlyPipeline.open(
             store, source, universe, INDICATORS, lambda: to_market_ms(until)
@@ -106,8 +107,8 @@ async def compute_store(path: Path, universe: Universe) -> None:
 
 async def build_outgrown_store(path: Path, model: Path, universe: Universe) -> None:
     """Repeat a store's bars under other tickers, with carries of a version that is no more."""
-    source = await SqliteMarketStore.open(model)
-    store = await SqliteMarketStore.open(path)
+    source = await open_sqlite_market(model)
+    store = await open_sqlite_market(path)
     try:
         tickers = list(universe.by_ticker)
         source_blocks = [
@@ -125,7 +126,7 @@ async def build_outgrown_store(path: Path, model: Path, universe: Universe) -> N
 
 
 async def build_outgrown_batch(
-    source: SqliteMarketStore, source_blocks: list[BarBlock], blocks: list[BarBlock], number: int
+    source: MarketStore, source_blocks: list[BarBlock], blocks: list[BarBlock], number: int
 ) -> Batch:
     end = max(int(block.open_time[-1]) for block in source_blocks) + HOUR_S
     pairs = zip(source_blocks, blocks, strict=True)
@@ -148,14 +149,14 @@ async def build_outgrown_batch(
     )
 
 
-async def rebuild(store: SqliteMarketStore, universe: Universe, executors: ExecutorFactory) -> None:
+async def rebuild(store: MarketStore, universe: Universe, executors: ExecutorFactory) -> None:
     native: dict[str, Timeframe] = dict.fromkeys(universe.by_ticker, "1h")
     state = await StateLoader(store, universe, INDICATORS, executors).load_state(native)
     if not state.new_epochs:
         raise SystemExit("nothing was rebuilt")
 
 
-async def audit(store: SqliteMarketStore, universe: Universe, executors: ExecutorFactory) -> None:
+async def audit(store: MarketStore, universe: Universe, executors: ExecutorFactory) -> None:
     report = await (await Audit.open(store, universe, INDICATORS, executors)).run()
     if report.findings or not report.checked["changes"]:
         raise SystemExit(f"the audit is not clean: {report.findings[:3]}")
@@ -165,7 +166,7 @@ async def measure_cpu_s(
     work: Workload, path: Path, universe: Universe, executors: ExecutorFactory
 ) -> float:
     """Return the processor time of this process only."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         started_at = time.process_time()
         await work(store, universe, executors)

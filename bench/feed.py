@@ -23,8 +23,9 @@ from bench.table import Row, format_table
 from schemas.vocabulary import RETENTION_MS, TIMEFRAME_CODES, Tier
 from store.codes import KEY_CODES
 from store.market_rows import FeedQuery
+from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine
-from store.sqlite.market_store import SqliteMarketStore
+from store.sqlite.market_store import open_sqlite_market
 from store.sqlite.schema import MARKET_MIGRATIONS, migrate
 
 HALF, ONE, TEN = "0.5 million", "1 million", "10 million"
@@ -87,7 +88,7 @@ def list_queries() -> Iterator[FeedQuery]:
                 yield replace(ANY, **{name: filters[name] for name in names})
 
 
-async def create_reader(store: SqliteMarketStore) -> Reader:
+async def create_reader(store: MarketStore) -> Reader:
     """Read through the store; a poll asks for what is newer than all but the newest rows."""
     (change,) = await store.changes_feed(replace(ANY, limit=1, offset=NEW_ROWS))
     (alert,) = await store.alerts_feed(replace(ANY, limit=1, offset=NEW_ALERTS))
@@ -165,7 +166,7 @@ async def time_reads(folder: Path) -> Best:
     async with AsyncExitStack() as stores:
         readers: dict[str, Reader] = {}
         for name in SIZES:
-            store = await SqliteMarketStore.open(folder / name)
+            store = await open_sqlite_market(folder / name)
             stores.push_async_callback(store.close)
             readers[name] = await create_reader(store)
         connections = await SqliteEngine.open(folder / "former", FORMER_MIGRATIONS)

@@ -10,8 +10,8 @@ from compute.bars import Funding, Series, compute_close_time
 from compute.sources.source import FetchResult, Source
 from compute.universe import Universe
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, Timeframe, compute_midnight_s
-from store.errors import MarketStore
 from store.market_rows import WatermarkRow
+from store.sql.market_store import MarketStore
 
 
 class FetchTracker:

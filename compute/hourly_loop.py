@@ -17,7 +17,8 @@ from compute.schedule import to_market_ms
 from compute.sources.source import NotReadyError
 from schemas.clock import Clock
 from schemas.vocabulary import format_instant
-from store.errors import LockTakenError, MarketStore
+from store.errors import LockTakenError
+from store.sql.market_store import MarketStore
 
 LATE_RETRY_DELAYS_S = (30, 60, 120)
 SLEEP_STEP_S = 1.0

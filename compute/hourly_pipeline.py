@@ -21,8 +21,8 @@ from compute.state_loader import StateLoader
 from compute.universe import Universe
 from schemas.clock import Clock
 from schemas.coverage import Coverage
-from store.errors import MarketStore
 from store.market_rows import Batch
+from store.sql.market_store import MarketStore
 
 BATCH_S = 40 * DAY_S
 OnCommit = Callable[[Batch], None]

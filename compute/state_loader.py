@@ -15,8 +15,8 @@ from compute.schedule import find_last_run
 from compute.stepper import Cell, Stepper
 from compute.universe import Universe
 from schemas.vocabulary import ENGINE_KEYS, TIMEFRAME_DURATIONS_S, Action, Timeframe
-from store.errors import MarketStore
 from store.market_rows import AlertRow, BarBlock, FundingRow
+from store.sql.market_store import MarketStore
 
 MAX_REBUILD_ASSETS = 128
 

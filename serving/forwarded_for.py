@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.clock import Clock
 from serving.http import read_headers
-from store.access_protocol import AccessStore
 from store.access_rows import Notice
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network

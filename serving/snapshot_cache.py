@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import (
@@ -13,8 +14,10 @@ from schemas.vocabulary import (
     format_instant,
 )
 from serving.response_cache import ResponseCache
-from store.errors import MarketStore
 from store.market_rows import Statistics, StoredSnapshot
+
+if TYPE_CHECKING:  # Commands that only call a service load no library of the market.
+    from store.sql.market_store import MarketStore
 
 STATISTICS_DAYS = 30
 
@@ -89,7 +92,7 @@ def _explain_unavailable(stored: StoredSnapshot) -> str:
 class SnapshotCache:
     """Caches the store's latest snapshot, and reads it again when the store's version moves."""
 
-    def __init__(self, store: MarketStore) -> None:
+    def __init__(self, store: "MarketStore") -> None:
         self.store = store
         self._lock = asyncio.Lock()
         self._version: int | None = None

@@ -8,6 +8,9 @@ from schemas.vocabulary import Billing, Mode
 Verdict = Literal["counted", "unknown", "revoked", "wrong_mode", "spent"]
 SandboxStatus = Literal["open", "paid", "cancelled"]
 
+# How many groups of calls are counted at once.
+MAX_CALL_GROUPS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:

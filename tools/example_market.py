@@ -10,8 +10,8 @@ from datetime import date
 from compute.indicators.registry import INDICATORS
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS, TIMEFRAMES, SourceKind, Timeframe
-from store.errors import MarketStore
 from store.market_rows import Batch, ChangeRow, WatermarkRow
+from store.sql.market_store import MarketStore
 
 HOUR_MS = 3_600_000
 NOON = 1_790_769_600_000 + 180_000  # 2026-09-30T12:03:00Z

@@ -13,9 +13,9 @@ from access.keys import OperatorKeys
 from access.mail.outbox import Outbox
 from service.http.app import AppConfig, create_app
 from service.http.resources import Resources
-from store.errors import MarketStore
-from store.sqlite.access_store import SqliteAccessStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.market_store import open_sqlite_market
 from tools.example_market import NOON
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -42,8 +42,8 @@ class ExampleService:
 @asynccontextmanager
 async def open_example_service(folder: Path) -> AsyncIterator[ExampleService]:
     """Open a service without any market data, at ADDRESS and NOW; it is called with a key."""
-    market = await SqliteMarketStore.open(folder / "market.db")
-    access = await SqliteAccessStore.open(folder / "market.db-access")
+    market = await open_sqlite_market(folder / "market.db")
+    access = await open_sqlite_access(folder / "market.db-access")
     try:
         provider = SandboxBilling(access, _get_now, ADDRESS)
         mailer = Outbox(folder / "outbox", "signals@localhost")

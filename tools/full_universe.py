@@ -20,8 +20,8 @@ from schemas.vocabulary import (
     Timeframe,
     compute_midnight_s,
 )
-from store.errors import MarketStore
 from store.market_rows import ChangeRow
+from store.sql.market_store import MarketStore
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
 SEED = 1

@@ -17,8 +17,8 @@ from access.plan import PRICES_USD
 from schemas.clock import Clock
 from schemas.errors import ApiError
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, SandboxSession, SandboxStatus
+from store.sql.access_store import AccessStore
 
 SessionStatus = SandboxStatus | Literal["expired"]
 

@@ -35,8 +35,8 @@ from schemas.vocabulary import (
     INDICATORS_BY_ENGINE_KEY,
     UNIVERSE_RETENTION_MS,
 )
-from store.errors import MarketStore
 from store.market_rows import AlertRow, CarryRow, CommitRow, Progress
+from store.sql.market_store import MarketStore
 
 OnProgress = Callable[[int, int], None]
 

@@ -9,8 +9,9 @@ from compute.audit.row_audit import StoredRows, split_by_tier
 from compute.bars import HOUR_S
 from compute.schedule import find_last_run
 from store.digest import GENESIS, digest_alerts, digest_bars, digest_changes, digest_commit
-from store.errors import DamagedError, MarketStore
+from store.errors import DamagedError
 from store.market_rows import CommitContent, CommitRow, FeedRow
+from store.sql.market_store import MarketStore
 
 # As many bars as a first start's passes of all assets: what is read at once, and stepped at once.
 BARS_PER_READ = 250_000

@@ -10,9 +10,9 @@ from schemas.clock import Clock
 from schemas.vocabulary import format_instant
 from service.config.settings import Settings
 from service.config.stores import open_access
-from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow, KeyRow
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 
 
 @asynccontextmanager

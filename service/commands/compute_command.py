@@ -38,7 +38,8 @@ from service.processes.memory import limit_malloc_arenas, release_memory
 from service.processes.shutdown import listen_for_shutdown, run_in_background
 from serving.freshness import SIMULATED_NOTE
 from serving.snapshot_cache import SnapshotCache
-from store.errors import LockTakenError, MarketStore, StoreError
+from store.errors import LockTakenError, StoreError
+from store.sql.market_store import MarketStore
 
 PLAYED_OUT_NOTE = "The recording is played to its end and holds no more to compute."
 MAX_CATCH_UP_WAIT_S = 2.0

@@ -27,8 +27,8 @@ from service.config.stores import StoreKind, open_access, open_market
 from serving.forwarded_for import NOTICE_NAME
 from serving.freshness import is_final, is_stale
 from serving.snapshot_cache import Snapshot, build_snapshot
-from store.access_protocol import AccessStore
-from store.errors import MarketStore
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 
 
 async def run_doctor(settings: Settings, clock: Clock) -> int:

@@ -22,7 +22,7 @@ from service.commands.console import Finding, format_names
 from service.config.settings import Settings
 from service.config.sources import create_bar_loader, load_listings, open_live_venues
 from serving.snapshot_cache import build_snapshot
-from store.errors import MarketStore
+from store.sql.market_store import MarketStore
 
 # Readings of 1d begin with so many bars.
 MIN_HISTORY_DAYS = 200

@@ -31,8 +31,8 @@ from service.http.resources import Resources, build_readiness, open_resources
 from service.http.server import build_server_config, serve_in_background
 from service.processes.memory import limit_malloc_arenas
 from service.processes.shutdown import listen_for_shutdown, run_in_background
-from store.access_protocol import AccessStore
 from store.addresses import is_loopback
+from store.sql.access_store import AccessStore
 
 log = structlog.get_logger("service")
 

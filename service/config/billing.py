@@ -7,7 +7,7 @@ from access.plan import PRICES_USD
 from schemas.clock import Clock
 from schemas.vocabulary import Billing
 from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
-from store.access_protocol import AccessStore
+from store.sql.access_store import AccessStore
 
 
 def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provider:

@@ -17,7 +17,7 @@ from compute.state_loader import build_series
 from compute.universe import Universe
 from schemas.clock import Clock
 from service.config.settings import Settings, SettingsError
-from store.errors import MarketStore
+from store.sql.market_store import MarketStore
 
 
 @asynccontextmanager

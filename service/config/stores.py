@@ -4,37 +4,37 @@ from typing import TYPE_CHECKING, Literal
 
 from service.config.settings import Settings
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 
-if TYPE_CHECKING:  # Commands about keys do without the market's libraries.
-    from store.sql.access_store import SqlAccessStore
-    from store.sql.market_store import SqlMarketStore
+if TYPE_CHECKING:  # Commands about keys load no library of the market.
+    from store.sql.market_store import MarketStore
 
 StoreKind = Literal["market", "access"]
 
 
-async def open_market(settings: Settings) -> "SqlMarketStore":
+async def open_market(settings: Settings) -> "MarketStore":
     """Open the store of market data, which is made where it is missing."""
     if settings.is_sqlite:
-        from store.sqlite.market_store import SqliteMarketStore
+        from store.sqlite.market_store import open_sqlite_market
 
-        return await SqliteMarketStore.open(settings.market_path)
-    from store.postgres.market_store import PostgresMarketStore
+        return await open_sqlite_market(settings.market_path)
+    from store.postgres.market_store import open_postgres_market
 
-    return await PostgresMarketStore.open(settings.database_url.get_secret_value())
+    return await open_postgres_market(settings.database_url.get_secret_value())
 
 
-async def open_access(settings: Settings) -> "SqlAccessStore":
+async def open_access(settings: Settings) -> AccessStore:
     """Open the store of keys, which is made where it is missing."""
     if settings.is_sqlite:
-        from store.sqlite.access_store import SqliteAccessStore
+        from store.sqlite.access_store import open_sqlite_access
 
-        return await SqliteAccessStore.open(settings.access_path)
-    from store.postgres.access_store import PostgresAccessStore
+        return await open_sqlite_access(settings.access_path)
+    from store.postgres.access_store import open_postgres_access
 
-    return await PostgresAccessStore.open(settings.database_url.get_secret_value())
+    return await open_postgres_access(settings.database_url.get_secret_value())
 
 
-async def open_existing_market(settings: Settings) -> "SqlMarketStore":
+async def open_existing_market(settings: Settings) -> "MarketStore":
     """Open the store; StoreError where there is none, so that no command succeeds on nothing."""
     if not await has_store(settings, "market"):
         raise StoreError(

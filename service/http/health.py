@@ -11,8 +11,8 @@ from starlette.routing import Route
 from schemas.clock import Clock
 from serving.freshness import is_recording_over, is_stale
 from serving.snapshot_cache import SnapshotCache
-from store.access_protocol import AccessStore
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 
 PROBE_TIMEOUT_S = 2.0
 NO_STORE_HEADERS = {"Cache-Control": "no-store"}

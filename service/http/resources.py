@@ -13,8 +13,8 @@ from service.config.settings import Settings
 from service.config.stores import open_access, open_market
 from service.http.health import Readiness
 from serving.snapshot_cache import SnapshotCache
-from store.access_protocol import AccessStore
-from store.errors import MarketStore
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,12 @@
-"""The access store on PostgreSQL, apart: commands about keys do without the market's libraries."""
-
-from typing import Self
+"""The access store on PostgreSQL, apart: commands about keys load no library of the market."""
 
 from store.postgres.engine import PostgresEngine
 from store.postgres.schema import SCHEMAS
 from store.postgres.usage import PostgresUsageCounter
-from store.sql.access_store import SqlAccessStore
+from store.sql.access_store import AccessStore
 
 
-class PostgresAccessStore(SqlAccessStore):
-    """An AccessStore on a PostgreSQL database."""
-
-    @classmethod
-    async def open(cls, url: str) -> Self:
-        """Migrate and open it, creating its schema where it is missing; StoreError in one line."""
-        engine = await PostgresEngine.open(url, *SCHEMAS["access"])
-        return cls(engine, PostgresUsageCounter(engine))
+async def open_postgres_access(url: str) -> AccessStore:
+    """Migrate and open it, creating its schema if it is missing; StoreError in one line."""
+    engine = await PostgresEngine.open(url, *SCHEMAS["access"])
+    return AccessStore(engine, PostgresUsageCounter(engine))

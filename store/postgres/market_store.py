@@ -1,16 +1,10 @@
 """The market store on PostgreSQL."""
 
-from typing import Self
-
 from store.postgres.market_engine import PostgresMarketEngine
 from store.postgres.schema import SCHEMAS
-from store.sql.market_store import SqlMarketStore
+from store.sql.market_store import MarketStore
 
 
-class PostgresMarketStore(SqlMarketStore):
-    """A MarketStore on a PostgreSQL database."""
-
-    @classmethod
-    async def open(cls, url: str) -> Self:
-        """Migrate and open it, creating its schema where it is missing; StoreError in one line."""
-        return cls(await PostgresMarketEngine.open(url, *SCHEMAS["market"]))
+async def open_postgres_market(url: str) -> MarketStore:
+    """Migrate and open it, creating its schema if it is missing; StoreError in one line."""
+    return MarketStore(await PostgresMarketEngine.open(url, *SCHEMAS["market"]))

@@ -35,7 +35,7 @@ class UsageCounter(Protocol):
         """Decide and count groups of calls; at most MOST_GROUPS of them."""
 
 
-class SqlAccessStore:
+class AccessStore:
     """An AccessStore on a database engine."""
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
@@ -46,7 +46,7 @@ class SqlAccessStore:
         """Close every connection; idempotent."""
         await self._engine.close()
 
-    async def move_from(self, source: "SqlAccessStore") -> None:
+    async def move_from(self, source: "AccessStore") -> None:
         """Replace what this store holds by what another one does, in one transaction."""
         from store.sql import migrate_database as moving  # It loads the market's libraries.
 

@@ -37,7 +37,7 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-class SqlMarketStore:
+class MarketStore:
     """A MarketStore on a database engine."""
 
     def __init__(self, engine: MarketEngine) -> None:
@@ -89,7 +89,7 @@ class SqlMarketStore:
         return sum([await self._prune(table, before) for table, before in cutoffs.items()])
 
     async def move_from(
-        self, source: "SqlMarketStore", on_progress: Callable[[int, int], None]
+        self, source: "MarketStore", on_progress: Callable[[int, int], None]
     ) -> None:
         """Take in all that another store holds, or the rest of it; both are locked meanwhile.
 

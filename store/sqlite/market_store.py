@@ -1,17 +1,12 @@
 """The market store on SQLite."""
 
 from pathlib import Path
-from typing import Self
 
-from store.sql.market_store import SqlMarketStore
+from store.sql.market_store import MarketStore
 from store.sqlite.engine import SqliteEngine
 from store.sqlite.schema import MARKET_MIGRATIONS
 
 
-class SqliteMarketStore(SqlMarketStore):
-    """A MarketStore on one SQLite file."""
-
-    @classmethod
-    async def open(cls, path: Path) -> Self:
-        """Migrate and open a file, creating it where it is missing; StoreError in one line."""
-        return cls(await SqliteEngine.open(path, MARKET_MIGRATIONS))
+async def open_sqlite_market(path: Path) -> MarketStore:
+    """Migrate and open a file, creating it if it is missing; StoreError in one line."""
+    return MarketStore(await SqliteEngine.open(path, MARKET_MIGRATIONS))

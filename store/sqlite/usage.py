@@ -5,8 +5,7 @@ from functools import lru_cache
 from sqlite3 import Connection
 
 from schemas.vocabulary import Mode
-from store.access_protocol import MAX_CALL_GROUPS
-from store.access_rows import CallGroup, CountedGroup
+from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
 from store.sqlite.engine import SqliteEngine
 
 # A key's hash, and a UTC day.

@@ -9,7 +9,7 @@ import pytest
 
 from access.keys import OperatorKeys, hash_key
 from store.access_rows import KeyRow
-from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.access_store import open_sqlite_access
 from tests.support.running_service import ManualClock
 
 pytestmark = pytest.mark.clause("access")
@@ -22,7 +22,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys]:
-    store = await SqliteAccessStore.open(tmp_path / "access.db")
+    store = await open_sqlite_access(tmp_path / "access.db")
     yield OperatorKeys(store, clock)
     await store.close()
 

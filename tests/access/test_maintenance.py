@@ -12,8 +12,8 @@ from access.billing.provider import BillingError, Provider, SubscriptionStatus
 from access.billing.sandbox import SandboxBilling
 from access.keys import hash_key
 from access.maintenance import SLEEP_STEP_S, MaintenanceJob, compute_cutoffs
-from store.access_protocol import AccessStore
 from store.access_rows import ClaimRow, MembershipRow, RetentionCutoffs
+from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock, RunningService, break_usage_counting
 from tests.support.stripe_shop import Purchase, StripeShop
 from tools.example_market import HOUR_MS, NOON

@@ -453,10 +453,10 @@ KILLED_WHILE_REDEEMING = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from store.access_rows import MembershipRow
-from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.access_store import open_sqlite_access
 
 async def redeem(path, token_hash):
-    store = await SqliteAccessStore.open(Path(path))
+    store = await open_sqlite_access(Path(path))
     writer = store._engine._writer.connection
     await writer.create_function("killed", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
     dies = "CREATE TEMP TRIGGER dies AFTER INSERT ON main.keys BEGIN SELECT killed(); END"

@@ -27,7 +27,7 @@ from schemas.purchase import ActiveClaim, CheckoutResponse, PendingClaim
 from schemas.vocabulary import DAY_MS
 from tests.support.postgres.installations import find_installations
 from tests.support.running_service import ManualClock
-from tests.support.sandbox_shop import BASE_URL, ClaimLookupCounter, SandboxShop, parse_sandbox_id
+from tests.support.sandbox_shop import BASE_URL, LookupCountingStore, SandboxShop, parse_sandbox_id
 from tests.support.store_homes import HomeFactory
 from tools.example_market import NOON
 
@@ -94,7 +94,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         return self.checkout("monthly")
 
     def start(self) -> None:
-        store = self.run(self.home.open_access(ClaimLookupCounter))
+        store = self.run(self.home.open_access(LookupCountingStore))
         billing = SandboxBilling(store, self.clock, BASE_URL)
         self.shop = SandboxShop(store, self.clock, billing, CHECKOUT_LIMIT)
         self.quota_guard = QuotaGuard(store, self.clock, mode="test", daily_limit=DAILY_LIMIT)

@@ -12,9 +12,9 @@ from access.quota import MAX_LOOP_TURNS, Caller, QuotaGuard
 from schemas.errors import ApiError
 from schemas.usage import Quota
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import AccessStore
 from store.access_rows import CallGroup, CountedGroup
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, run_sql
 

@@ -7,7 +7,7 @@ import pytest
 
 from access.throttle import Limit, Throttle, to_network
 from schemas.errors import ApiError
-from store.access_protocol import AccessStore
+from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
 from tests.support.store_homes import StoreHome, open_and_close
 from tools.example_market import NOON

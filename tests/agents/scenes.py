@@ -18,7 +18,7 @@ from compute.universe import Universe, load_universe
 from schemas.coverage import Coverage, CoveredAsset
 from schemas.vocabulary import DAILY_LIMIT, DAY_MS, HOUR_MS, TIMEFRAMES, Action, Timeframe
 from store.market_rows import AlertRow, Batch, ChangeRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.agents.agent import Agent, Wait
 from tests.support.running_service import ManualClock, RunningService, run_service
 from tools.example_market import (
@@ -54,10 +54,10 @@ Opened = AbstractAsyncContextManager[Scene]
 Open = Callable[[Path], Opened]
 
 
-def recording_store(rows: list[ChangeRow]) -> type[SqliteMarketStore]:
+def recording_store(rows: list[ChangeRow]) -> type[MarketStore]:
     """Return a store that copies every change it is given."""
 
-    class Keeping(SqliteMarketStore):
+    class Keeping(MarketStore):
         async def commit(self, batch: Batch) -> None:
             await super().commit(batch)
             rows.extend(batch.changes)
@@ -113,7 +113,7 @@ def make_handmade_coverage() -> Coverage:
     return usual.model_copy(update={"assets": (*usual.assets, SOL, POL)})
 
 
-async def fill_handmade(market: SqliteMarketStore) -> None:
+async def fill_handmade(market: MarketStore) -> None:
     """Commit first readings of ASSETS, then TURNS and ALERTS in the order of their times."""
     await market.publish_coverage(make_handmade_coverage())
     start = NOON - 60 * DAY_MS
@@ -189,7 +189,7 @@ def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
 
 
 async def _open_pipeline(
-    market: SqliteMarketStore, tickers: tuple[str, ...], clock: ManualClock
+    market: MarketStore, tickers: tuple[str, ...], clock: ManualClock
 ) -> HourlyPipeline:
     packaged = load_universe()
     chosen = tuple(packaged.by_ticker[ticker] for ticker in tickers)

@@ -20,7 +20,8 @@ from schemas.coverage import Coverage
 from schemas.vocabulary import TIMEFRAMES, Timeframe
 from store.errors import LockTakenError, StoreError
 from store.market_rows import Batch
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import (
     NEVER,
     AcceleratedClock,
@@ -406,10 +407,10 @@ class Checkpoints:
         await asyncio.sleep(0)
 
 
-def checked_store(reached: Checkpoints) -> type[SqliteMarketStore]:
+def checked_store(reached: Checkpoints) -> type[MarketStore]:
     """Return a store with a checkpoint before and after everything that the loop asks of it."""
 
-    class Checked(SqliteMarketStore):
+    class Checked(MarketStore):
         async def commit(self, batch: Batch) -> None:
             await reached()
             await super().commit(batch)
@@ -447,7 +448,7 @@ async def held_after(path: Path, *, cancelled_at: int, ticks: int = 0) -> tuple[
     source.before_fetch = None
     await run_loop_until(path, source, clock, march_s("20:00"))
     await check_store_file(path, source, march_s("15:00"))
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         return drop_commit_details(await load_content(store)), reached.passed
     finally:
@@ -499,7 +500,7 @@ async def test_a_source_that_fails_is_asked_again_and_no_bar_is_lost(
         assert written == {march_s("12:03:30")}
 
 
-class Failing(SqliteMarketStore):
+class Failing(MarketStore):
     """A store whose third pass fails, before it is written or once it is."""
 
     commit_calls = 0
@@ -643,7 +644,7 @@ async def test_pruning_that_fails_is_tried_again_at_the_next_run(tmp_path: Path,
     tried: list[int] = []
     clock = AcceleratedClock(march_s("10:20"))
 
-    class Full(SqliteMarketStore):
+    class Full(MarketStore):
         async def prune(self) -> int:
             tried.append(clock.now_s)
             if len(tried) == 1:
@@ -687,7 +688,7 @@ async def test_rows_are_pruned_once_a_day(tmp_path: Path):
     pruned: list[tuple[int, int]] = []
     clock = AcceleratedClock(march_s("10:20"), step_s=30)
 
-    class Pruned(SqliteMarketStore):
+    class Pruned(MarketStore):
         async def prune(self) -> int:
             count = await super().prune()
             pruned.append((clock.now_s, (await self.progress()).pruned_before // 1000))

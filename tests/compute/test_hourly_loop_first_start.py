@@ -16,7 +16,7 @@ from schemas.vocabulary import DAY_MS, TIMEFRAMES, compute_midnight_s
 from service.config.settings import Settings
 from service.config.sources import open_source
 from store.market_rows import ChangeRow, StoredSnapshot
-from store.sqlite.market_store import SqliteMarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.scripted_source import AcceleratedClock, ClockEnded
 
 pytestmark = pytest.mark.clause("sources")
@@ -59,7 +59,7 @@ async def test_a_first_start_leaves_the_board_that_its_history_asks_for(
     tmp_path: Path, start: str, tickers: tuple[str, ...]
 ):
     universe, clock = only(*tickers), AcceleratedClock(epoch(start))
-    store = await SqliteMarketStore.open(tmp_path / "m.db")
+    store = await open_sqlite_market(tmp_path / "m.db")
     try:
         source = SimulatedSource(universe, compute_origin(clock.now_s), clock)
         runs = await HourlyPipeline.open(store, source, universe, INDICATORS, clock)
@@ -116,7 +116,7 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
     settings = Settings(source="simulated", universe=None)
     for start in ("2026-06-10T10:20:00", "2026-06-11T15:40:00", "2026-12-24T23:10:00"):
         clock.now, clock.ends_at = epoch(start) * 1000, epoch(start) + 7200
-        store = await SqliteMarketStore.open(tmp_path / "m.db")
+        store = await open_sqlite_market(tmp_path / "m.db")
         try:
             async with open_source(settings, universe, store, clock) as source:
                 assert parse_origin(source.name) == epoch("2025-07-15")
@@ -130,7 +130,7 @@ async def test_a_restart_goes_on_from_the_origin_that_the_store_remembers(tmp_pa
             assert set((await store.publish_from()).values()) == {first_feed}
         finally:
             await store.close()
-    store = await SqliteMarketStore.open(tmp_path / "m.db")
+    store = await open_sqlite_market(tmp_path / "m.db")
     try:
         assert (await (await Audit.open(store, universe, INDICATORS)).run()).findings == []
     finally:

@@ -27,8 +27,9 @@ from schemas.vocabulary import UNIVERSE_RETENTION_MS, format_instant
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import Batch, ChangeRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import ALTERNATING, AcceleratedClock, ClockEnded
+from tests.support.store_homes import open_market_as
 
 pytestmark = pytest.mark.clause("steps")
 
@@ -69,13 +70,13 @@ class Long:
         """Run the loop to the end, looking at the store ten times on the way."""
         copy = self.copy
 
-        class Copied(SqliteMarketStore):
+        class Copied(MarketStore):
             async def commit(self, batch: Batch) -> None:
                 await super().commit(batch)
                 with copy.open("ab") as file:
                     pickle.dump(list(batch.changes), file)
 
-        self.store = await Copied.open(self.path)
+        self.store = await open_market_as(Copied, self.path)
         self.clock.watch = self._look
         self.clock.ends_at = START + DAYS * DAY_S
         origin = (START - self.size.history_s) // DAY_S * DAY_S

@@ -9,7 +9,8 @@ import pytest
 from compute.hourly_loop import HourlyLoop
 from compute.hourly_pipeline import HourlyPipeline
 from store.errors import LockTakenError
-from store.postgres.market_store import PostgresMarketStore
+from store.postgres.market_store import open_postgres_market
+from store.sql.market_store import MarketStore
 from tests.doubles.scripted_source import (
     ALTERNATING,
     AcceleratedClock,
@@ -30,18 +31,16 @@ BEHIND_S = 2 * 3600
 @asynccontextmanager
 async def looping(
     database: str, source: ScriptedSource, clock: AcceleratedClock
-) -> AsyncIterator[tuple[HourlyLoop, PostgresMarketStore]]:
+) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
     """Give a loop of a process of its own over a database, whose pipeline is not yet open."""
-    store = await PostgresMarketStore.open(database)
+    store = await open_postgres_market(database)
     try:
         yield create_loop(store, source, clock), store
     finally:
         await store.close()
 
 
-def create_loop(
-    store: PostgresMarketStore, source: ScriptedSource, clock: AcceleratedClock
-) -> HourlyLoop:
+def create_loop(store: MarketStore, source: ScriptedSource, clock: AcceleratedClock) -> HourlyLoop:
     open_pipeline = partial(HourlyPipeline.open, store, source, source.universe, ALTERNATING, clock)
     return HourlyLoop(open_pipeline, store, clock, clock.sleep)
 

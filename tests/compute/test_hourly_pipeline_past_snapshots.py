@@ -9,7 +9,7 @@ from compute.bars import HOUR_S
 from compute.schedule import to_market_ms
 from compute.universe import Universe
 from store.market_rows import StoredSnapshot
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.support.small_market import DENSE, END, Content, open_pipeline, open_store
 
 pytestmark = pytest.mark.clause("answers")
@@ -21,7 +21,7 @@ def latest(snapshot: StoredSnapshot) -> tuple[object, ...]:
     return snapshot.market_time, snapshot.readings, snapshot.late_tickers
 
 
-async def past(store: SqliteMarketStore, at: int) -> tuple[object, ...]:
+async def past(store: MarketStore, at: int) -> tuple[object, ...]:
     return latest(await store.snapshot_at(at))
 
 

@@ -22,7 +22,7 @@ from compute.sources.source import FetchResult
 from schemas.vocabulary import Timeframe
 from store.errors import StoreError
 from store.market_rows import Batch
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import alter
 from tests.compute.executors import COPYING_EXECUTORS
 from tests.doubles.scripted_source import (
@@ -35,6 +35,7 @@ from tests.doubles.scripted_source import (
     run_loop_until,
 )
 from tests.support.small_market import Content, load_content, open_store, select_tickers
+from tests.support.store_homes import open_market_as
 
 pytestmark = pytest.mark.clause("live")
 
@@ -100,11 +101,11 @@ async def run(
     source: Script,
     hours: Sequence[int] = HOURS,
     indicators: Sequence[Indicator] = WATCHED,
-    kind: type[SqliteMarketStore] = SqliteMarketStore,
+    kind: type[MarketStore] = MarketStore,
 ) -> Content:
     """Run some hours in a process of their own; return all that the store then holds."""
     source.time.now = to_market_ms(hours[0])
-    store = await kind.open(path)
+    store = await open_market_as(kind, path)
     try:
         runs = await HourlyPipeline.open(store, source, source.universe, indicators, source.time)
         for hour in hours:
@@ -200,7 +201,7 @@ async def test_killed_after_any_run_ends_in_the_same_content(
 async def test_killed_while_a_split_is_written_ends_in_the_same_content(
     tmp_path: Path, is_written: bool
 ):
-    class Failing(SqliteMarketStore):
+    class Failing(MarketStore):
         async def commit(self, batch: Batch) -> None:
             if batch.market_time != to_market_ms(SPLIT):
                 return await super().commit(batch)

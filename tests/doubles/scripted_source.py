@@ -28,9 +28,10 @@ from compute.sources.source import FetchResult, NotReadyError, Source
 from compute.universe import Asset, Session, Universe
 from schemas.clock import Clock
 from schemas.vocabulary import TIMEFRAME_DURATIONS_S, SourceKind, Timeframe
-from store.errors import MarketStore
 from store.market_rows import ChangeRow, CommitRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
+from tests.support.store_homes import open_market_as
 
 NEVER = None
 YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
@@ -223,10 +224,10 @@ async def open_loop(
     source: Source,
     universe: Universe,
     clock: AcceleratedClock,
-    store_class: type[SqliteMarketStore] = SqliteMarketStore,
-) -> AsyncIterator[tuple[HourlyLoop, SqliteMarketStore]]:
+    store_class: type[MarketStore] = MarketStore,
+) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
     """Open a store and give the loop over it, whose pipeline is not yet open."""
-    store = await store_class.open(path)
+    store = await open_market_as(store_class, path)
     try:
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, ALTERNATING, clock)
         yield HourlyLoop(open_pipeline, store, clock, clock.sleep), store
@@ -239,7 +240,7 @@ async def run_loop_until(
     source: ScriptedSource,
     clock: AcceleratedClock,
     until: int,
-    store_class: type[SqliteMarketStore] = SqliteMarketStore,
+    store_class: type[MarketStore] = MarketStore,
     late_history: "LateHistory | None" = None,
 ) -> None:
     """Run a process with the loop until the clock comes to a time, or the loop ends by itself."""
@@ -257,7 +258,7 @@ class LateHistory:
         self.late: list[tuple[int, tuple[str, ...]]] = []
         self._version = -1
 
-    async def record(self, clock: AcceleratedClock, store: SqliteMarketStore) -> None:
+    async def record(self, clock: AcceleratedClock, store: MarketStore) -> None:
         """Look at a store between two sleeps."""
         version = store.version()
         if version == self._version:
@@ -270,7 +271,7 @@ class LateHistory:
 
 async def load_changes(path: Path) -> list[ChangeRow]:
     """Return every change that a store holds, oldest first."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         return [row async for row in store.changes()]
     finally:
@@ -279,7 +280,7 @@ async def load_changes(path: Path) -> list[ChangeRow]:
 
 async def load_commits(path: Path) -> list[CommitRow]:
     """Return the passes of a store, oldest first."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         return await store.commits()
     finally:
@@ -295,7 +296,7 @@ def list_stepped_closes(
 
 async def check_store_file(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
     """Hold a store against all that a script gave up to an hour; return its changes."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         return await check_store(store, source, until)
     finally:

@@ -11,7 +11,7 @@ from access.billing.sandbox import SandboxBilling
 from access.claims import Claims
 from access.member_keys import MemberKeys
 from service.commands.cli import wall_clock
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
 from tests.end_to_end.test_counted_calls import called_together, serving
 from tests.service.commands.test_access import with_store
 from tests.service.commands.test_cli import write_bars
@@ -62,7 +62,7 @@ def as_member(folder: Path, work: Callable[[MemberKeys], Awaitable[str | None]])
     """Do in this process what the pages of another would do for a member."""
     said: list[str | None] = []
 
-    async def run(store: SqliteAccessStore) -> None:
+    async def run(store: AccessStore) -> None:
         billing = SandboxBilling(store, wall_clock, "http://localhost")
         claims = Claims(store, billing, wall_clock)
         said.append(await work(MemberKeys(store, billing, claims, wall_clock)))

@@ -15,12 +15,13 @@ from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.errors import StoreError
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.access.test_quota_transports import bought
 from tests.doubles.mailbox import Mailbox
 from tests.support.bad_inputs import KEYED_PATHS
 from tests.support.openapi_document import fetch_document, list_operations, to_documented_path
 from tests.support.running_service import break_usage_counting
+from tests.support.store_homes import open_market_as
 
 pytestmark = pytest.mark.clause("answers")
 
@@ -287,7 +288,7 @@ async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answ
         assert response.status_code == 200
 
 
-class UnreadableStore(SqliteMarketStore):
+class UnreadableStore(MarketStore):
     """A store whose file cannot be read at the moment."""
 
     def version(self):
@@ -298,7 +299,7 @@ async def test_a_store_that_cannot_be_read_is_unavailable_on_every_route_that_re
     served, tmp_path
 ):
     document = await fetch_document(served)
-    market = await UnreadableStore.open(tmp_path / "market.db")
+    market = await open_market_as(UnreadableStore, tmp_path / "market.db")
     try:
         app = create_app_without_billing(served, market=market)
         for path in OF_THE_MARKET:

@@ -27,8 +27,8 @@ from compute.schedule import find_last_run, to_market_ms
 from compute.sources.simulated import format_source_name
 from compute.universe import load_universe
 from schemas.vocabulary import compute_midnight_s, format_instant
-from store.postgres.access_store import PostgresAccessStore
-from store.postgres.market_store import PostgresMarketStore
+from store.postgres.access_store import open_postgres_access
+from store.postgres.market_store import open_postgres_market
 from tests.conftest import MAJORS
 from tests.scaling.clients import Caller, CallTotals, FeedReader, QuotaSpender, parse_ms, wait_until
 from tests.scaling.faults import FaultInjector
@@ -191,7 +191,7 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
 
 async def begin_history(url: str, start: int, days: int) -> None:
     """Let the market begin so many days before: what steps it costs time by its hours."""
-    market = await PostgresMarketStore.open(url)
+    market = await open_postgres_market(url)
     origin = compute_midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
     await market.adopt_source(format_source_name(origin), start)
     await market.close()
@@ -201,7 +201,7 @@ async def new_clients(
     fleet: Fleet, told: CallTotals, rng: random.Random, since: int
 ) -> tuple[QuotaSpender, list[FeedReader]]:
     """Return who spends a quota, and who read the feed: each with a key of its own."""
-    access = await PostgresAccessStore.open(fleet.server.url())
+    access = await open_postgres_access(fleet.server.url())
     clock = fleet.clocks.get_clock(0)
     labels = ["spender", *(f"reader {place}" for place in range(len(FACES)))]
     made = [(label, await OperatorKeys(access, clock).create(label)) for label in labels]
@@ -245,7 +245,7 @@ async def check_passes(url: str) -> None:
 
 
 async def audited(fleet: Fleet) -> list[str]:
-    market = await PostgresMarketStore.open(fleet.server.url())
+    market = await open_postgres_market(fleet.server.url())
     universe = load_universe(fleet.nodes[0].settings.universe)
     report = await (await Audit.open(market, universe, INDICATORS)).run()
     await market.close()

@@ -15,10 +15,11 @@ from service.http.resources import Resources
 from serving.forwarded_for import ForwardedForMiddleware, parse_proxies
 from store.access_rows import Notice
 from store.errors import StoreError
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
 from tests.doubles.mailbox import Mailbox
 from tests.support.running_service import ManualClock, RunningService
 from tests.support.sandbox_shop import open_counting_store
+from tests.support.store_homes import open_access_as
 from tools.example_market import NOON
 
 pytestmark = pytest.mark.clause("access")
@@ -28,7 +29,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteAccessStore]:
+async def store(tmp_path: Path) -> AsyncIterator[AccessStore]:
     async with open_counting_store(tmp_path / "access.db") as store:
         yield store
 
@@ -47,7 +48,7 @@ async def who(app: Any, peer: str, *forwarded: str) -> str:
         return (await client.get("/", headers=headers)).text
 
 
-def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ForwardedForMiddleware:
+def behind_proxies(store: AccessStore, clock: ManualClock) -> ForwardedForMiddleware:
     return ForwardedForMiddleware(
         says_who, trusted=parse_proxies(PROXIES), store=store, clock=clock
     )
@@ -84,18 +85,18 @@ def behind_proxies(store: SqliteAccessStore, clock: ManualClock) -> ForwardedFor
     ],
 )
 async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
-    store: SqliteAccessStore, peer: str, forwarded: list[str], client: str
+    store: AccessStore, peer: str, forwarded: list[str], client: str
 ) -> None:
     assert await who(behind_proxies(store, ManualClock()), peer, *forwarded) == client
 
 
-async def test_without_trusted_proxies_no_header_is_believed(store: SqliteAccessStore) -> None:
+async def test_without_trusted_proxies_no_header_is_believed(store: AccessStore) -> None:
     app = ForwardedForMiddleware(says_who, trusted=(), store=store, clock=ManualClock())
     assert await who(app, "127.0.0.1", "198.51.100.7") == "127.0.0.1"
 
 
 async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
-    store: SqliteAccessStore,
+    store: AccessStore,
 ) -> None:
     clock = ManualClock(NOON)
     app = behind_proxies(store, clock)
@@ -114,7 +115,7 @@ async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
     assert await store.list_notices() == [again]
 
 
-class FullStore(SqliteAccessStore):
+class FullStore(AccessStore):
     """A store whose disk is full."""
 
     async def put_notice(self, notice: Notice) -> None:
@@ -124,7 +125,7 @@ class FullStore(SqliteAccessStore):
 async def test_a_notice_that_cannot_be_kept_fails_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = await FullStore.open(tmp_path / "full.db")
+    store = await open_access_as(FullStore, tmp_path / "full.db")
     try:
         assert (
             await who(behind_proxies(store, ManualClock()), "203.0.113.5", "1.1.1.1")

@@ -4,13 +4,14 @@ import pytest
 
 from serving.snapshot_cache import SnapshotCache
 from store.market_rows import StoredSnapshot
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from tests.support.store_homes import open_market_as
 from tools.example_market import HOUR_MS, NOON, make_batch, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("feed")
 
 
-class CountingStore(SqliteMarketStore):
+class CountingStore(MarketStore):
     snapshots = 0
 
     async def snapshot(self) -> StoredSnapshot:
@@ -19,7 +20,7 @@ class CountingStore(SqliteMarketStore):
 
 
 async def test_one_snapshot_is_read_a_version_however_many_ask(tmp_path):
-    store = await CountingStore.open(tmp_path / "market.db")
+    store = await open_market_as(CountingStore, tmp_path / "market.db")
     try:
         await seed_market(store, make_coverage())
         boards = SnapshotCache(store)

@@ -16,14 +16,15 @@ from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
 from serving.tool_runner import ToolRunner
 from store.market_rows import ChangeRow, FeedQuery
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.support.running_service import ManualClock, open_stores
+from tests.support.store_homes import open_market_as
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage, seed_market
 
 pytestmark = pytest.mark.clause("fresh")
 
 
-class CountingStore(SqliteMarketStore):
+class CountingStore(MarketStore):
     """Counts how often the feed is read."""
 
     feeds = 0
@@ -54,7 +55,7 @@ class Answering:
 async def answering(tmp_path: Path) -> AsyncIterator[Answering]:
     clock = ManualClock()
     async with open_stores(tmp_path) as (_, access):
-        market = await CountingStore.open(tmp_path / "market.db")
+        market = await open_market_as(CountingStore, tmp_path / "market.db")
         try:
             await seed_market(market, make_coverage())
             keys = OperatorKeys(access, clock)

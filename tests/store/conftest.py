@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from store.access_protocol import AccessStore
-from store.errors import MarketStore
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 from tests.support.store_homes import StoreHome
 
 OpenMarket = Callable[[], Awaitable[MarketStore]]

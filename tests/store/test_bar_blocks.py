@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from store.errors import DamagedError, MarketStore
+from store.errors import DamagedError
 from store.market_rows import BarBlock
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks, to_rows
 from tests.support.store_homes import REFUSED, StoreHome, read_tables, run_sql
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
 from store import digest
-from store.errors import MarketStore
 from store.market_rows import BarRow, ChangeRow, FundingRow, WatermarkRow
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
     NOW,
     make_alert,

@@ -10,7 +10,7 @@ import pytest
 from compute.audit.audit import Audit
 from compute.indicators.registry import INDICATORS
 from compute.universe import Universe
-from store.sql.market_store import SqlMarketStore
+from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
 from tests.support.old_stores import (
     build_database_url,
@@ -59,7 +59,7 @@ def drop_meta(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name != "meta"}
 
 
-async def assert_clean(store: SqlMarketStore, universe: Universe) -> None:
+async def assert_clean(store: MarketStore, universe: Universe) -> None:
     report = await (await Audit.open(store, universe, INDICATORS)).run()
     assert report.findings == []
     assert report.not_verifiable == {}

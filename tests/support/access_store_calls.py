@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow, KeyLimits, Notice, RetentionCutoffs, SignInRow
+from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW, SESSION
 from tests.support.row_builders import DAY_MS, make_call_group
 

@@ -12,7 +12,8 @@ from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe
 from store.market_rows import AlertRow, ChangeRow, StoredSnapshot
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.market import Market
 
 
@@ -24,7 +25,7 @@ class StoredResult(NamedTuple):
     alerts: list[AlertRow]
 
     @classmethod
-    async def load(cls, store: SqliteMarketStore) -> "StoredResult":
+    async def load(cls, store: MarketStore) -> "StoredResult":
         changes = [row async for row in store.changes()]
         return cls(await store.snapshot(), changes, [row async for row in store.alerts()])
 
@@ -49,7 +50,7 @@ def write_recording(
 
 async def replay_recording(folder: Path, path: Path, universe: Universe, end: int) -> StoredResult:
     """Step a folder's bars into a new store."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         source = FilesSource(folder, universe)
         runs = await HourlyPipeline.open(

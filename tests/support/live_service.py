@@ -22,7 +22,8 @@ from compute.universe import Asset, Listing, Universe
 from service.config.sources import create_bar_loader, load_listings
 from service.config.venues import choose_retry_policy, collect_symbols
 from store.market_rows import ChangeRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.doubles.venues.alpaca import API_KEY_ID, API_SECRET_KEY
 from tests.doubles.venues.market import Market
 from tests.doubles.venues.sample_markets import halve_bars, make_simulated_markets
@@ -71,7 +72,7 @@ class LiveService:
     source: LiveSource
     runs: HourlyPipeline
     open_pipeline: OpenPipeline
-    store: SqliteMarketStore
+    store: MarketStore
     clock: ManualClock
     waits: list[float]
     clients: dict[str, Venue]
@@ -155,7 +156,7 @@ async def open_live_service(
             venues[name] = RetryingVenue(
                 clients[name], clock, sleep, lambda: 1.0, choose_retry_policy(name, patience)
             )
-        store = await SqliteMarketStore.open(folder / "market.db")
+        store = await open_sqlite_market(folder / "market.db")
         opened.push_async_callback(store.close)
         source = LiveSource(universe, venues, clock, create_bar_loader(store), history_s)
         await source.open(await load_listings(store))

@@ -11,9 +11,9 @@ from typing import Any
 import asyncpg
 
 from store.postgres.schema import SCHEMAS
-from store.sql.access_store import SqlAccessStore
-from store.sql.market_store import SqlMarketStore
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
+from store.sqlite.access_store import open_sqlite_access
 from tests.support.store_homes import PostgresHome, SqliteHome, StoreHome, run_sql
 
 DATA = Path(__file__).parents[1] / "store" / "data"
@@ -45,14 +45,14 @@ def build_database_url(home: StoreHome) -> str:
     return home.address
 
 
-async def open_old_access(home: StoreHome) -> SqlAccessStore:
+async def open_old_access(home: StoreHome) -> AccessStore:
     """Open the restored access store."""
     if isinstance(home, SqliteHome):
-        return await SqliteAccessStore.open(_access_path(home))
+        return await open_sqlite_access(_access_path(home))
     return await home.open_access()
 
 
-async def load_rows(store: SqlMarketStore) -> Rows:
+async def load_rows(store: MarketStore) -> Rows:
     """Return the rows of a market store as `load_expected` has them, carries as hashes."""
     rows = {
         "changes": [tuple(row) async for row in store.changes()],

@@ -27,14 +27,14 @@ from service.http.metrics import Metrics
 from service.http.resources import Resources
 from service.http.server import BoundedProtocol, build_server_config
 from serving.json_schema import build_output_schema
-from store.access_protocol import AccessStore
-from store.errors import MarketStore
-from store.postgres.access_store import PostgresAccessStore
-from store.postgres.market_store import PostgresMarketStore
-from store.sqlite.access_store import SqliteAccessStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.postgres.access_store import open_postgres_access
+from store.postgres.market_store import open_postgres_market
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
+from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.mailbox import Mailbox
 from tests.support.bad_inputs import build_path
+from tests.support.store_homes import open_market_as
 from tools.example_market import NOON, make_coverage, seed_market
 from tools.member_sessions import create_session_cookie
 
@@ -192,21 +192,21 @@ async def _stop_server(server: uvicorn.Server) -> None:
 
 @asynccontextmanager
 async def open_stores(
-    address: StoreAddress, store_class: type[SqliteMarketStore] = SqliteMarketStore
+    address: StoreAddress, store_class: type[MarketStore] = MarketStore
 ) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
     """Open both in a folder, market.db one of `kind`, or in a PostgreSQL database."""
     async with AsyncExitStack() as opened:
         market: MarketStore
         access: AccessStore
         if isinstance(address, Path):
-            market = await store_class.open(address / "market.db")
+            market = await open_market_as(store_class, address / "market.db")
         else:
-            market = await PostgresMarketStore.open(address)
+            market = await open_postgres_market(address)
         opened.push_async_callback(market.close)
         if isinstance(address, Path):
-            access = await SqliteAccessStore.open(address / "market.db-access")
+            access = await open_sqlite_access(address / "market.db-access")
         else:
-            access = await PostgresAccessStore.open(address)
+            access = await open_postgres_access(address)
         opened.push_async_callback(access.close)
         yield market, access
 
@@ -229,7 +229,7 @@ async def run_service(
     clock: ManualClock | None = None,
     daily_limit: int = DAILY_LIMIT,
     attempt_limit: Limit = DEFAULT_LIMIT,
-    store_class: type[SqliteMarketStore] = SqliteMarketStore,
+    store_class: type[MarketStore] = MarketStore,
     metrics: Metrics | None = None,
 ) -> AsyncIterator[RunningService]:
     """Serve a seeded store, or an empty one without coverage; sandbox billing by default."""

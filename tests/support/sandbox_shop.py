@@ -29,8 +29,9 @@ from schemas.errors import ApiError
 from schemas.purchase import ActiveClaim, CheckoutBody, CheckoutResponse, ClaimBody, PendingClaim
 from schemas.vocabulary import DAY_MS, Mode
 from store.access_rows import ClaimRow, MembershipRow
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
 from tests.support.running_service import ManualClock
+from tests.support.store_homes import open_access_as
 
 ADDRESS = "192.0.2.7"
 BASE_URL = "http://127.0.0.1:8000"
@@ -95,19 +96,14 @@ class HeldProvider:
         pass
 
 
-class ClaimLookupCounter:
-    """Have a store tell how many claims have been looked up."""
+class LookupCountingStore(AccessStore):
+    """An access store that counts the claims looked up."""
 
     lookups = 0
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
-        claim: ClaimRow | None = await super().find_claim(token_hash)  # type: ignore[misc]
         self.lookups += 1
-        return claim
-
-
-class LookupCountingStore(ClaimLookupCounter, SqliteAccessStore):
-    """A store on a file that tells how many claims have been looked up."""
+        return await super().find_claim(token_hash)
 
 
 @dataclass
@@ -173,7 +169,7 @@ class SandboxShop:
 
 @asynccontextmanager
 async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
-    store = await LookupCountingStore.open(path)
+    store = await open_access_as(LookupCountingStore, path)
     try:
         yield store
     finally:

@@ -21,7 +21,8 @@ from compute.schedule import to_market_ms
 from compute.sources.files import FilesSource
 from compute.universe import Universe, load_universe
 from schemas.vocabulary import compute_midnight_s
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -171,9 +172,9 @@ def load_small_universe(parent: Path) -> Universe:
 
 
 @asynccontextmanager
-async def open_store(path: Path) -> AsyncIterator[SqliteMarketStore]:
+async def open_store(path: Path) -> AsyncIterator[MarketStore]:
     """Open the store at a path and close it at the end."""
-    store = await SqliteMarketStore.open(path)
+    store = await open_sqlite_market(path)
     try:
         yield store
     finally:
@@ -181,7 +182,7 @@ async def open_store(path: Path) -> AsyncIterator[SqliteMarketStore]:
 
 
 async def open_pipeline(
-    store: SqliteMarketStore,
+    store: MarketStore,
     folder: Path,
     universe: Universe,
     indicators: Sequence[Indicator] = INDICATORS,
@@ -220,7 +221,7 @@ async def audit_store(
         return await (await Audit.open(store, universe, indicators, executors)).run(progressed)
 
 
-async def load_content(store: SqliteMarketStore) -> Content:
+async def load_content(store: MarketStore) -> Content:
     """Return everything that a store holds, in an order of its own; compare with ==."""
     progress = await store.progress()
     return Content(

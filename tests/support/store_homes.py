@@ -14,22 +14,25 @@ from typing import Any, Protocol, TypeVar
 
 import asyncpg
 
-from store.errors import LockTakenError, MarketStore
-from store.postgres.access_store import PostgresAccessStore
-from store.postgres.market_store import PostgresMarketStore
+from store.errors import LockTakenError
+from store.postgres.engine import PostgresEngine
+from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
 from store.postgres.transaction import convert_placeholders
-from store.sql.access_store import SqlAccessStore
-from store.sql.market_store import SqlMarketStore
-from store.sqlite.access_store import SqliteAccessStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.postgres.usage import PostgresUsageCounter
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
+from store.sqlite.engine import SqliteEngine
+from store.sqlite.market_store import open_sqlite_market
+from store.sqlite.schema import ACCESS_MIGRATIONS, MARKET_MIGRATIONS
+from store.sqlite.usage import SqliteUsageCounter
 from tests.support.postgres.databases import copy_database, create_database
 from tests.support.row_builders import TABLES
 
 # Run one statement, each in a transaction of its own, and return its rows.
 RunSql = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 
-AnyStore = TypeVar("AnyStore", SqlMarketStore, SqlAccessStore)
+AnyStore = TypeVar("AnyStore", bound=MarketStore | AccessStore)
 
 # A way to make homes, each of its own.
 HomeFactory = Callable[[], AbstractAsyncContextManager["StoreHome"]]
@@ -51,11 +54,11 @@ class StoreHome(Protocol):
     def address(self) -> str:
         """Where it is, as `open_home` takes it in another process."""
 
-    async def open_market(self, *kinds: type) -> SqlMarketStore:
-        """Open the market store, with what `kinds` do otherwise."""
+    async def open_market(self) -> MarketStore:
+        """Open the market store."""
 
-    async def open_access(self, *kinds: type) -> SqlAccessStore:
-        """Open the access store, with what `kinds` do otherwise."""
+    async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
+        """Open the access store, as a subclass that a test observes."""
 
     insert_sql: str
     """How a row is inserted that may overwrite others."""
@@ -83,11 +86,11 @@ class SqliteHome:
     def address(self) -> str:
         return str(self.folder)
 
-    async def open_market(self, *kinds: type) -> SqlMarketStore:
-        return await _subclass(SqliteMarketStore, kinds).open(self.folder / "market.db")
+    async def open_market(self) -> MarketStore:
+        return await open_sqlite_market(self.folder / "market.db")
 
-    async def open_access(self, *kinds: type) -> SqlAccessStore:
-        return await _subclass(SqliteAccessStore, kinds).open(self.folder / "access.db")
+    async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
+        return await open_access_as(store_class, self.folder / "access.db")
 
     @asynccontextmanager
     async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
@@ -114,11 +117,12 @@ class PostgresHome:
     def address(self) -> str:
         return self.url
 
-    async def open_market(self, *kinds: type) -> SqlMarketStore:
-        return await _subclass(PostgresMarketStore, kinds).open(self.url)
+    async def open_market(self) -> MarketStore:
+        return await open_postgres_market(self.url)
 
-    async def open_access(self, *kinds: type) -> SqlAccessStore:
-        return await _subclass(PostgresAccessStore, kinds).open(self.url)
+    async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
+        engine = await PostgresEngine.open(self.url, *SCHEMAS["access"])
+        return store_class(engine, PostgresUsageCounter(engine))
 
     @asynccontextmanager
     async def open_plain(self, *before: str) -> AsyncIterator[RunSql]:
@@ -190,6 +194,19 @@ async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore
         await store.close()
 
 
+async def open_market_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:
+    """Open a market file as a subclass that a test observes or breaks."""
+    return store_class(await SqliteEngine.open(path, MARKET_MIGRATIONS))
+
+
+async def open_access_as(
+    store_class: Callable[[SqliteEngine, SqliteUsageCounter], AnyStore], path: Path
+) -> AnyStore:
+    """Open an access file as a subclass that a test observes or breaks."""
+    engine = await SqliteEngine.open(path, ACCESS_MIGRATIONS)
+    return store_class(engine, SqliteUsageCounter(engine))
+
+
 async def wait_for_version(store: MarketStore, seen: int) -> int:
     """Wait until the version of a store is another one, and return it."""
     async with asyncio.timeout(DEADLINE_S):
@@ -206,7 +223,3 @@ async def take_lock_when_free(store: MarketStore) -> None:
                 return await store.lock()
             except LockTakenError:
                 await asyncio.sleep(0.005)
-
-
-def _subclass(store: Any, kinds: tuple[type, ...]) -> Any:
-    return type(store.__name__, (*kinds, store), {}) if kinds else store

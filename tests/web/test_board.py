@@ -10,7 +10,7 @@ from schemas.coverage import CoveredAsset
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES
 from serving.freshness import GRACE_MS, SIMULATED_NOTE, STALE_NOTE
 from store.market_rows import ChangeRow, FeedQuery
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.support.running_service import RunningService, publish_assets, run_service
 from tests.support.shared_service import served as served
 from tests.support.web_board import TITLE, fetch_readings, get_board, parse_heat_map
@@ -147,7 +147,7 @@ async def test_a_page_that_is_kept_turns_stale_when_the_answers_do(served_alone:
     assert STALE_NOTE in (await get_board(served_alone)).text
 
 
-class CountingStore(SqliteMarketStore):
+class CountingStore(MarketStore):
     """Counts how often the feed is read."""
 
     feeds = 0
@@ -171,7 +171,7 @@ async def test_the_whole_board_is_drawn_once_a_version(tmp_path: Path):
         assert counted.market.feeds > drawn
 
 
-class MovingStore(SqliteMarketStore):
+class MovingStore(MarketStore):
     """Commits a run while the feed is first read."""
 
     has_moved = False

@@ -17,7 +17,8 @@ import pytest
 from schemas.vocabulary import ACTIONS, STORED_KEYS, TIMEFRAMES, format_instant
 from serving.argument_values import parse_instant_ms
 from store.market_rows import AlertRow, Batch, ChangeRow, FeedQuery, FeedRow
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import SIGNALS
 from tests.support.running_service import RunningService, Transport, run_service
 from tests.support.shared_service import served as served
@@ -29,7 +30,7 @@ TIERS = ("universe", "alerts", "all")
 ZONES = [timezone(timedelta(hours=hours, minutes=30)) for hours in (-4, 0, 5)]
 
 
-class Interrupted(SqliteMarketStore):
+class Interrupted(MarketStore):
     """A store that lets something happen between the board of an answer and its rows."""
 
     between: Callable[[], Awaitable[None]] | None = None
@@ -55,7 +56,7 @@ class Interrupted(SqliteMarketStore):
 class Writer:
     """Commits runs of many rows of both tiers over a connection of its own, as compute does."""
 
-    store: SqliteMarketStore
+    store: MarketStore
     draw: Random
     runs_left: int
     run: int = NOON + HOUR_MS
@@ -164,7 +165,7 @@ async def written_and_served(
     folder: Path, seeded: Path, draw: Random, runs: int
 ) -> AsyncIterator[tuple[RunningService, Writer]]:
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
-    store = await SqliteMarketStore.open(folder / "market.db")
+    store = await open_sqlite_market(folder / "market.db")
     try:
         async with run_service(folder, store_class=Interrupted) as served:
             yield served, Writer(store, draw, runs)

@@ -19,7 +19,7 @@ from service.http.resources import Resources
 from serving.tool import to_mcp_tool
 from store.errors import StoreError
 from store.market_rows import Statistics
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.doubles.mailbox import Mailbox
 from tests.mcp_server.tools.test_get_catalog import OPEN_HEADERS
 from tests.mcp_server.tools.test_get_signals_alerts import ALERTS, followed_coverage, publish_alerts
@@ -27,6 +27,7 @@ from tests.support.bad_inputs import CATALOG, SIGNALS, STATE, STATS
 from tests.support.promised_sizes import parse_size
 from tests.support.running_service import RunningService, open_loopback_socket, run_app
 from tests.support.shared_service import served as served
+from tests.support.store_homes import open_market_as
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_coverage
 
 pytestmark = pytest.mark.clause("answers")
@@ -37,7 +38,7 @@ FORBIDDEN = re.compile(r"(win|wins|winrate|accuracy|return|returns|pnl|profit|pr
 PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return figures?)\b", re.I)
 
 
-class CountingStore(SqliteMarketStore):
+class CountingStore(MarketStore):
     asked = 0
 
     async def statistics(
@@ -47,7 +48,7 @@ class CountingStore(SqliteMarketStore):
         return await super().statistics(tier, after, until, visible_after)
 
 
-class FailingStore(SqliteMarketStore):
+class FailingStore(MarketStore):
     """A store whose counts cannot be read for a while."""
 
     is_broken = True
@@ -62,10 +63,10 @@ class FailingStore(SqliteMarketStore):
 
 @asynccontextmanager
 async def served_by(
-    kind: type[SqliteMarketStore], served: RunningService, folder: Path
+    kind: type[MarketStore], served: RunningService, folder: Path
 ) -> AsyncIterator[RunningService]:
     """Serve the same file and keys through another implementation of the store."""
-    market = await kind.open(folder / "market.db")
+    market = await open_market_as(kind, folder / "market.db")
     try:
         with open_loopback_socket() as bound:
             base_url = f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -13,8 +13,8 @@ from schemas.state import StateQuery
 from schemas.vocabulary import INDICATOR_IDS, TIMEFRAMES, format_instant
 from serving.context import Context
 from serving.snapshot_cache import SnapshotCache
-from store.errors import MarketStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
+from store.sqlite.market_store import open_sqlite_market
 from tests.support.bad_inputs import STATE
 from tools.example_market import HOUR_MS, NOON, make_coverage, seed_market
 from tools.full_universe import fill_full_universe
@@ -83,7 +83,7 @@ def check_same(full: dict[str, Any], board: dict[str, Any]) -> None:
 
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[MarketStore]:
-    store = await SqliteMarketStore.open(tmp_path / "market.db")
+    store = await open_sqlite_market(tmp_path / "market.db")
     await seed_market(store, make_coverage())
     yield store
     await store.close()
@@ -97,7 +97,7 @@ def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
     """The board of the whole universe, filled once."""
-    store = await SqliteMarketStore.open(full_board)
+    store = await open_sqlite_market(full_board)
     if not await store.commits():
         await fill_full_universe(store)
     yield store

@@ -9,7 +9,8 @@ import pytest
 
 from service.commands.access import escape_for_terminal
 from store.access_rows import AccessRequestRow
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
+from store.sqlite.access_store import open_sqlite_access
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW
 from tests.support.row_builders import make_call_group
@@ -20,11 +21,11 @@ pytestmark = pytest.mark.clause("operation")
 NASTY = "\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
 
 
-def with_store(folder: Path, work: Callable[[SqliteAccessStore], Awaitable[object]]) -> None:
+def with_store(folder: Path, work: Callable[[AccessStore], Awaitable[object]]) -> None:
     """Do something with the access store of a folder."""
 
     async def run() -> None:
-        store = await SqliteAccessStore.open(folder / "signals.db-access")
+        store = await open_sqlite_access(folder / "signals.db-access")
         try:
             await work(store)
         finally:
@@ -34,7 +35,7 @@ def with_store(folder: Path, work: Callable[[SqliteAccessStore], Awaitable[objec
 
 
 def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path):
-    async def buy(store: SqliteAccessStore) -> None:
+    async def buy(store: AccessStore) -> None:
         await store.create_claim(CLAIM)
         await store.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW)
         await store.count_calls([make_call_group(KEY_HASH, NOW + 3_600_000)], "live", 10)
@@ -52,7 +53,7 @@ def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path
 
 
 def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
-    async def buy(store: SqliteAccessStore) -> None:
+    async def buy(store: AccessStore) -> None:
         claim = replace(CLAIM, agent_name=NASTY)
         await store.create_claim(claim)
         await store.redeem_claim(claim, MEMBER, KEY_HASH, NOW)
@@ -75,7 +76,7 @@ def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
         AccessRequestRow("a@example.com", None, "Op", None, "9 calls", NOW, NOW),
     ]
 
-    async def ask(store: SqliteAccessStore) -> None:
+    async def ask(store: AccessStore) -> None:
         for row in rows:
             await store.put_access_request(row)
 
@@ -98,7 +99,7 @@ def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
 
 
 def test_prune_deletes_what_the_access_store_needs_no_more(tmp_path):
-    async def attempt(store: SqliteAccessStore) -> None:
+    async def attempt(store: AccessStore) -> None:
         await store.record_attempt("checkout", "192.0.2.1", 0, 20, 600)
         await store.mark_event_handled("evt_1", 0)
 

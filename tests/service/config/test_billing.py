@@ -10,7 +10,7 @@ from compute.indicators.registry import INDICATORS
 from service.commands.serve import serve
 from service.config.billing import describe_billing, find_outage_reason, open_provider
 from service.config.settings import PREFIX, Settings
-from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.access_store import open_sqlite_access
 from tests.doubles.stripe.server import StripeDouble, run_stripe_double
 from tests.service.commands.test_cli import only_line, write_bars
 from tests.support.running_service import ManualClock
@@ -48,7 +48,7 @@ def selling(stripe: StripeDouble, **changed: str) -> dict[str, str]:
 
 @pytest.fixture
 async def access(tmp_path):
-    store = await SqliteAccessStore.open(tmp_path / "access.db")
+    store = await open_sqlite_access(tmp_path / "access.db")
     yield store
     await store.close()
 

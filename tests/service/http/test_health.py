@@ -13,11 +13,12 @@ from serving.snapshot_cache import SnapshotCache
 from store.access_rows import Notice
 from store.errors import StoreError
 from store.market_rows import Progress
-from store.sqlite.access_store import SqliteAccessStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 from tests.support.postgres.server import PostgresServer
 from tests.support.running_service import ManualClock, RunningService, open_stores, run_service
 from tests.support.shared_service import served as served
+from tests.support.store_homes import open_access_as
 from tools.example_market import HOUR_MS, NOON, make_coverage
 
 pytestmark = pytest.mark.clause("monitoring")
@@ -69,14 +70,14 @@ async def test_a_recording_that_is_played_out_rests_and_is_ready(tmp_path: Path)
         assert await readyz(served) == (200, {**WELL, "state": "resting"})
 
 
-class LostMarket(SqliteMarketStore):
+class LostMarket(MarketStore):
     """A market store whose database is gone."""
 
     async def progress(self) -> Progress:
         raise StoreError("the database is gone")
 
 
-class HangingMarket(SqliteMarketStore):
+class HangingMarket(MarketStore):
     """A market store whose database never answers."""
 
     async def progress(self) -> Progress:
@@ -84,7 +85,7 @@ class HangingMarket(SqliteMarketStore):
         raise AssertionError
 
 
-class HangingAccess(SqliteAccessStore):
+class HangingAccess(AccessStore):
     """An access store that never answers, nor lets go of who gives up."""
 
     released: asyncio.Event
@@ -99,7 +100,7 @@ class HangingAccess(SqliteAccessStore):
 
 @asynccontextmanager
 async def hanging_access(folder: Path) -> AsyncIterator[HangingAccess]:
-    store = await HangingAccess.open(folder / "hanging.db-access")
+    store = await open_access_as(HangingAccess, folder / "hanging.db-access")
     try:
         yield store
     finally:

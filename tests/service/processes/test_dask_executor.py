@@ -19,7 +19,7 @@ from compute.universe import Universe
 from service.processes import dask_executor as dask_module
 from service.processes.dask_executor import find_dask_workers, open_dask_executor
 from store.market_rows import BarBlock
-from store.sqlite.market_store import SqliteMarketStore
+from store.sql.market_store import MarketStore
 from tests.compute.audit.test_audit import alter, copy
 from tests.support.signals_command import find_free_port, run_signals
 from tests.support.small_market import (
@@ -34,6 +34,7 @@ from tests.support.small_market import (
     write_small_market,
     write_universe,
 )
+from tests.support.store_homes import open_market_as
 
 pytestmark = pytest.mark.clause("scaling")
 
@@ -98,7 +99,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
 ):
     killed: list[int] = []
 
-    class Killing(SqliteMarketStore):
+    class Killing(MarketStore):
         async def bars(
             self, ticker: str | None = None, after: int = -1, revision: int | None = None
         ) -> list[BarBlock]:
@@ -106,7 +107,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
                 killed.append(await kill_one(address))
             return await super().bars(ticker, after, revision)
 
-    store = await Killing.open(copy(stopped.path, tmp_path / "market.db"))
+    store = await open_market_as(Killing, copy(stopped.path, tmp_path / "market.db"))
     try:
         executors = await find_dask_workers(address)
         runs = await open_pipeline(store, stopped.folder, stopped.universe, executors=executors)

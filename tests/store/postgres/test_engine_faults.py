@@ -7,9 +7,10 @@ import asyncpg
 import pytest
 
 from store.errors import StoreError
-from store.postgres.access_store import PostgresAccessStore
-from store.postgres.market_store import PostgresMarketStore
+from store.postgres.access_store import open_postgres_access
+from store.postgres.market_store import open_postgres_market
 from store.postgres.schema import SCHEMAS
+from store.sql.market_store import MarketStore
 from tests.support.postgres.server import PostgresServer
 from tests.support.row_builders import NOW, make_full_batch
 from tests.support.store_homes import DEADLINE_S, PostgresHome, open_and_close, take_lock_when_free
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.clause("store")
 
 
 async def test_stores_that_are_opened_at_once_all_find_a_migrated_database(database: str) -> None:
-    kinds = (PostgresMarketStore, PostgresAccessStore) * 3
-    for store in await asyncio.gather(*(kind.open(database) for kind in kinds)):
+    openings = (open_postgres_market, open_postgres_access) * 3
+    for store in await asyncio.gather(*(open_store(database) for open_store in openings)):
         await store.close()
 
 
@@ -30,8 +31,8 @@ async def test_a_database_is_migrated_whole_or_not_at_all(
         schema, migrations = SCHEMAS["market"]
         next_version.setitem(SCHEMAS, "market", (schema, (*migrations, "market_9999")))
         with pytest.raises(StoreError, match="market_9999"):
-            await PostgresMarketStore.open(database)
-    async with open_and_close(PostgresMarketStore.open(database)) as store:
+            await open_postgres_market(database)
+    async with open_and_close(open_postgres_market(database)) as store:
         await store.commit(make_full_batch())
 
 
@@ -60,7 +61,7 @@ async def test_a_server_that_goes_away_is_told_and_is_used_again_once_it_is_back
         await market.commit(make_full_batch(NOW + 1, step=1))
 
 
-async def passes_of(market: PostgresMarketStore) -> int | None:
+async def passes_of(market: MarketStore) -> int | None:
     """Return how many passes a store holds, None where it can't be asked."""
     with suppress(StoreError):
         return (await market.progress()).commit_count
@@ -79,7 +80,7 @@ async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
     for secret in ("operator:wrong", "nobody-such:right"):
         url = private_postgres.url().replace("postgres@", f"{secret}@")
         with pytest.raises(StoreError) as told:
-            await PostgresMarketStore.open(url)
+            await open_postgres_market(url)
         said = str(told.value)
         assert said.endswith("lets nobody in by the user and password of its URL")
         assert not any(word in said for word in (*secret.split(":"), "\n"))

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from schemas.vocabulary import RETENTION_MS
-from store.access_protocol import AccessStore
-from store.errors import MarketStore, StoreError
+from store.errors import StoreError
 from store.postgres import engine as postgres_engine
+from store.sql.access_store import AccessStore
 from store.sql.database import Database
+from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.support.access_store_calls import REQUEST_CALLS
 from tests.support.postgres.shared_server import SharedServer

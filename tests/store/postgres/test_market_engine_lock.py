@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from store.digest import GENESIS, digest_commit
-from store.errors import LockTakenError, MarketStore, StoreError
+from store.errors import LockTakenError, StoreError
 from store.postgres import market_engine as postgres_market_engine
+from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
 from tests.support.postgres.databases import cut_sessions

@@ -6,12 +6,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from store.access_protocol import AccessStore
-from store.errors import MarketStore, StoreError
+from store.errors import StoreError
 from store.postgres import market_engine as postgres_market_engine
-from store.postgres.access_store import PostgresAccessStore
-from store.postgres.market_store import PostgresMarketStore
+from store.postgres.access_store import open_postgres_access
+from store.postgres.market_store import open_postgres_market
 from store.sql import market_writes as writes
+from store.sql.access_store import AccessStore
+from store.sql.market_store import MarketStore
 from tests.conftest import MAJORS
 from tests.store.conftest import OpenMarket
 from tests.store.sql.test_access_store_purchases import CLAIM
@@ -24,13 +25,13 @@ pytestmark = [
     pytest.mark.parametrize("new_home", MAJORS, indirect=True),
 ]
 
-STORES = {"market": PostgresMarketStore, "access": PostgresAccessStore}
+STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
 async def refusal(url: str, store: str = "market") -> str:
     """Return in what words a store is not opened; they name the database and no secret."""
     with pytest.raises(StoreError) as refused:
-        await STORES[store].open(url)
+        await STORES[store](url)
     told = str(refused.value)
     assert "\n" not in told
     assert "postgres@" not in told

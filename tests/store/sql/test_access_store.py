@@ -2,9 +2,9 @@
 
 import pytest
 
-from store.access_protocol import AccessStore
 from store.access_rows import AccessRequestRow, KeyRow, Notice, RetentionCutoffs
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_access_store_purchases import NOW
 from tests.support.access_store_calls import HASH, REQUEST

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from store.access_protocol import AccessStore
 from store.access_rows import KeyLimits, RetentionCutoffs, SignInRow, normalize_email
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW, bought, other
 from tests.support.row_builders import DAY_MS, make_call_group

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from store.access_rows import SignInRow
-from store.postgres.access_store import PostgresAccessStore
+from store.postgres.access_store import open_postgres_access
 from store.postgres.engine import connect
 from store.postgres.schema import SCHEMAS
 from store.postgres.schema import migrate as migrate_postgres
-from store.sql.access_store import SqlAccessStore
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
+from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.schema import ACCESS_MIGRATIONS, migrate
 from tests.support.store_homes import open_and_close
 
@@ -48,7 +48,7 @@ def filling(hash_of: str) -> list[str]:
     return text.split(";")
 
 
-async def assert_found(store: SqlAccessStore) -> None:
+async def assert_found(store: AccessStore) -> None:
     """Members find what they had, and the new tables take what they are for."""
     (held,) = await store.list_memberships_by_email("a@example.com")
     assert [key.key.id for key in await store.list_member_keys(held.id, 20000)] == [2]
@@ -74,7 +74,7 @@ async def test_a_file_of_before_members_signed_in_keeps_all_that_it_held(tmp_pat
         db.commit()
     before = rows()
     assert all(before)
-    async with open_and_close(SqliteAccessStore.open(path)) as store:
+    async with open_and_close(open_sqlite_access(path)) as store:
         assert rows() == before
         await assert_found(store)
 
@@ -94,7 +94,7 @@ async def test_a_postgres_database_of_before_members_signed_in_keeps_all_that_it
 
         before = await rows()
         assert all(before)
-        async with open_and_close(PostgresAccessStore.open(database)) as store:
+        async with open_and_close(open_postgres_access(database)) as store:
             assert await rows() == before
             await assert_found(store)
     finally:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from store.access_protocol import AccessStore
 from store.access_rows import (
     ClaimRow,
     KeyRow,
@@ -15,6 +14,7 @@ from store.access_rows import (
     SandboxSession,
 )
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.support.row_builders import make_call_group
 from tests.support.store_homes import StoreHome, run_sql

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import DAY_MS, Mode
-from store.access_protocol import MAX_CALL_GROUPS, AccessStore
-from store.access_rows import CallGroup, CountedGroup
+from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
+from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
 from tests.support.row_builders import make_call_group
 from tests.support.store_homes import StoreHome, run_sql

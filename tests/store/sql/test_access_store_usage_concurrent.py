@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from schemas.vocabulary import DAY_MS
-from store.access_protocol import MAX_CALL_GROUPS, AccessStore
-from store.access_rows import CallGroup, CountedGroup
+from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
+from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
 from tests.support.row_builders import make_call_group
 from tests.support.store_homes import StoreHome, open_home, run_sql

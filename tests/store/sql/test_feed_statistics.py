@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import TIMEFRAMES
-from store.errors import MarketStore
 from store.market_rows import ChangeRow, Statistics
+from store.sql.market_store import MarketStore
 from tests.store.sql.test_feed import next_start
 from tests.support.row_builders import NOW, make_alert, make_batch, make_change
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from store.errors import MarketStore
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
     DAY_MS,
     NOW,

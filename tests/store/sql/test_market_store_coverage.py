@@ -5,7 +5,8 @@ from datetime import date
 import pytest
 
 from schemas.coverage import Coverage, CoveredAsset, CoveredIndicator
-from store.errors import MarketStore, StoreError
+from store.errors import StoreError
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import NOW, make_bar, make_batch, make_blocks
 
 pytestmark = pytest.mark.clause("store")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import LockTakenError, MarketStore
+from store.errors import LockTakenError
+from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import NOW, make_full_batch
 from tests.support.store_homes import SqliteHome, StoreHome, take_lock_when_free

@@ -12,9 +12,10 @@ from typing import cast
 import numpy as np
 import pytest
 
-from store.errors import MarketStore, StoreError
+from store.errors import StoreError
 from store.market_rows import BarBlock, Batch, ChangeRow, CommitContent, FundingRow, ReadingRow
 from store.sql import market_store
+from store.sql.market_store import MarketStore
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     NOW,

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from store.digest import digest_bars
-from store.errors import MarketStore
 from store.market_rows import ReadingRow
 from store.sql import market_writes as writes
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import (
     DAY_MS,
     NOW,

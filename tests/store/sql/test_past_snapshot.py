@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
-from store.errors import MarketStore
 from store.market_rows import Batch, ChangeRow, StoredSnapshot, WatermarkRow
+from store.sql.market_store import MarketStore
 from tests.support.row_builders import DAY_MS, NOW, make_alert, make_batch, make_change
 from tests.support.store_homes import HomeFactory, open_and_close
 

@@ -10,8 +10,9 @@ import pytest
 
 from store.access_rows import KeyRow
 from store.errors import StoreError
+from store.sql.access_store import AccessStore
 from store.sqlite import schema as sqlite_migrations
-from store.sqlite.access_store import SqliteAccessStore
+from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.engine import SqliteEngine
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER, NOW
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS, HASH, REQUEST_CALLS
@@ -28,7 +29,7 @@ def home(tmp_path: Path) -> StoreHome:
 
 
 @asynccontextmanager
-async def traced(access: SqliteAccessStore) -> AsyncIterator[list[str]]:
+async def traced(access: AccessStore) -> AsyncIterator[list[str]]:
     """Yield what the connections of a store are asked meanwhile."""
     said: list[str] = []
     held = access._engine
@@ -45,7 +46,7 @@ async def tracing(held: SqliteEngine, listener: Callable[[str], None] | None) ->
 
 @pytest.mark.parametrize("verb", [*DURABLE_CALLS, *FAST_CALLS])
 async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_it(
-    access: SqliteAccessStore, verb: str
+    access: AccessStore, verb: str
 ) -> None:
     writer = access._engine._writer
     async with traced(access) as said:
@@ -55,7 +56,7 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
     assert list(await writer.execute("PRAGMA synchronous")) == [(1,)]
 
 
-async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAccessStore) -> None:
+async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStore) -> None:
     connections = access._engine
     for opened, synchronous in (
         (connections.begin_durable_write(), 2),
@@ -71,7 +72,7 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: SqliteAcce
         ]
 
 
-async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteAccessStore) -> None:
+async def test_a_transaction_that_fails_leaves_counts_fast_again(access: AccessStore) -> None:
     await access.create_key(HASH, "agent", NOW)
     with pytest.raises(StoreError):
         await access.create_key(HASH, "again", NOW)
@@ -80,7 +81,7 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: SqliteA
 
 
 async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
-    access: SqliteAccessStore,
+    access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
@@ -116,7 +117,7 @@ async def test_keys_of_the_first_schema_live_on_with_their_ids_and_a_copy_is_mad
         for key in ((3, HASH, "old", 5, None), (7, bytes(32), "gone", 6, 9)):
             db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?)", key)
         db.commit()
-    store = await SqliteAccessStore.open(path)
+    store = await open_sqlite_access(path)
     try:
         assert await store.list_keys() == [KeyRow(3, "old", 5, None), KeyRow(7, "gone", 6, 9)]
         (counted, refused) = await store.count_calls(

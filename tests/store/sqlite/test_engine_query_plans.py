@@ -18,9 +18,9 @@ from schemas.vocabulary import RETENTION_MS, Tier
 from store.market_rows import FeedQuery
 from store.sql import past_snapshot as past
 from store.sql.feed_pages import build_counts_query, build_oldest_query
+from store.sql.market_store import MarketStore
 from store.sqlite import engine as sqlite_engine
 from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
-from store.sqlite.market_store import SqliteMarketStore
 from tests.support.row_builders import NOW, make_full_batch, make_query, run_sql
 from tests.support.store_homes import SqliteHome, StoreHome
 
@@ -128,7 +128,7 @@ def test_every_statement_of_the_feed_stays_prepared() -> None:
 
 
 @pytest.fixture
-async def recorded_statements(market: SqliteMarketStore) -> AsyncIterator[list[str]]:
+async def recorded_statements(market: MarketStore) -> AsyncIterator[list[str]]:
     """Every statement that the store's reader runs from now on."""
     ran: list[str] = []
     async with market._engine.acquire_connection() as db:
@@ -139,7 +139,7 @@ async def recorded_statements(market: SqliteMarketStore) -> AsyncIterator[list[s
 
 
 async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
-    market: SqliteMarketStore, path: Path, recorded_statements: list[str]
+    market: MarketStore, path: Path, recorded_statements: list[str]
 ) -> None:
     await market.commit(make_full_batch())
     await market.snapshot()

@@ -15,9 +15,10 @@ import pytest
 from store.bar_blocks import pack_block
 from store.digest import digest_commit
 from store.errors import StoreError
+from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
-from store.sqlite.access_store import SqliteAccessStore
-from store.sqlite.market_store import SqliteMarketStore
+from store.sqlite.access_store import open_sqlite_access
+from store.sqlite.market_store import open_sqlite_market
 from tests.store.conftest import OpenMarket
 from tests.support.row_builders import (
     NOW,
@@ -67,7 +68,7 @@ def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[st
 
 async def assert_refused(path: Path, match: str) -> None:
     with pytest.raises(StoreError, match=match) as refusal:
-        await SqliteMarketStore.open(path)
+        await open_sqlite_market(path)
     assert "\n" not in str(refusal.value)
     assert str(path) in str(refusal.value)
 
@@ -106,15 +107,13 @@ async def test_another_programs_database_is_refused_and_left_alone(path: Path) -
     assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
 
 
-async def test_a_database_of_a_newer_version_is_refused(
-    market: SqliteMarketStore, path: Path
-) -> None:
+async def test_a_database_of_a_newer_version_is_refused(market: MarketStore, path: Path) -> None:
     run_sql(path, "INSERT INTO migrations VALUES ('market_9999')")
     await assert_refused(path, "newer.*market_9999")
 
 
 async def test_an_access_database_is_no_market_database(tmp_path: Path) -> None:
-    store = await SqliteAccessStore.open(tmp_path / "access.db")
+    store = await open_sqlite_access(tmp_path / "access.db")
     await store.close()
     await assert_refused(tmp_path / "access.db", "access_0001")
 
@@ -126,7 +125,7 @@ async def test_an_empty_file_counts_as_new(open_market: OpenMarket, empty: Path)
 
 
 async def test_a_database_with_content_is_copied_before_it_is_migrated(
-    market: SqliteMarketStore, path: Path, added_migration: tuple[str, ...]
+    market: MarketStore, path: Path, added_migration: tuple[str, ...]
 ) -> None:
     await market.commit(make_full_batch())
     before = read_tables(path)
@@ -240,7 +239,7 @@ def test_who_opens_a_file_waits_for_another_who_reads_it_as_it_was_made(path: Pa
     assert run_sql(path, "PRAGMA journal_mode") == [("wal",)]
 
 
-async def test_the_file_is_opened_with_its_pragmas(market: SqliteMarketStore, path: Path) -> None:
+async def test_the_file_is_opened_with_its_pragmas(market: MarketStore, path: Path) -> None:
     assert run_sql(path, "PRAGMA journal_mode") == [("wal",)]
     async with market._engine.begin_write() as writer:
         for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 import pytest
 
 from store.access_rows import CallGroup, CountedGroup
-from store.sqlite.access_store import SqliteAccessStore
+from store.sql.access_store import AccessStore
 from tests.store.sql.test_access_store_usage import NOON, hashed
 
 pytestmark = [
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-async def test_what_another_process_interrupts_is_counted_once(access: SqliteAccessStore) -> None:
+async def test_what_another_process_interrupts_is_counted_once(access: AccessStore) -> None:
     await access.create_key(hashed("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
     begun: list[str] = []
