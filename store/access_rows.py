@@ -42,6 +42,15 @@ class CallGroup(NamedTuple):
     last_at: int
 
 
+# A key's hash, and a UTC day.
+GroupKey = tuple[bytes, int]
+
+
+def get_group_key(group: CallGroup) -> GroupKey:
+    """Return the key and day that no other group of the same call to the store has."""
+    return group.key_hash, group.day
+
+
 class KeyLimits(NamedTuple):
     """How many keys a membership may have: `live` ones, and `made` ones since a time, epoch ms."""
 

@@ -1,8 +1,7 @@
 """Blocks of bars as the bytes that market_0001.sql describes; neither way lets nonsense through."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from store.codes import TIMEFRAMES_BY_CODE
 from store.errors import DamagedError, StoreError
 from store.market_rows import BarBlock
+from store.sql.database import Row
 
 _STORED_BAR_DTYPE = np.dtype([("open_time", "<i8"), ("values", "<f8", (5,))])
 
@@ -25,27 +25,29 @@ def pack_block(block: BarBlock) -> tuple[int, int, int, bytes]:
     return int(block.open_time[0]), int(block.open_time[-1]), len(block), bars.tobytes()
 
 
-def build_blocks(rows: Iterable[Sequence[Any]], after: int | None = None) -> list[BarBlock]:
+def build_blocks(rows: Iterable[Row], after: int | None = None) -> list[BarBlock]:
     """Join rows into blocks; bars that open up to `after` are left out.
 
-    A row is ticker, generation, timeframe, pass, first_open, last_open, count, data. They come in
-    the order of the first three and of time.
+    A row has ticker, generation, timeframe, pass, first_open, last_open, count and data. They come
+    in the order of the first three and of time.
     """
     found = [
         _build_block(ticker, generation, code, list(block_rows), after)
-        for (ticker, generation, code), block_rows in groupby(rows, key=lambda row: row[:3])
+        for (ticker, generation, code), block_rows in groupby(
+            rows, key=lambda row: (row["ticker"], row["generation"], row["timeframe"])
+        )
     ]
     return sorted(found, key=lambda block: (block.ticker, block.timeframe))
 
 
 def _build_block(
-    ticker: str, revision: int, code: int, rows: list[Sequence[Any]], after: int | None
+    ticker: str, revision: int, code: int, rows: list[Row], after: int | None
 ) -> BarBlock:
     if code not in TIMEFRAMES_BY_CODE:
-        raise DamagedError(f"pass {rows[0][3]} holds bars of {ticker} of an unknown timeframe")
+        raise DamagedError(f"pass {rows[0]['pass']} holds bars of {ticker} of an unknown timeframe")
     bars = np.concatenate([_unpack_row(ticker, row) for row in rows])
     if not _is_valid(bars):
-        raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1][3]} or before")
+        raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1]['pass']} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]
     open_times, values = bars["open_time"], bars["values"]
@@ -58,15 +60,15 @@ def _build_block(
     )
 
 
-def _unpack_row(ticker: str, row: Sequence[Any]) -> NDArray[np.void]:
+def _unpack_row(ticker: str, row: Row) -> NDArray[np.void]:
     """Read the bytes of one row; DamagedError where they are not what its columns say."""
-    number, first_open, last_open, count, data = row[3:]
+    count, data = row["count"], row["data"]
     if count >= 1 and len(data) == count * _STORED_BAR_DTYPE.itemsize:
         bars = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)
         ends = (int(bars["open_time"][0]), int(bars["open_time"][-1]))
-        if ends == (first_open, last_open) and _is_valid(bars):
+        if ends == (row["first_open"], row["last_open"]) and _is_valid(bars):
             return bars
-    raise DamagedError(f"pass {number} holds damaged bars of {ticker}")
+    raise DamagedError(f"pass {row['pass']} holds damaged bars of {ticker}")
 
 
 def _is_valid(bars: NDArray[np.void]) -> bool:

@@ -9,7 +9,8 @@ from store.postgres.market_engine import COMPUTE_LOCK_ID, SELECT_LOCK_HOLDER
 from store.postgres.schema import list_applied_migrations
 
 SELECT_SERVER_INFO = """
-SELECT current_setting('server_version'), pg_database_size(current_database())
+SELECT current_setting('server_version') AS server_version,
+  pg_database_size(current_database()) AS size_bytes
 """
 
 
@@ -43,10 +44,9 @@ async def load_database_info(url: str, schema: str) -> DatabaseInfo:
     with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
-            server_version, size_bytes = await session.fetchrow(SELECT_SERVER_INFO)
+            server = await session.fetchrow(SELECT_SERVER_INFO)
             holder = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         finally:
             await session.close()
-    return DatabaseInfo(
-        server_version, size_bytes, None if holder is None else holder[1] or "another role's"
-    )
+    lock_holder = None if holder is None else holder["application_name"] or "another role's"
+    return DatabaseInfo(**server, lock_holder=lock_holder)

@@ -14,14 +14,6 @@ from store.errors import StoreError
 from store.postgres.schema import migrate
 from store.postgres.transaction import PostgresDatabase
 
-# What a session fails with; the third where it is cut within a statement.
-DATABASE_ERRORS = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-)
 POOL_SIZE = 5
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0

@@ -27,7 +27,8 @@ POLL_S = 0.5
 CHANNEL = "signals_version"
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
 SELECT_LOCK_HOLDER = """
-SELECT pid, application_name, (state_change, bytes_processed)::text, wait_event = 'ClientRead'
+SELECT pid, application_name, (state_change, bytes_processed)::text AS activity,
+  wait_event = 'ClientRead' AS is_idle
 FROM pg_locks JOIN pg_stat_activity USING (pid) LEFT JOIN pg_stat_progress_copy USING (pid)
 WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = $1
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -138,13 +139,14 @@ class PostgresMarketEngine(PostgresEngine):
         row = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         if row is None:
             return "another process"
-        pid, name, changed_at, is_idle = row
+        seen_now = row["pid"], row["activity"]
         now, (seen, seen_at) = asyncio.get_running_loop().time(), self._holder_idle_since
-        if not is_idle or seen != (pid, changed_at):
-            self._holder_idle_since = (pid, changed_at), now
+        if not row["is_idle"] or seen != seen_now:
+            self._holder_idle_since = seen_now, now
         elif now - seen_at >= LEASE_S:
-            await session.execute("SELECT pg_terminate_backend($1, $2)", pid, TERMINATE_TIMEOUT_MS)
-        return f"another {name}"
+            statement = "SELECT pg_terminate_backend($1, $2)"
+            await session.execute(statement, row["pid"], TERMINATE_TIMEOUT_MS)
+        return f"another {row['application_name']}"
 
     async def _send_heartbeats(self, session: asyncpg.Connection) -> None:
         """Show that this process is awake for as long as its session lasts."""

@@ -50,7 +50,7 @@ async def list_applied_migrations(
     if await connection.fetchval("SELECT to_regclass('migrations')") is None:
         return []
     rows = await connection.fetch("SELECT name FROM migrations ORDER BY name")
-    done = [row[0] for row in rows]
+    done = [row["name"] for row in rows]
     if done != list(names[: len(done)]):
         unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
         raise StoreError(

@@ -1,11 +1,10 @@
 """A transaction on a PostgreSQL connection, and how statements are put for it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
-from asyncpg import Connection
+from asyncpg import Connection, Record
 from asyncpg.pool import PoolConnectionProxy
 
 from store.postgres.feed_pages import POSTGRES_FEED_STATEMENTS
@@ -37,20 +36,21 @@ class PostgresDatabase:
     def __init__(self, connection: Connection | PoolConnectionProxy) -> None:
         self.connection = connection
 
-    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return every row that a statement gives."""
-        return [
-            tuple(row) for row in await self.connection.fetch(convert_placeholders(sql)[0], *values)
-        ]
+    async def execute(self, sql: str, *values: object) -> Sequence[Record]:
+        """Return every row of a statement."""
+        found: Sequence[Record] = await self.connection.fetch(convert_placeholders(sql)[0], *values)
+        return found
 
-    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
         """Return every row of a statement whose values are named."""
         statement, names = convert_placeholders(sql)
-        found = await self.connection.fetch(statement, *(values[name] for name in names))
-        return [tuple(row) for row in found]
+        found: Sequence[Record] = await self.connection.fetch(
+            statement, *(values[name] for name in names)
+        )
+        return found
 
     async def insert(
-        self, table: str, columns: str, rows: Sequence[tuple[object, ...]], conflict: str = ""
+        self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
         """Insert rows in their order, by COPY where none of them can be there already."""
         names = [name.strip(' "') for name in columns.split(",")]

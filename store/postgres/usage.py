@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.vocabulary import Mode
-from store.access_rows import CallGroup, CountedGroup
+from store.access_rows import CallGroup, CountedGroup, GroupKey, get_group_key
 from store.postgres.engine import PostgresEngine
+from store.sql.usage import find_refusal
 
 # In the order of ids, so that two processes never wait for each other.
 COUNT_CALLS = """
@@ -19,12 +20,12 @@ ORDER BY k.id, a.day
 ON CONFLICT (key_id, day) DO UPDATE
 SET used = u.used + excluded.used, last_at = greatest(u.last_at, excluded.last_at)
 WHERE u.used + excluded.used <= $2
-RETURNING (SELECT key_hash FROM keys WHERE id = u.key_id), u.day, u.used,
-  (SELECT label FROM keys WHERE id = u.key_id)
+RETURNING (SELECT key_hash FROM keys WHERE id = u.key_id) AS key_hash, u.day, u.used,
+  (SELECT label FROM keys WHERE id = u.key_id) AS label
 """
 FIND_KEY_USAGE = """
-SELECT k.label, k.mode, k.revoked_at IS NOT NULL,
-  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = $2), 0)
+SELECT k.label, k.mode, k.revoked_at,
+  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = $2), 0) AS used
 FROM keys k WHERE k.key_hash = $1
 """
 
@@ -38,12 +39,12 @@ class PostgresUsageCounter:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MOST_GROUPS of them."""
+        """Decide and count groups of calls; at most MAX_CALL_GROUPS of them."""
         async with self._engine.acquire_connection() as database:
             session = database.connection
             whole_groups = await _count_whole_groups(session, groups, mode, limit)
             return [
-                whole_groups.get(group[:2])
+                whole_groups.get(get_group_key(group))
                 or await _count_partial_group(session, group, mode, limit)
                 for group in groups
             ]
@@ -51,14 +52,15 @@ class PostgresUsageCounter:
 
 async def _count_whole_groups(
     session: Any, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-) -> dict[tuple[bytes, int], CountedGroup]:
+) -> dict[GroupKey, CountedGroup]:
     """Count the groups that fit whole; return by key and day what became of them."""
     columns = [list(column) for column in zip(*groups, strict=True)]
-    sizes = {group[:2]: group.calls for group in groups}
-    return {
-        (key_hash, day): CountedGroup(sizes[key_hash, day], "counted", used, label)
-        for key_hash, day, used, label in await session.fetch(COUNT_CALLS, mode, limit, *columns)
-    }
+    sizes = {get_group_key(group): group.calls for group in groups}
+    results = {}
+    for row in await session.fetch(COUNT_CALLS, mode, limit, *columns):
+        group_key = row["key_hash"], row["day"]
+        results[group_key] = CountedGroup(sizes[group_key], "counted", row["used"], row["label"])
+    return results
 
 
 async def _count_partial_group(
@@ -73,8 +75,8 @@ async def _count_partial_group(
             session, [group._replace(calls=fitting_calls)], mode, limit
         )
         if counted:
-            rest = refusal._replace(counted=fitting_calls, used=counted[group[:2]].used)
-            return counted[group[:2]] if fitting_calls == group.calls else rest
+            rest = refusal._replace(counted=fitting_calls, used=counted[get_group_key(group)].used)
+            return counted[get_group_key(group)] if fitting_calls == group.calls else rest
 
 
 async def _explain_refusal(
@@ -84,10 +86,7 @@ async def _explain_refusal(
     row = await session.fetchrow(FIND_KEY_USAGE, group.key_hash, group.day)
     if row is None:
         return CountedGroup(0, "unknown"), 0
-    label, key_mode, is_revoked, used = row
-    if is_revoked:
-        return CountedGroup(0, "revoked", used, label, key_mode), 0
-    if None not in (key_mode, mode) and key_mode != mode:
-        return CountedGroup(0, "wrong_mode", used, label, key_mode), 0
-    fitting_calls = max(0, min(group.calls, limit - used))
-    return CountedGroup(0, "spent", used, label, key_mode), fitting_calls
+    verdict = find_refusal(row, mode, limit)
+    fitting_calls = 0 if verdict else min(group.calls, limit - row["used"])
+    refusal = CountedGroup(0, verdict or "spent", row["used"], row["label"], row["mode"])
+    return refusal, fitting_calls

@@ -2,7 +2,7 @@
 
 LIST_KEYS = """
 SELECT id, label, created_at, revoked_at, mode, membership_id,
-  (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
+  (SELECT max(last_at) FROM usage WHERE key_id = keys.id) AS last_used_at
 FROM keys ORDER BY id
 """
 _SELECT_CLAIMS = """
@@ -46,14 +46,14 @@ REVOKE_KEYS_OF_MEMBERSHIP = """
 UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
 """
 LIST_MEMBERSHIPS_BY_EMAIL = """
-SELECT id, ended_at, ended_why, provider, mode, subscription, customer, contact_email, billing,
+SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer, contact_email, billing,
   created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
 LIST_MEMBER_KEYS = """
-SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0),
+SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) AS used,
   id, label, created_at, revoked_at, mode, membership_id,
-  (SELECT max(last_at) FROM usage WHERE key_id = keys.id)
+  (SELECT max(last_at) FROM usage WHERE key_id = keys.id) AS last_used_at
 FROM keys WHERE membership_id = ? ORDER BY id
 """
 INSERT_MEMBER_KEY = """

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Protocol
+from typing import Any
 
 from schemas.vocabulary import Mode
 from store.access_rows import (
@@ -24,19 +24,16 @@ from store.access_rows import (
 )
 from store.sql import access_statements as statements
 from store.sql.database import Engine
-
-
-class UsageCounter(Protocol):
-    """How an engine decides and counts calls, as AccessStore.count."""
-
-    async def count_calls(
-        self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
-    ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MOST_GROUPS of them."""
+from store.sql.usage import UsageCounter
 
 
 class AccessStore:
-    """An AccessStore on a database engine."""
+    """Keys and tokens (as SHA-256 only), counts, purchases, throttles and requests.
+
+    Times are epoch ms, days UTC. Every method raises StoreError if the store fails. Keys, claims
+    and memberships are on the disk when a method returns; counts and attempts survive a crash of
+    the process.
+    """
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
         self._engine = engine
@@ -58,12 +55,12 @@ class AccessStore:
         sql = "INSERT INTO keys (key_hash, label, created_at) VALUES (?, ?, ?) RETURNING id"
         async with self._engine.begin_durable_write() as db:
             rows = await db.execute(sql, key_hash, label, created_at)
-        return int(rows[0][0])
+        return int(rows[0]["id"])
 
     async def list_keys(self) -> list[KeyRow]:
         """Return every key, oldest first."""
         async with self._engine.acquire_connection() as db:
-            return [KeyRow(*row) for row in await db.execute(statements.LIST_KEYS)]
+            return [KeyRow(**row) for row in await db.execute(statements.LIST_KEYS)]
 
     async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
         """Revoke a key for good, the first time counting; False where no such key exists."""
@@ -74,7 +71,7 @@ class AccessStore:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MOST_GROUPS of them."""
+        """Decide and count groups of calls, as UsageCounter says."""
         return await self._usage_counter.count_calls(groups, mode, limit)
 
     async def create_claim(self, claim: ClaimRow) -> None:
@@ -86,20 +83,24 @@ class AccessStore:
         """Return the checkout of a token."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.FIND_CLAIM, token_hash)
-        return ClaimRow(*rows[0]) if rows else None
+        return ClaimRow(**rows[0]) if rows else None
 
     async def redeem_claim(
         self, claim: ClaimRow, membership: MembershipRow, key_hash: bytes, redeemed_at: int
     ) -> bool:
-        """Make the one key of a claim, and its membership; False where it was redeemed before."""
+        """Make the one key of a claim, and its membership.
+
+        Return False if the claim was redeemed before, or if its subscription has a membership
+        already; the claim then counts as redeemed.
+        """
         async with self._engine.begin_durable_write() as db:
             if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, claim.id):
                 return False
             inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
             if not inserted:
                 return False
-            key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0][0])
-            key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0][0]
+            key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0]["id"])
+            key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0]["id"]
             await db.execute("UPDATE claims SET key_id = ? WHERE id = ?", key_id, claim.id)
         return True
 
@@ -110,12 +111,12 @@ class AccessStore:
         filters = normalize_email(email), provider, mode
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_UNREDEEMED_CLAIMS, *filters, limit)
-        return [ClaimRow(*row) for row in rows]
+        return [ClaimRow(**row) for row in rows]
 
     async def list_active_memberships(
         self, provider: str, customer: str | None = None
     ) -> list[MembershipRow]:
-        """Return a provider's memberships that have not ended, of one customer or of all."""
+        """Return a provider's memberships that have not ended, of one customer or all; oldest first."""
         async with self._engine.acquire_connection() as db:
             if customer is None:
                 rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
@@ -123,7 +124,7 @@ class AccessStore:
                 rows = await db.execute(
                     statements.LIST_ACTIVE_MEMBERSHIPS_OF_CUSTOMER, provider, customer
                 )
-        return [MembershipRow(*row) for row in rows]
+        return [MembershipRow(**row) for row in rows]
 
     async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
         """Revoke every live key of a membership for good; return how many."""
@@ -133,21 +134,21 @@ class AccessStore:
             if not ended:
                 return 0
             # Else a key that is being made would outlive it.
-            await db.acquire_named_lock("keys of a membership", str(ended[0][0]))
-            revocation = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0][0]
+            await db.acquire_named_lock("keys of a membership", str(ended[0]["id"]))
+            revocation = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0]["id"]
             return len(await db.execute(*revocation))
 
     async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
         """Return every membership of a mailbox, in whatever case its address is; oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
-        return [StoredMembership(row[0], MembershipRow(*row[3:]), *row[1:3]) for row in rows]
+        return [_parse_membership(**row) for row in rows]
 
     async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
         """Return the keys of a membership, oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBER_KEYS, day, membership_id)
-        return [MemberKey(KeyRow(*row[1:]), row[0]) for row in rows]
+        return [_parse_member_key(**row) for row in rows]
 
     async def create_member_key(
         self, membership_id: int, key_hash: bytes, label: str, created_at: int, limits: KeyLimits
@@ -184,14 +185,15 @@ class AccessStore:
             used = await db.execute(statements.USE_SIGN_IN_LINK, at, link_hash)
             if not used:
                 return None
-            await db.execute(statements.INSERT_SESSION, session_hash, used[0][0], expires_at)
-        return str(used[0][0])
+            email = str(used[0]["contact_email"])
+            await db.execute(statements.INSERT_SESSION, session_hash, email, expires_at)
+        return email
 
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
         """Return a session that lasts."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.FIND_SESSION, token_hash, at)
-        return SignInRow(*rows[0]) if rows else None
+        return SignInRow(**rows[0]) if rows else None
 
     async def end_sessions(self, token_hash: bytes) -> None:
         """End every session of the mailbox that a session is of; idempotent."""
@@ -217,10 +219,13 @@ class AccessStore:
 
     async def find_sandbox_session(self, session_id: str) -> SandboxSession | None:
         """Return a checkout of the sandbox's books."""
-        sql = "SELECT * FROM sandbox_sessions WHERE id = ?"
+        sql = (
+            "SELECT id, claim_id, contact_email, billing, amount_usd, status, expires_at "
+            "FROM sandbox_sessions WHERE id = ?"
+        )
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(sql, session_id)
-        return SandboxSession(*rows[0]) if rows else None
+        return SandboxSession(**rows[0]) if rows else None
 
     async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
         """Pay or cancel a checkout that is open; one that is settled stays as it is."""
@@ -239,7 +244,7 @@ class AccessStore:
             ):
                 return None
             newest = await db.execute(statements.FIND_OLDEST_COUNTED_ATTEMPT, kind, address, limit)
-            return int(newest[0][0]) + window_ms
+            return int(newest[0]["at"]) + window_ms
 
     async def put_access_request(self, request: AccessRequestRow) -> bool:
         """Store a request, or update the one of this address; True where it is new."""
@@ -253,7 +258,7 @@ class AccessStore:
         """Return every request, oldest first."""
         async with self._engine.acquire_connection() as db:
             return [
-                AccessRequestRow(*row) for row in await db.execute(statements.LIST_ACCESS_REQUESTS)
+                AccessRequestRow(**row) for row in await db.execute(statements.LIST_ACCESS_REQUESTS)
             ]
 
     async def put_notice(self, notice: Notice) -> None:
@@ -269,7 +274,7 @@ class AccessStore:
         """Return what serving processes saw, by name."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute("SELECT name, detail, at FROM notices ORDER BY name")
-        return [Notice(*row) for row in rows]
+        return [Notice(**row) for row in rows]
 
     async def prune(self, cutoffs: RetentionCutoffs) -> int:
         """Delete what is no longer needed; return how many rows. Each key keeps its last day.
@@ -289,3 +294,13 @@ class AccessStore:
             async with self._engine.begin_write() as db:
                 pruned += len(await db.execute(sql, cutoff))
         return pruned
+
+
+def _parse_membership(
+    *, id: int, ended_at: int | None, ended_reason: str | None, **membership: Any
+) -> StoredMembership:
+    return StoredMembership(id, MembershipRow(**membership), ended_at, ended_reason)
+
+
+def _parse_member_key(*, used: int, **key: Any) -> MemberKey:
+    return MemberKey(KeyRow(**key), used)

@@ -4,11 +4,24 @@ Statements are written once for every engine: `?`, `?1` and `:name` stand for va
 about indexes are left out where an engine has none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from store.sql.feed_pages import FeedStatements
+
+
+class Row(Protocol):
+    """One row: values by column name, and in the order of its columns when iterated."""
+
+    def __getitem__(self, column: str, /) -> Any:
+        """Return the value of a column."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the values in the order of the columns."""
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the columns."""
 
 
 class Database(Protocol):
@@ -16,14 +29,14 @@ class Database(Protocol):
 
     feed_statements: FeedStatements
 
-    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return every row that a statement gives; nothing of it is open afterwards."""
+    async def execute(self, sql: str, *values: object) -> Sequence[Row]:
+        """Return every row of a statement; no cursor stays open."""
 
-    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Row]:
         """Return every row of a statement whose values are named."""
 
     async def insert(
-        self, table: str, columns: str, rows: Sequence[tuple[object, ...]], conflict: str = ""
+        self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
         """Insert rows in their order; `conflict` is an ON CONFLICT clause."""
 
@@ -82,4 +95,4 @@ class MarketEngine(Engine, Protocol):
 async def fetch_value(db: Database, sql: str, *values: object) -> Any:
     """Return the first column of the first row, or None."""
     rows = await db.execute(sql, *values)
-    return rows[0][0] if rows else None
+    return next(iter(rows[0])) if rows else None

@@ -22,12 +22,12 @@ from store.codes import READING_CODES
 from store.market_rows import FeedQuery
 
 SELECT_CHANGE = """
-SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id), c.indicator, c.timeframe,
-  c.close_time, c.epoch, c."before", c."after", c.price, c.published
+SELECT c.created_at, (SELECT ticker FROM assets WHERE id = c.asset_id) AS ticker, c.indicator,
+  c.timeframe,  c.close_time, c.epoch, c."before", c."after", c.price, c.published
 """
 SELECT_ALERT = """
-SELECT a.created_at, (SELECT ticker FROM assets WHERE id = a.asset_id), a.indicator, a.timeframe,
-  a.close_time, a.epoch, a.action, a.price
+SELECT a.created_at, (SELECT ticker FROM assets WHERE id = a.asset_id) AS ticker, a.indicator,
+  a.timeframe,  a.close_time, a.epoch, a.action, a.price
 """
 _ASSET_CONDITION = "asset_id = (SELECT id FROM assets WHERE ticker = :ticker)"
 
@@ -124,14 +124,17 @@ def build_counts_query(tier: Tier) -> str:
     indexes = INDEXES[tier]
     kinds = product(indexes.indicators, TIMEFRAME_CODES.values(), indexes.outcome_codes[None])
     return " UNION ALL ".join(
-        f"SELECT {', '.join(map(str, kind))}, count(*) {_search_kind(indexes, *kind)}"
-        for kind in kinds
+        f"SELECT {indicator} AS indicator, {timeframe} AS timeframe, {outcome} AS outcome, "
+        f"count(*) AS number {_search_kind(indexes, indicator, timeframe, outcome)}"
+        for indicator, timeframe, outcome in kinds
     )
 
 
 def build_oldest_query(tier: Tier) -> str:
     """Select the oldest `created_at`."""
-    return f"SELECT min(created_at) {INDEXES[tier].build_search(INDEXES[tier].all_source)}"
+    return (
+        f"SELECT min(created_at) AS oldest {INDEXES[tier].build_search(INDEXES[tier].all_source)}"
+    )
 
 
 def _build_searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:

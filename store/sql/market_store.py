@@ -1,10 +1,10 @@
 """The market store, whatever engine holds it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from schemas.coverage import Coverage
 from schemas.vocabulary import Tier
+from store.bar_blocks import build_blocks
 from store.errors import StoreError
 from store.market_rows import (
     AlertRow,
@@ -26,19 +26,22 @@ from store.market_rows import (
 )
 from store.sql import feed
 from store.sql import market_reads as reads
+from store.sql import market_statements as statements
 from store.sql import market_writes as writes
 from store.sql import migrate_database as moving
 from store.sql import past_snapshot as past
-from store.sql.database import Database, MarketEngine
+from store.sql.database import MarketEngine, Row, fetch_value
+from store.sql.feed_pages import build_counts_query, build_oldest_query
 
 ROWS_PER_READ = 1000
 
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
-
 
 class MarketStore:
-    """A MarketStore on a database engine."""
+    """Bars, carries, readings, changes, and what the compute process publishes about itself.
+
+    One process computes at a time: `lock` refuses a second one. Every method raises StoreError for
+    what the operator can fix.
+    """
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
@@ -61,18 +64,29 @@ class MarketStore:
         Return when it began; StoreError where the store knows another source.
         """
         async with self._engine.begin_compute_write() as db:
-            stored_source, stored_started_at = await writes.adopt_source(db, source, started_at)
-        if stored_source != source:
-            name = self._engine.name
+            if await fetch_value(db, "SELECT 1 FROM facts WHERE key = ?", writes.MOVE_SOURCE_KEY):
+                raise StoreError(
+                    "a move into this database is not finished: run `signals migrate` again"
+                )
+            facts = [("source", source), ("started_at", str(started_at))]
+            await db.insert("facts", "key, value", facts, "ON CONFLICT DO NOTHING")
+            stored_facts = await writes.load_facts(db)
+        if stored_facts["source"] != source:
             raise StoreError(
-                f"{name} holds the bars of {stored_source}: use another database for {source}"
+                f"{self._engine.name} holds the bars of {stored_facts['source']}: "
+                f"use another database for {source}"
             )
-        return stored_started_at
+        return int(stored_facts["started_at"])
 
     async def publish_coverage(self, coverage: Coverage) -> None:
         """Replace the published coverage."""
         async with self._engine.begin_compute_write() as db:
-            await writes.write_coverage(db, coverage.model_dump_json())
+            await db.insert(
+                "coverage",
+                "id, document",
+                [(1, coverage.model_dump_json())],
+                "ON CONFLICT (id) DO UPDATE SET document = excluded.document",
+            )
 
     async def commit(self, batch: Batch) -> None:
         """Write a pass in one transaction, with its link in the digest chain."""
@@ -108,7 +122,16 @@ class MarketStore:
 
     async def progress(self) -> Progress:
         """Return how far the store has come."""
-        return await self._read(reads.load_progress)
+        async with self._engine.begin_read() as db:
+            facts = await writes.load_facts(db)
+            return Progress(
+                source=facts.get("source"),
+                market_time=await reads.load_market_time(db),
+                last_created_at=await reads.load_last_created_at(db),
+                commit_count=await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes"),
+                pruned_before=int(facts.get("pruned_before", 0)),
+                alerts_pruned_before=int(facts.get("alerts_pruned_before", 0)),
+            )
 
     async def bars(
         self, ticker: str | None = None, after: int = -1, revision: int | None = None
@@ -117,96 +140,155 @@ class MarketStore:
 
         They are of each asset's newest generation unless one is asked for.
         """
-        return await self._read(reads.load_bars, ticker, after, revision)
+        rows = await self._read(statements.LIST_BARS, ticker, after, revision)
+        return build_blocks(rows, after)
 
     async def revisions(self) -> dict[str, int]:
         """Return the newest generation of bars of every ticker that has more than the first."""
-        return await self._read(reads.load_revisions)
+        rows = await self._read(statements.LIST_REVISIONS)
+        return {row["ticker"]: row["revision"] for row in rows if row["revision"]}
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
         """Return stored settlements after a time, by ticker and time."""
-        return await self._read(reads.load_funding, ticker, after)
+        return [
+            FundingRow(**row) for row in await self._read(statements.LIST_FUNDING, ticker, after)
+        ]
 
     async def carries(self) -> list[CarryRow]:
-        """Return every stored carry."""
-        return await self._read(reads.load_carries)
+        """Return every stored carry, by ticker, timeframe and indicator."""
+        rows = await self._read(statements.LIST_CARRIES)
+        return [CarryRow(**reads.decode_cell(row)) for row in rows]
 
     async def readings(self) -> list[ReadingRow]:
-        """Return the board of current readings."""
-        return await self._read(reads.load_readings)
+        """Return the board of current readings, by ticker, indicator and timeframe."""
+        async with self._engine.begin_read() as db:
+            return await reads.load_readings(db)
 
     async def watermarks(self) -> list[WatermarkRow]:
         """Return the assets for which the last pass could not wait, by ticker."""
-        return await self._read(reads.load_last_watermarks)
+        async with self._engine.begin_read() as db:
+            return await reads.load_last_watermarks(db)
 
     async def epochs(self) -> list[EpochRow]:
         """Return every epoch, oldest first."""
-        return await self._read(reads.load_epochs)
+        rows = await self._read(statements.LIST_EPOCHS)
+        return [EpochRow(**reads.decode_cell(row)) for row in rows]
 
     async def publish_from(self) -> dict[str, int]:
         """Return per ticker the market time (ms) from which its changes are published."""
-        return await self._read(reads.load_publish_from)
+        async with self._engine.begin_read() as db:
+            return await reads.load_publish_from(db)
 
     async def commits(self) -> list[CommitRow]:
         """Return the digest chain, oldest first."""
-        return await self._read(reads.load_commits)
+        return [CommitRow(**row) for row in await self._read(statements.LIST_COMMITS)]
 
     async def commit_content(self, number: int) -> CommitContent:
-        """Return what a pass wrote; StoreError for an unknown pass, DamagedError where it can't."""
-        return await self._read(_load_commit_content, number)
+        """Return what a pass wrote, in the order of its digests.
+
+        Raise StoreError for an unknown pass, DamagedError if its rows make no sense.
+        """
+        async with self._engine.begin_read() as db:
+            found = await db.execute(statements.FIND_COMMIT, number)
+            if not found:
+                raise StoreError(f"there is no pass {number}")
+            ends = found[0]["first_created_at"], found[0]["last_created_at"]
+            funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
+            change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
+            alert_rows = await db.execute(statements.LIST_ALERTS_BETWEEN, *ends)
+            return CommitContent(
+                bars=build_blocks(await db.execute(statements.LIST_BARS_OF_COMMIT, number)),
+                funding=[FundingRow(**row) for row in funding_rows],
+                watermarks=await reads.load_watermarks(db, number),
+                changes=[feed.parse_change(row) for row in change_rows],
+                alerts=[feed.parse_alert(row) for row in alert_rows],
+            )
 
     async def count_unreferenced(self) -> int:
         """Return how many bars, settlements and watermarks belong to no pass."""
-        return await self._read(reads.count_unreferenced)
+        async with self._engine.begin_read() as db:
+            count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
+        return count
 
     async def changes(self) -> AsyncIterator[ChangeRow]:
-        """Yield every stored change, oldest first; between batches nothing is held open."""
+        """Yield every stored change, published or not, oldest first; no cursor stays open."""
         newest = 0
-        while batch := await self._read(feed.load_changes_after, newest, ROWS_PER_READ):
-            for row in batch:
-                yield row
-            newest = batch[-1].created_at
+        while rows := await self._read(statements.LIST_CHANGES_AFTER, newest, ROWS_PER_READ):
+            for row in rows:
+                yield feed.parse_change(row)
+            newest = rows[-1]["created_at"]
 
     async def alerts(self) -> AsyncIterator[AlertRow]:
-        """Yield every stored alert, oldest first; between batches nothing is held open."""
+        """Yield every stored alert, oldest first; no cursor stays open."""
         newest = 0
-        while batch := await self._read(feed.load_alerts_after, newest, ROWS_PER_READ):
-            for row in batch:
-                yield row
-            newest = batch[-1].created_at
+        while rows := await self._read(statements.LIST_ALERTS_AFTER, newest, ROWS_PER_READ):
+            for row in rows:
+                yield feed.parse_alert(row)
+            newest = rows[-1]["created_at"]
 
     def version(self) -> int:
-        """Return a number that moves whenever anything committed; it means nothing elsewhere."""
+        """Return a number that moves whenever anything commits, without waiting."""
         return self._engine.version()
 
     async def snapshot(self) -> StoredSnapshot:
         """Return the latest state, read in one transaction."""
-        return await self._read(reads.load_snapshot)
+        async with self._engine.begin_read() as db:
+            coverage = await reads.load_coverage(db)
+            watermarks = await reads.load_last_watermarks(db)
+            return StoredSnapshot(
+                coverage=coverage,
+                market_time=await reads.load_market_time(db),
+                last_created_at=await reads.load_last_created_at(db),
+                readings=reads.group_readings(await reads.load_readings(db)),
+                late_tickers=await reads.find_late_tickers(db, watermarks, coverage),
+                history_starts_at=await reads.load_history_start(db),
+            )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:
-        """Return the state that was latest at a time (epoch ms) from `past_from` on."""
-        return await self._read(past.load_snapshot_at, at)
+        """Return the state that was latest at a time (epoch ms), `history_starts_at` or later.
+
+        It is that of the commits written by then, each a whole; of a commit that was written at
+        nominal times, that of its hourly runs by then.
+        """
+        async with self._engine.begin_read() as db:
+            return await past.load_snapshot_at(db, at)
 
     async def changes_feed(self, query: FeedQuery) -> list[ChangeRow]:
-        """Return one page of published rows, in the query's order, read by index."""
+        """Return one page of published changes, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            return await feed.load_changes_feed(db, query)
+            sql = db.feed_statements.changes(query)
+            rows = await db.execute_named(sql, feed.build_page_values(query))
+        return [feed.parse_change(row) for row in rows]
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
         """Return one page of alerts, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
-            return await feed.load_alerts_feed(db, query)
+            sql = db.feed_statements.alerts(query)
+            rows = await db.execute_named(sql, feed.build_page_values(query))
+        return [feed.parse_alert(row) for row in rows]
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-        """Return one page of both tiers, in one order; `after` bounds the changes alone."""
+        """Return one page of both tiers, in one order; `query.after` bounds only the changes."""
         async with self._engine.acquire_connection() as db:
-            return await feed.load_merged_feed(db, query, alerts_after)
+            sql = db.feed_statements.merged(query)
+            rows = await db.execute_named(sql, feed.build_page_values(query, alerts_after))
+        return [feed.parse_feed_row(row) for row in rows]
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int
     ) -> Statistics:
-        """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms."""
-        return await self._read(feed.load_statistics, tier, after, until, visible_after)
+        """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.
+
+        `oldest` is the oldest in (`visible_after`, `until`].
+        """
+        window, visible = feed.build_window(after, until), feed.build_window(visible_after, until)
+        async with self._engine.begin_read() as db:
+            kinds = await db.execute_named(build_counts_query(tier), window)
+            (oldest_row,) = await db.execute_named(build_oldest_query(tier), visible)
+        return Statistics(
+            counts={feed.decode_kind(tier, row): row["number"] for row in kinds if row["number"]},
+            oldest=oldest_row["oldest"],
+        )
 
     async def _prune(self, table: str, before: int) -> int:
         pruned = 0
@@ -217,24 +299,7 @@ class MarketStore:
             if not deleted:
                 return pruned
 
-    async def _read(
-        self,
-        read: Callable[Concatenate[Database, Params], Awaitable[Result]],
-        *args: Params.args,
-        **kwargs: Params.kwargs,
-    ) -> Result:
+    async def _read(self, sql: str, *values: object) -> Sequence[Row]:
+        """Return the rows of one statement, in a read transaction."""
         async with self._engine.begin_read() as db:
-            return await read(db, *args, **kwargs)
-
-
-async def _load_commit_content(db: Database, number: int) -> CommitContent:
-    """Return the rows of one pass in the order of its digests; StoreError for an unknown pass."""
-    row = await reads.load_commit(db, number)
-    ends = row.first_created_at, row.last_created_at
-    return CommitContent(
-        await reads.load_bars_of_commit(db, number),
-        await reads.load_funding_of_commit(db, number),
-        await reads.load_watermarks(db, number),
-        await feed.load_changes_between(db, *ends),
-        await feed.load_alerts_between(db, *ends),
-    )
+            return await db.execute(sql, *values)

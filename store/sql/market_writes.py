@@ -23,7 +23,7 @@ from store.digest import (
 )
 from store.errors import StoreError
 from store.market_rows import AlertRow, Batch, ChangeRow
-from store.sql.database import Database, fetch_value
+from store.sql.database import Database
 from store.sql.market_reads import load_last_created_at, load_market_time
 
 ROWS_PER_PRUNE = 5000
@@ -66,23 +66,9 @@ async def write_batch(db: Database, batch: Batch) -> None:
     await _write_commit(db, head, batch)
 
 
-async def adopt_source(db: Database, source: str, started_at: int) -> tuple[str, int]:
-    """Remember source and start where none are known; return those that are known.
-
-    StoreError where a move into this store is not finished.
-    """
-    if await fetch_value(db, "SELECT 1 FROM facts WHERE key = ?", MOVE_SOURCE_KEY):
-        raise StoreError("a move into this database is not finished: run `signals migrate` again")
-    facts = [("source", source), ("started_at", str(started_at))]
-    await db.insert("facts", "key, value", facts, "ON CONFLICT DO NOTHING")
-    stored_facts = dict(await db.execute("SELECT key, value FROM facts"))
-    return stored_facts["source"], int(stored_facts["started_at"])
-
-
-async def write_coverage(db: Database, document: str) -> None:
-    """Replace the published coverage."""
-    on_conflict = "ON CONFLICT (id) DO UPDATE SET document = excluded.document"
-    await db.insert("coverage", "id, document", [(1, document)], on_conflict)
+async def load_facts(db: Database) -> dict[str, str]:
+    """Return what the store remembers of itself."""
+    return {row["key"]: row["value"] for row in await db.execute("SELECT key, value FROM facts")}
 
 
 async def write_prune_cutoffs(db: Database) -> dict[str, int]:
@@ -117,8 +103,12 @@ async def prune_rows(db: Database, table: str, before: int) -> int:
 
 async def _load_head(db: Database) -> _ChainHead:
     newest = await db.execute("SELECT number, digest FROM passes ORDER BY number DESC LIMIT 1")
-    number, digest = newest[0] if newest else (0, GENESIS)
-    return _ChainHead(number, await load_market_time(db), await load_last_created_at(db), digest)
+    return _ChainHead(
+        number=newest[0]["number"] if newest else 0,
+        market_time=await load_market_time(db),
+        created_at=await load_last_created_at(db),
+        digest=newest[0]["digest"] if newest else GENESIS,
+    )
 
 
 def _refuse_out_of_order(head: _ChainHead, batch: Batch) -> None:
@@ -144,7 +134,7 @@ async def write_clock(db: Database, previous: int | None, market_time: int) -> N
 
 async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
     """Create the assets that the pass mentions first; return the id of every ticker."""
-    stored_tickers = {ticker for (ticker,) in await db.execute("SELECT ticker FROM assets")}
+    stored_tickers = {row["ticker"] for row in await db.execute("SELECT ticker FROM assets")}
     rows = (batch.bars, batch.funding, batch.changes, batch.alerts, batch.carries, batch.epochs)
     mentioned_tickers = {row.ticker for kind in (*rows, batch.watermarks) for row in kind}
     await db.insert(
@@ -155,7 +145,7 @@ async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
             for ticker in sorted(mentioned_tickers - stored_tickers)
         ],
     )
-    return dict(await db.execute("SELECT ticker, id FROM assets"))
+    return {row["ticker"]: row["id"] for row in await db.execute("SELECT ticker, id FROM assets")}
 
 
 async def _write_bars(db: Database, batch: Batch, assets: dict[str, int], number: int) -> None:

@@ -7,13 +7,13 @@ verified, the target holds a fact that keeps everybody from computing on it.
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from schemas.vocabulary import DAY_MS
 from store.errors import StoreError
-from store.sql.database import Database, Engine, MarketEngine, fetch_value
+from store.sql.database import Database, Engine, MarketEngine, Row, fetch_value
 from store.sql.market_reads import load_market_time
-from store.sql.market_writes import MOVE_SOURCE_KEY, write_clock
+from store.sql.market_writes import MOVE_SOURCE_KEY, load_facts, write_clock
 
 OnProgress = Callable[[int, int], None]
 
@@ -120,7 +120,7 @@ ACCESS_TABLES = (
 async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
     """Mark a store as one that another is moved into; StoreError where it is in use."""
     async with target.begin_compute_write() as db:
-        facts = dict(await db.execute("SELECT key, value FROM facts"))
+        facts = await load_facts(db)
         unfinished_source = facts.get(MOVE_SOURCE_KEY)
         if unfinished_source is not None and unfinished_source != source.name:
             raise StoreError(
@@ -143,8 +143,8 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
     await _copy_numbered_table(source, target, NUMBERED_TABLES[0])
     total = done + len(missing)
     on_progress(done, total)
-    for _, day in groupby(missing, key=lambda row: row[1] // DAY_MS):
-        first, *others = [number for number, _ in day]
+    for _, day in groupby(missing, key=lambda row: row["market_time"] // DAY_MS):
+        first, *others = [row["number"] for row in day]
         last = others[-1] if others else first
         await _move_commits(source, target, first, last)
         on_progress(last, total)
@@ -156,7 +156,8 @@ async def move_access(source: Engine, target: Engine) -> None:
     """Replace what an access store holds, in one transaction; StoreError where it is in use."""
     async with source.begin_read() as source_db, target.begin_durable_write() as db:
         target_keys, source_keys = [
-            set(await each.execute("SELECT key_hash FROM keys")) for each in (db, source_db)
+            {row["key_hash"] for row in await each.execute("SELECT key_hash FROM keys")}
+            for each in (db, source_db)
         ]
         if target_keys - source_keys:
             raise StoreError(f"{target.name} holds keys of its own: name an empty database")
@@ -207,12 +208,13 @@ async def _move_commits(source: MarketEngine, target: MarketEngine, first: int, 
                 await _select_between(source_db, table, "pass", first, last),
             )
         created_range = await source_db.execute(
-            "SELECT min(first_created_at), max(last_created_at) FROM passes "
+            "SELECT min(first_created_at) AS first, max(last_created_at) AS last FROM passes "
             "WHERE number BETWEEN ? AND ?",
             first,
             last,
         )
-        await _copy_feed_rows(source_db, db, *created_range[0])
+        bounds = created_range[0]
+        await _copy_feed_rows(source_db, db, bounds["first"], bounds["last"])
         commit_rows = await _select_between(source_db, COMMITS_TABLE, "number", first, last)
         await db.insert(COMMITS_TABLE.name, COMMITS_TABLE.columns, commit_rows)
 
@@ -222,13 +224,13 @@ async def _copy_feed_rows(
 ) -> None:
     """Add the rows of both tiers in their one order, by which the database holds them."""
     rows = [
-        (row[0], table, row)
+        (table, row)
         for table in FEED_TABLES
         for row in await _select_between(source_db, table, "created_at", first, last)
     ]
-    rows.sort(key=lambda row: row[0])
-    for table, table_rows in groupby(rows, key=lambda row: row[1]):
-        await db.insert(table.name, table.columns, [row for _, _, row in table_rows])
+    rows.sort(key=lambda pair: pair[1]["created_at"])
+    for table, pairs in groupby(rows, key=lambda pair: pair[0]):
+        await db.insert(table.name, table.columns, [row for _, row in pairs])
 
 
 async def _copy_numbered_table(source: MarketEngine, target: MarketEngine, table: Table) -> None:
@@ -252,7 +254,7 @@ async def _replace_tables(source: MarketEngine, target: MarketEngine) -> None:
             await write_clock(db, await load_market_time(db), now)
 
 
-async def _select_all(source_db: Database, table: Table) -> Sequence[tuple[Any, ...]]:
+async def _select_all(source_db: Database, table: Table) -> Sequence[Row]:
     return await source_db.execute(
         f"SELECT {table.columns} FROM {table.name} ORDER BY {table.order}"
     )
@@ -260,7 +262,7 @@ async def _select_all(source_db: Database, table: Table) -> Sequence[tuple[Any, 
 
 async def _select_between(
     source_db: Database, table: Table, column: str, first: int | None, last: int | None
-) -> Sequence[tuple[Any, ...]]:
+) -> Sequence[Row]:
     sql = (
         f"SELECT {table.columns} FROM {table.name} WHERE {column} BETWEEN ? AND ? "
         f"ORDER BY {table.order}"

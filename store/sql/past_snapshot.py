@@ -3,8 +3,6 @@
 Readings come from the recorded changes, of which each cell's newest old one is never pruned.
 """
 
-from typing import Any
-
 from schemas.vocabulary import HOUR_MS, find_latest_run
 from store.codes import KEYS_BY_CODE, TIMEFRAMES_BY_CODE
 from store.market_rows import ReadingRow, StoredSnapshot, WatermarkRow
@@ -32,7 +30,7 @@ SELECT a.ticker, r.timeframe, r.indicator, (
   SELECT c."after" FROM changes c INDEXED BY cell
   WHERE c.asset_id = r.asset_id AND c.indicator = r.indicator AND c.timeframe = r.timeframe
     AND c.created_at <= ? ORDER BY c.created_at DESC LIMIT 1
-)
+) AS reading
 FROM readings r JOIN assets a ON a.id = r.asset_id
 """
 
@@ -49,9 +47,8 @@ async def load_snapshot_at(db: Database, at: int) -> StoredSnapshot:
 
 async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
     """Return number and market time of the newest pass written by then, zeros before the first."""
-    found: list[tuple[Any, ...]] = await db.execute(LATEST_COMMIT_AT, at)
-    number, market_time = found[0] if found else (0, 0)
-    return number, market_time
+    found = await db.execute(LATEST_COMMIT_AT, at)
+    return (found[0]["number"], found[0]["market_time"]) if found else (0, 0)
 
 
 async def _build_snapshot(
@@ -64,9 +61,14 @@ async def _build_snapshot(
         market_time=market_time,
         last_created_at=last_created_at,
         readings=group_readings(
-            ReadingRow(ticker, TIMEFRAMES_BY_CODE[timeframe], KEYS_BY_CODE[indicator], reading)
-            for ticker, timeframe, indicator, reading in rows
-            if reading is not None
+            ReadingRow(
+                ticker=row["ticker"],
+                timeframe=TIMEFRAMES_BY_CODE[row["timeframe"]],
+                indicator=KEYS_BY_CODE[row["indicator"]],
+                reading=row["reading"],
+            )
+            for row in rows
+            if row["reading"] is not None
         ),
         late_tickers=await find_late_tickers(db, watermark_rows, published_coverage),
         history_starts_at=await load_history_start(db),

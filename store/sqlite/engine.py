@@ -242,6 +242,7 @@ def _connect_directly(path: Path) -> sqlite3.Connection:
     pragmas = (*PRAGMAS, CRASH_SAFE, FAIL_IF_LOCKED, "PRAGMA wal_autocheckpoint = 0")
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.row_factory = sqlite3.Row
         for pragma in pragmas:
             connection.execute(pragma)
     except sqlite3.Error as error:

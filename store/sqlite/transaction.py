@@ -1,7 +1,7 @@
 """A transaction on a SQLite connection."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiosqlite import Connection
 
@@ -16,18 +16,19 @@ class SqliteDatabase:
     feed_statements = SQLITE_FEED_STATEMENTS
 
     def __init__(self, connection: Connection) -> None:
+        connection.row_factory = sqlite3.Row
         self.connection = connection
 
-    async def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return every row that a statement gives; no cursor outlives the call."""
-        return [tuple(row) for row in await self.connection.execute_fetchall(sql, values)]
+    async def execute(self, sql: str, *values: object) -> Sequence[sqlite3.Row]:
+        """Return every row of a statement; no cursor outlives the call."""
+        return list(await self.connection.execute_fetchall(sql, values))
 
-    async def execute_named(self, sql: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
+    async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[sqlite3.Row]:
         """Return every row of a statement whose values are named."""
-        return [tuple(row) for row in await self.connection.execute_fetchall(sql, values)]
+        return list(await self.connection.execute_fetchall(sql, values))
 
     async def insert(
-        self, table: str, columns: str, rows: Sequence[tuple[object, ...]], conflict: str = ""
+        self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
         """Insert rows, many a statement: each lets another thread run, which may not yield."""
         row_placeholders, done = f"({', '.join('?' * (columns.count(',') + 1))})", 0

@@ -5,11 +5,15 @@ from functools import lru_cache
 from sqlite3 import Connection
 
 from schemas.vocabulary import Mode
-from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
+from store.access_rows import (
+    MAX_CALL_GROUPS,
+    CallGroup,
+    CountedGroup,
+    GroupKey,
+    get_group_key,
+)
+from store.sql.usage import find_refusal
 from store.sqlite.engine import SqliteEngine
-
-# A key's hash, and a UTC day.
-GroupKey = tuple[bytes, int]
 
 
 @lru_cache(maxsize=MAX_CALL_GROUPS)
@@ -27,8 +31,8 @@ WHERE k.revoked_at IS NULL AND (k.mode IS NULL OR ?1 IS NULL OR k.mode = ?1)
 ON CONFLICT (key_id, day) DO UPDATE
 SET used = used + excluded.used, last_at = max(last_at, excluded.last_at)
 WHERE used + excluded.used <= ?2
-RETURNING day, used,
-  (SELECT key_hash FROM keys WHERE id = key_id), (SELECT label FROM keys WHERE id = key_id)
+RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
+  (SELECT label FROM keys WHERE id = key_id) AS label
 """
 
 
@@ -37,8 +41,8 @@ def _build_usage_query(groups: int) -> str:
     """Return the query for what is known of so many keys and days."""
     rows = ", ".join(["(?, ?)"] * groups)
     return f"""
-SELECT k.key_hash, arrived.column2, k.label, k.mode, k.revoked_at IS NOT NULL,
-  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0)
+SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at,
+  coalesce((SELECT used FROM usage WHERE key_id = k.id AND day = arrived.column2), 0) AS used
 FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.column1
 """
 
@@ -52,15 +56,15 @@ class SqliteUsageCounter:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MOST_GROUPS of them."""
+        """Decide and count groups of calls; at most MAX_CALL_GROUPS of them."""
         results = await self._engine.run_decision(
             lambda db: count_whole_groups(db, groups, mode, limit)
         )
-        if remaining_groups := [group for group in groups if group[:2] not in results]:
+        if remaining_groups := [group for group in groups if get_group_key(group) not in results]:
             results |= await self._engine.run_decision(
                 lambda db: count_partial_groups(db, remaining_groups, mode, limit)
             )
-        return [results[group[:2]] for group in groups]
+        return [results[get_group_key(group)] for group in groups]
 
 
 def count_whole_groups(
@@ -69,11 +73,12 @@ def count_whole_groups(
     """Count the groups that fit whole, by one statement; return by place what became of them."""
     parameters = [mode, limit, *(value for group in groups for value in group)]
     rows = db.execute(_build_count_query(len(groups)), parameters).fetchall()
-    sizes = {group[:2]: group.calls for group in groups}
-    return {
-        (key_hash, day): CountedGroup(sizes[key_hash, day], "counted", used, label)
-        for day, used, key_hash, label in rows
-    }
+    sizes = {get_group_key(group): group.calls for group in groups}
+    results = {}
+    for row in rows:
+        group_key = row["key_hash"], row["day"]
+        results[group_key] = CountedGroup(sizes[group_key], "counted", row["used"], row["label"])
+    return results
 
 
 def count_partial_groups(
@@ -85,7 +90,9 @@ def count_partial_groups(
     """
     db.execute("BEGIN IMMEDIATE")
     with db:
-        fitting_calls = {group[:2]: _count_one_by_one(db, group, mode, limit) for group in groups}
+        fitting_calls = {
+            get_group_key(group): _count_one_by_one(db, group, mode, limit) for group in groups
+        }
         refusals = _explain_refusals(db, groups, mode, limit)
     return {
         group_key: refusals[group_key]._replace(counted=calls)
@@ -106,16 +113,11 @@ def _explain_refusals(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
     """Return why calls were refused; unknown is a key that was not there when they were."""
-    refusals = {group[:2]: CountedGroup(0, "unknown") for group in groups}
-    parameters = [value for group in groups for value in group[:2]]
-    for key_hash, day, label, key_mode, is_revoked, used in db.execute(
-        _build_usage_query(len(groups)), parameters
-    ):
-        group_key = (key_hash, day)
-        if is_revoked:
-            refusals[group_key] = CountedGroup(0, "revoked", used, label, key_mode)
-        elif None not in (key_mode, mode) and key_mode != mode:
-            refusals[group_key] = CountedGroup(0, "wrong_mode", used, label, key_mode)
-        elif used >= limit:
-            refusals[group_key] = CountedGroup(0, "spent", used, label, key_mode)
+    refusals = {get_group_key(group): CountedGroup(0, "unknown") for group in groups}
+    parameters = [value for group in groups for value in get_group_key(group)]
+    for row in db.execute(_build_usage_query(len(groups)), parameters):
+        if verdict := find_refusal(row, mode, limit):
+            refusals[row["key_hash"], row["day"]] = CountedGroup(
+                0, verdict, row["used"], row["label"], row["mode"]
+            )
     return refusals

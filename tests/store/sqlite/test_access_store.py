@@ -11,6 +11,7 @@ import pytest
 from store.access_rows import KeyRow
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
+from store.sql.database import fetch_value
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import open_sqlite_access
 from store.sqlite.engine import SqliteEngine
@@ -53,7 +54,7 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
         await (DURABLE_CALLS | FAST_CALLS)[verb](access)
     begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
     assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
-    assert list(await writer.execute("PRAGMA synchronous")) == [(1,)]
+    assert await fetch_value(writer, "PRAGMA synchronous") == 1
 
 
 async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStore) -> None:
@@ -63,13 +64,12 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStor
         (connections.begin_write(), 1),
     ):
         async with opened as db:
-            assert list(await db.execute("PRAGMA synchronous")) == [(synchronous,)]
-            assert list(await db.execute("PRAGMA foreign_keys")) == [(1,)]
+            assert await fetch_value(db, "PRAGMA synchronous") == synchronous
+            assert await fetch_value(db, "PRAGMA foreign_keys") == 1
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
         asked = f"PRAGMA {pragma}"
-        assert await connections.run_decision(lambda db, sql=asked: list(db.execute(sql))) == [
-            (value,)
-        ]
+        found = await connections.run_decision(lambda db, sql=asked: db.execute(sql).fetchone())
+        assert tuple(found) == (value,)
 
 
 async def test_a_transaction_that_fails_leaves_counts_fast_again(access: AccessStore) -> None:
@@ -77,7 +77,7 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: AccessS
     with pytest.raises(StoreError):
         await access.create_key(HASH, "again", NOW)
     async with access._engine.begin_write() as db:
-        assert list(await db.execute("PRAGMA synchronous")) == [(1,)]
+        assert await fetch_value(db, "PRAGMA synchronous") == 1
 
 
 async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(

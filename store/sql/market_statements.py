@@ -1,0 +1,65 @@
+"""The statements of the market store that are longer than a line, for every engine."""
+
+from store.sql.feed_pages import SELECT_ALERT, SELECT_CHANGE
+
+_SELECT_BARS = """
+SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
+"""
+_LATEST_REVISION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
+_TICKER_CONDITION = "(CAST(?1 AS TEXT) IS NULL OR a.ticker = ?1)"
+# The sign in `+a.id` keeps SQLite from looking for the asset of every bar instead.
+LIST_BARS = f"""
+{_SELECT_BARS} FROM assets a
+  JOIN bars b ON b.asset_id = +a.id AND b.generation = coalesce(?3, {_LATEST_REVISION})
+WHERE {_TICKER_CONDITION} AND b.timeframe IN (0, 1, 2) AND b.last_open > ?2
+ORDER BY a.ticker, b.timeframe, b.last_open
+"""
+LIST_BARS_OF_COMMIT = f"""
+{_SELECT_BARS} FROM bars b JOIN assets a ON a.id = b.asset_id WHERE b.pass = ?
+ORDER BY a.ticker, b.generation, b.timeframe, b.last_open
+"""
+LIST_REVISIONS = f"SELECT a.ticker, {_LATEST_REVISION} AS revision FROM assets a ORDER BY a.ticker"
+_SELECT_FUNDING = "SELECT a.ticker, f.settled_at, f.funding_rate"
+LIST_FUNDING = f"""
+{_SELECT_FUNDING} FROM assets a JOIN funding f ON f.asset_id = +a.id
+WHERE {_TICKER_CONDITION} AND f.settled_at > ?2 ORDER BY a.ticker, f.settled_at
+"""
+LIST_FUNDING_OF_COMMIT = f"""
+{_SELECT_FUNDING} FROM funding f JOIN assets a ON a.id = f.asset_id
+WHERE f.pass = ? ORDER BY a.ticker, f.settled_at
+"""
+LIST_CARRIES = """
+SELECT a.ticker, c.timeframe, c.indicator, c.version, c.layout, c.epoch, c.close_time, c.data
+FROM carries c JOIN assets a ON a.id = c.asset_id ORDER BY a.ticker, c.timeframe, c.indicator
+"""
+LIST_EPOCHS = """
+SELECT a.ticker, e.timeframe, e.indicator, e.epoch, e.version, e.generation AS revision,
+  e.from_close_time, e.reason
+FROM epochs e JOIN assets a ON a.id = e.asset_id ORDER BY e.id
+"""
+_SELECT_COMMITS = """
+SELECT number, market_time, written_at, first_created_at, last_created_at, bars_digest,
+  changes_digest, alerts_digest, digest
+FROM passes
+"""
+LIST_COMMITS = f"{_SELECT_COMMITS} ORDER BY number"
+FIND_COMMIT = f"{_SELECT_COMMITS} WHERE number = ?"
+COUNT_UNREFERENCED = """
+SELECT
+  (SELECT coalesce(CAST(sum(count) AS BIGINT), 0) FROM bars
+    WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM funding WHERE pass NOT IN (SELECT number FROM passes))
+  + (SELECT count(*) FROM watermarks WHERE pass NOT IN (SELECT number FROM passes))
+"""
+LIST_CHANGES_AFTER = f"""
+{SELECT_CHANGE} FROM changes c WHERE c.created_at > ? ORDER BY c.created_at LIMIT ?
+"""
+LIST_ALERTS_AFTER = f"""
+{SELECT_ALERT} FROM alerts a WHERE a.created_at > ? ORDER BY a.created_at LIMIT ?
+"""
+LIST_CHANGES_BETWEEN = f"""
+{SELECT_CHANGE} FROM changes c WHERE c.created_at BETWEEN ? AND ? ORDER BY c.created_at
+"""
+LIST_ALERTS_BETWEEN = f"""
+{SELECT_ALERT} FROM alerts a WHERE a.created_at BETWEEN ? AND ? ORDER BY a.created_at
+"""
