@@ -43,10 +43,10 @@ async def load_readings(db: Database) -> list[ReadingRow]:
     """
     return [
         ReadingRow(
-            ticker=row["ticker"],
-            timeframe=TIMEFRAMES_BY_CODE[row["timeframe"]],
-            indicator=KEYS_BY_CODE[row["indicator"]],
-            reading=row["reading"],
+            row["ticker"],
+            TIMEFRAMES_BY_CODE[row["timeframe"]],
+            KEYS_BY_CODE[row["indicator"]],
+            row["reading"],
         )
         for row in await db.execute(sql)
     ]

@@ -62,10 +62,10 @@ async def _build_snapshot(
         last_created_at=last_created_at,
         readings=group_readings(
             ReadingRow(
-                ticker=row["ticker"],
-                timeframe=TIMEFRAMES_BY_CODE[row["timeframe"]],
-                indicator=KEYS_BY_CODE[row["indicator"]],
-                reading=row["reading"],
+                row["ticker"],
+                TIMEFRAMES_BY_CODE[row["timeframe"]],
+                KEYS_BY_CODE[row["indicator"]],
+                row["reading"],
             )
             for row in rows
             if row["reading"] is not None

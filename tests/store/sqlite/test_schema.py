@@ -15,6 +15,7 @@ import pytest
 from store.bar_blocks import pack_block
 from store.digest import digest_commit
 from store.errors import StoreError
+from store.sql.database import fetch_value
 from store.sql.market_store import MarketStore
 from store.sqlite import schema as sqlite_migrations
 from store.sqlite.access_store import open_sqlite_access
@@ -243,8 +244,8 @@ async def test_the_file_is_opened_with_its_pragmas(market: MarketStore, path: Pa
     assert run_sql(path, "PRAGMA journal_mode") == [("wal",)]
     async with market._engine.begin_write() as writer:
         for name, value in (("synchronous", 1), ("foreign_keys", 1), ("recursive_triggers", 1)):
-            assert list(await writer.execute(f"PRAGMA {name}")) == [(value,)]
+            assert await fetch_value(writer, f"PRAGMA {name}") == value
     async with market._engine.begin_read() as reader:
-        assert list(await reader.execute("PRAGMA cache_size")) == [(-32000,)]
+        assert await fetch_value(reader, "PRAGMA cache_size") == -32000
         with pytest.raises(sqlite3.OperationalError):
             await reader.execute("DELETE FROM readings")
