@@ -24,7 +24,7 @@ WELL_FORMED = "ek_" + "A" * 43
 MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
 
-class HeldStore:
+class HeldStore(AccessStore):
     """Decides nothing before it is let go on; keeps what it was asked to decide together."""
 
     def hold(self) -> None:
@@ -40,7 +40,7 @@ class HeldStore:
         return await super().count_calls(groups, mode, limit)
 
 
-class FailingStore:
+class FailingStore(AccessStore):
     """Fails at the first group that it is to decide, as a full disk would."""
 
     groups = 0
@@ -73,11 +73,11 @@ OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 @pytest.fixture
 async def open_store(home: StoreHome) -> AsyncIterator[Open]:
-    """Open one store again and again, as other processes would, with what a kind does otherwise."""
+    """Open one store again and again, as other processes would, or a subclass."""
     async with AsyncExitStack() as opened:
 
-        async def open_and_keep(*kinds: type) -> AccessStore:
-            store = await home.open_access(*kinds)
+        async def open_and_keep(store_class: type[AccessStore] = AccessStore) -> AccessStore:
+            store = await home.open_access(store_class)
             opened.push_async_callback(store.close)
             return store
 
