@@ -46,8 +46,8 @@ REVOKE_KEYS_OF_MEMBERSHIP = """
 UPDATE keys SET revoked_at = ? WHERE membership_id = ? AND revoked_at IS NULL RETURNING id
 """
 LIST_MEMBERSHIPS_BY_EMAIL = """
-SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer, contact_email, billing,
-  created_at
+SELECT id, ended_at, ended_why AS ended_reason, provider, mode, subscription, customer,
+  contact_email, billing, created_at
 FROM memberships WHERE lower(contact_email) = ? ORDER BY id
 """
 LIST_MEMBER_KEYS = """

@@ -116,7 +116,7 @@ class AccessStore:
     async def list_active_memberships(
         self, provider: str, customer: str | None = None
     ) -> list[MembershipRow]:
-        """Return a provider's memberships that have not ended, of one customer or all; oldest first."""
+        """Return a provider's active memberships, of one customer or all; oldest first."""
         async with self._engine.acquire_connection() as db:
             if customer is None:
                 rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
