@@ -102,8 +102,9 @@ class LookupCountingStore(AccessStore):
     lookups = 0
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
+        claim = await super().find_claim(token_hash)
         self.lookups += 1
-        return await super().find_claim(token_hash)
+        return claim
 
 
 @dataclass
