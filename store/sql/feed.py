@@ -54,7 +54,7 @@ def parse_alert(row: Iterable[Any]) -> AlertRow:
 def parse_feed_row(row: Iterable[Any]) -> FeedRow:
     """Read the columns of SELECT_CHANGE and the action of an alert, which is None for a change."""
     at, ticker, indicator, timeframe, closed, epoch, before, after, price, shown, action = row
-    names = INDICATORS[indicator], TIMEFRAMES[timeframe]
+    names = KEYS_BY_CODE[indicator], TIMEFRAMES_BY_CODE[timeframe]
     if action is None:
         return ChangeRow(at, ticker, *names, closed, epoch, before, after, price, bool(shown))
-    return AlertRow(at, ticker, *names, closed, epoch, ACTIONS[action], price)
+    return AlertRow(at, ticker, *names, closed, epoch, ACTIONS_BY_CODE[action], price)
