@@ -18,13 +18,15 @@ OFFSET_CEILING = 2**62
 def build_changes_query(query: FeedQuery) -> str:
     """Select a page of published changes."""
     page_sql = _build_page(query, "universe")
-    return f"{SELECT_CHANGE} FROM ({page_sql}) p JOIN changes c USING (created_at) {_build_page_order(query)}"
+    rows = f"({page_sql}) p JOIN changes c USING (created_at)"
+    return f"{SELECT_CHANGE} FROM {rows} {_build_page_order(query)}"
 
 
 def build_alerts_query(query: FeedQuery) -> str:
     """Select a page of alerts."""
     page_sql = _build_page(query, "alerts")
-    return f"{SELECT_ALERT} FROM ({page_sql}) p JOIN alerts a USING (created_at) {_build_page_order(query)}"
+    rows = f"({page_sql}) p JOIN alerts a USING (created_at)"
+    return f"{SELECT_ALERT} FROM {rows} {_build_page_order(query)}"
 
 
 def build_merged_query(query: FeedQuery) -> str:

@@ -12,7 +12,8 @@ FROM claims
 """
 FIND_CLAIM = f"{_SELECT_CLAIMS} WHERE token_hash = ?"
 LIST_UNREDEEMED_CLAIMS = f"""
-{_SELECT_CLAIMS} WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
+{_SELECT_CLAIMS}
+WHERE lower(contact_email) = ? AND provider = ? AND mode = ? AND redeemed_at IS NULL
 ORDER BY created_at DESC LIMIT ?
 """
 INSERT_CLAIM = """

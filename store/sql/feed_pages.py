@@ -156,7 +156,8 @@ def _build_searches(query: FeedQuery, indexes: TierIndexes) -> list[str]:
 def _search_kind(
     indexes: TierIndexes, indicator: object, timeframe: object, outcome_code: int
 ) -> str:
-    codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {indexes.outcome_column} = {outcome_code}"
+    outcome = f"{indexes.outcome_column} = {outcome_code}"
+    codes = f"indicator = {indicator} AND timeframe = {timeframe} AND {outcome}"
     return indexes.build_search(indexes.kind_source, codes)
 
 
@@ -166,5 +167,6 @@ def _search_cell(
     """Search a cell of the asked asset; so few are its rows that a direction is told one by one."""
     codes = f"{_ASSET_CONDITION} AND indicator = {indicator} AND timeframe = {timeframe}"
     if direction is not None:
-        codes += f" AND {indexes.outcome_column} IN ({', '.join(map(str, indexes.outcome_codes[direction]))})"
+        outcome_codes = ", ".join(map(str, indexes.outcome_codes[direction]))
+        codes += f" AND {indexes.outcome_column} IN ({outcome_codes})"
     return indexes.build_search(indexes.cell_source, codes)

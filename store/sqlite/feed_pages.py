@@ -19,7 +19,8 @@ from store.sql.feed_pages import (
 def build_changes_query(query: FeedQuery) -> str:
     """Select a page of published changes."""
     page_sql = _build_page(query, "universe")
-    return f"{SELECT_CHANGE} FROM changes c WHERE created_at IN ({page_sql}) {build_order_clause(query)}"
+    rows = f"changes c WHERE created_at IN ({page_sql})"
+    return f"{SELECT_CHANGE} FROM {rows} {build_order_clause(query)}"
 
 
 def build_alerts_query(query: FeedQuery) -> str:
