@@ -1,4 +1,4 @@
-"""The daily upkeep of the access store: memberships held against the processor, old rows deleted.
+"""The daily maintenance of the access store: memberships held against the processor, old rows deleted.
 
 It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
 does harm.

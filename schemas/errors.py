@@ -1,4 +1,4 @@
-"""The one error shape of SPEC.md, and the exception that carries it through both faces."""
+"""The one error shape of SPEC.md, and the exception that carries it through both transports."""
 
 import traceback
 from typing import TYPE_CHECKING, Literal

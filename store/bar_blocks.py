@@ -32,8 +32,8 @@ def build_blocks(rows: Iterable[Row], after: int | None = None) -> list[BarBlock
     in the order of the first three and of time.
     """
     found = [
-        _build_block(ticker, generation, code, list(block_rows), after)
-        for (ticker, generation, code), block_rows in groupby(
+        _build_block(ticker, revision, code, list(block_rows), after)
+        for (ticker, revision, code), block_rows in groupby(
             rows, key=lambda row: (row["ticker"], row["generation"], row["timeframe"])
         )
     ]

@@ -36,7 +36,7 @@ class BarBlock:
     """Stepped bars of one asset and native timeframe, oldest first, at least one.
 
     `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume. A history
-    that is told anew is of the asset's next generation, the first one being 0.
+    that is restated is of the asset's next revision, the first one being 0.
     """
 
     ticker: str
@@ -185,7 +185,7 @@ class Batch:
     """Everything one transaction writes: all of it or nothing.
 
     `bars` holds at most one block per asset and timeframe, later than all that is stored of them in
-    its generation, which is the asset's newest or the next.
+    its revision, which is the asset's newest or the next.
     `publish_from` names every ticker new to the store and the market time (ms) from which its
     changes are published; `watermarks` every asset that the pass could not wait for.
     """

@@ -62,7 +62,7 @@ class Epochs:
         return 0 if epoch is None else epoch.epoch
 
     def find_revision(self, cell: Cell) -> int | None:
-        """Return of which generation of bars a cell's newest epoch is, None where it has none."""
+        """Return the bars revision of a cell's newest epoch, None if it has none."""
         rows = self._rows.get(cell)
         return rows[-1].revision if rows else None
 

@@ -198,7 +198,7 @@ class BlockStepper:
             self._settled_to[ticker] = funding[-1].settled_at
 
     def _rebuild(self, ticker: str, series: Series, settlements: Sequence[FundingRow]) -> None:
-        """Begin anew with the bars of another generation, as the run did that took them in."""
+        """Start over with the bars of another revision, as the run did that fetched them."""
         earlier = build_funding(settlements).select_between(-1, self._settled_to.get(ticker, -1))
         for timeframe in self._state.buffer.list_timeframes(ticker):
             series_key = ticker, timeframe

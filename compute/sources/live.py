@@ -138,7 +138,7 @@ class LiveSource:
         """Return what the venue tells of (after, until]; nothing, and why, where it fails.
 
         Bars that are stored are asked for again: where they are on another scale, or those of
-        another venue, the history is told anew.
+        another venue, the history is restated.
         """
         venue, session = self._get_venue(ticker), self._assets[ticker].session
         begin = max(after, self._begins_at)
@@ -186,7 +186,7 @@ class LiveSource:
             )
 
     def _find_restatement_reason(self, ticker: str, stored: Series, fetched: Series) -> str:
-        """Say why the history must be told anew, in a line; empty where it stands."""
+        """Return why the history must be restated, in one line; empty if it stands."""
         diff = diff_history(stored, fetched)
         if ticker in self._previous_listings:
             if not len(stored) or diff == HistoryDiff():

@@ -23,7 +23,7 @@ class FetchResult:
     The source will add nothing more that closes or settles up to `watermark` (epoch seconds).
     A `history` that holds bars tells anew all up to where was asked from, after a split or from
     another venue: it supersedes what was told before, `bars` follow it, and `why` says why in a
-    line. Settlements are not told anew.
+    line. Settlements are not restated.
     """
 
     bars: Series

@@ -138,13 +138,13 @@ class MarketStore:
     ) -> list[BarBlock]:
         """Return stored bars that open after a time: a block per ticker and timeframe, sorted.
 
-        They are of each asset's newest generation unless one is asked for.
+        They are of each asset's newest revision unless one is given.
         """
         rows = await self._read(statements.LIST_BARS, ticker, after, revision)
         return build_blocks(rows, after)
 
     async def revisions(self) -> dict[str, int]:
-        """Return the newest generation of bars of every ticker that has more than the first."""
+        """Return the newest bars revision of every ticker that has more than the first."""
         rows = await self._read(statements.LIST_REVISIONS)
         return {row["ticker"]: row["revision"] for row in rows if row["revision"]}
 
