@@ -1,4 +1,4 @@
-"""The daily maintenance of the access store: memberships held against the processor, old rows deleted.
+"""Daily maintenance of the access store: checks memberships with the processor, deletes old rows.
 
 It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
 does harm.

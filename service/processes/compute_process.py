@@ -1,4 +1,4 @@
-"""The process that computes beside those that serve, and does what must be done once: the maintenance.
+"""The process that computes beside those that serve, and runs the maintenance once for all.
 
 Its two ends: what runs in it, and what the process that started it knows of it.
 """
@@ -43,7 +43,7 @@ class ComputeProcess:
         computes: bool,
         metrics_server: MetricsServer,
     ) -> None:
-        """Start it, only for the maintenance unless it `computes`; `clock` tells epoch milliseconds.
+        """Start it, only for the maintenance unless it `computes`; `clock` returns epoch ms.
 
         It serves the operations port.
         """
