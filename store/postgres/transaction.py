@@ -49,6 +49,10 @@ class PostgresDatabase:
         )
         return found
 
+    async def execute_page(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
+        """Return the rows of a page of the feed."""
+        return await self.execute_named(sql, values)
+
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:

@@ -35,6 +35,9 @@ class Database(Protocol):
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Row]:
         """Return every row of a statement whose values are named."""
 
+    async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
+        """Return the rows of a page of the feed, to be read by position only."""
+
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:

@@ -257,21 +257,21 @@ class MarketStore:
         """Return one page of published changes, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
             sql = db.feed_statements.changes(query)
-            rows = await db.execute_named(sql, feed.build_page_values(query))
+            rows = await db.execute_page(sql, feed.build_page_values(query))
         return [feed.parse_change(row) for row in rows]
 
     async def alerts_feed(self, query: FeedQuery) -> list[AlertRow]:
         """Return one page of alerts, in the query's order, read by index."""
         async with self._engine.acquire_connection() as db:
             sql = db.feed_statements.alerts(query)
-            rows = await db.execute_named(sql, feed.build_page_values(query))
+            rows = await db.execute_page(sql, feed.build_page_values(query))
         return [feed.parse_alert(row) for row in rows]
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
         """Return one page of both tiers, in one order; `query.after` bounds only the changes."""
         async with self._engine.acquire_connection() as db:
             sql = db.feed_statements.merged(query)
-            rows = await db.execute_named(sql, feed.build_page_values(query, alerts_after))
+            rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
         return [feed.parse_feed_row(row) for row in rows]
 
     async def statistics(

