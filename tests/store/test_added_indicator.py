@@ -53,11 +53,12 @@ def copy_tree(parent: Path) -> Path:
     return tree
 
 
-def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path):
+@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgres", marks=pytest.mark.prove)])
+def test_an_indicator_is_added_by_a_file_and_two_lines_in_two_files(tmp_path: Path, engine: str):
     tree = copy_tree(tmp_path)
     ours = ["tests/store/test_old_stores.py", "tests/store/test_momentum.py"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not prove", *ours],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", engine, *ours],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
