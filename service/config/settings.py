@@ -79,7 +79,7 @@ class Settings(BaseModel):
     dask_scheduler: EmptyAsNone[Scheduler] = Field(
         default=None,
         description="A Dask scheduler (tcp://HOST:PORT) whose workers rebuild and audit; without "
-        "one this process does.",
+        "one the cores of this machine do.",
     )
     base_url: Address | None = Field(
         default=None,
