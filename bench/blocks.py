@@ -7,7 +7,6 @@ leader's share of them bounds how many times faster any number of workers can be
 
 import argparse
 import asyncio
-import os
 import resource
 import tempfile
 import time
@@ -22,7 +21,7 @@ from bench.table import describe_hardware, replace_between_markers
 from compute.audit.audit import Audit
 from compute.bars import DAY_S, HOUR_S
 from compute.batch_rows import build_funding_rows
-from compute.executor import ExecutorFactory, open_local_executor
+from compute.executor import ExecutorFactory, count_cores, open_local_executor
 from compute.hourly_pipeline import HourlyPipeline
 from compute.indicators.registry import INDICATORS
 from compute.schedule import to_market_ms
@@ -69,10 +68,6 @@ class Timing(NamedTuple):
         shown = (f"{s:,.1f} s" for s in (self.one_process_s, self.leader_s, self.workers_s))
         cells = [self.what, f"{self.assets:,}", self.executor, *shown]
         return f"| {' | '.join([*cells, *(f'{bound:.2f}' for bound in bounds)])} |"
-
-
-def count_cores() -> int:
-    return os.cpu_count() or 1
 
 
 def measure_children_s() -> float:

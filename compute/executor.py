@@ -41,17 +41,18 @@ class ExecutorError(OperatorError):
 class ExecutorFactory(NamedTuple):
     """Opens executors: `open` takes how many tasks are to run at a time.
 
-    `parallelism` is the most that it can run, `min_assets` how many assets a task must have at
-    least to be worth a worker.
+    `parallelism` is the most that it can run, None for one task a core of this machine;
+    `min_assets` is how many assets a task must have at least to be worth a worker.
     """
 
     open: Callable[[int], AbstractAsyncContextManager[Executor]]
-    parallelism: int
+    parallelism: int | None
     min_assets: int = 1
 
     def choose_parallelism(self, assets: int) -> int:
         """Return how many tasks should run at a time for a job of so many assets."""
-        return max(1, min(self.parallelism, assets // self.min_assets))
+        most = count_cores() if self.parallelism is None else self.parallelism
+        return max(1, min(most, assets // self.min_assets))
 
 
 @asynccontextmanager
@@ -108,7 +109,7 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-LOCAL_EXECUTORS = ExecutorFactory(open_local_executor, count_cores(), MIN_ASSETS_PER_WORKER)
+LOCAL_EXECUTORS = ExecutorFactory(open_local_executor, None, MIN_ASSETS_PER_WORKER)
 
 
 async def map_blocks(

@@ -10,6 +10,7 @@ from compute.sources.ccxt_venue import CcxtVenue, rebase_url
 from compute.sources.retrying_venue import DEFAULT_RETRY_POLICY, RetryingVenue, RetryPolicy
 from compute.sources.venue import Venue
 from compute.universe import Universe
+from schemas.clock import Clock
 from service.config.settings import Settings, SettingsError
 
 ALPACA = "alpaca"
@@ -19,7 +20,7 @@ ALPACA = "alpaca"
 async def open_venues(
     settings: Settings,
     universe: Universe,
-    clock: Callable[[], int],
+    clock: Clock,
     elapsed_ms: Callable[[], int],
     sleep: Callable[[float], Awaitable[object]],
     draw_jitter: Callable[[], float],
@@ -60,7 +61,7 @@ def _open_venue(
     settings: Settings,
     name: str,
     symbols: set[str],
-    clock: Callable[[], int],
+    clock: Clock,
     listings_folder: Path,
 ) -> Venue | None:
     if name == ALPACA:
