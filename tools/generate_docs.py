@@ -10,33 +10,39 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from mcp_server.client_registration import CLIENTS, Client
+from pydantic import SecretStr
+
+from mcp_server.client_registration import CLIENTS, CLIENTS_BY_NAME, Client
 from mcp_server.tools.get_flips import WINDOW_HOURS
 from mcp_server.tools.registry import TOOLS
 from rest_shim.endpoints import ENDPOINTS
 from schemas.vocabulary import TIMEFRAMES
+from service.commands.cli import _build_parser
+from service.config.settings import PREFIX, Settings
 from tools import clauses as specification
 from tools.example_market import make_coverage, seed_market
 from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
 
 ROOT = Path(__file__).parents[1]
-PAGES = (
-    ROOT / "README.md",
-    *(ROOT / "docs" / f"{n}.md" for n in ("agents", "coverage", "examples")),
-)
+NAMES = ("agents", "commands", "connect", "coverage", "examples", "settings")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE, FLIPS = "signals_get_confluence", "signals_get_flips"
 CATALOG = "signals_get_catalog"
+# The README has room for a host that agents run in, an editor and a library.
+FIRST_CLIENTS = ("claude-code", "cursor", "python-sdk")
 # The tests that play the tasks, and the property in which each records what a task cost.
 TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
+
+MAX_USAGE_CHARS = 120
 
 Arguments = dict[str, Any]
 Sizes = list[tuple[Arguments, int]]
@@ -155,11 +161,68 @@ async def render_frameworks() -> str:
     return _render_registrations(client for client in CLIENTS if client.language == "python")
 
 
+async def render_first_clients() -> str:
+    """Return how the clients of the README register the server."""
+    return _render_registrations(CLIENTS_BY_NAME[name] for name in FIRST_CLIENTS)
+
+
 def _render_registrations(clients: Iterable[Client]) -> str:
     return "\n".join(
         f"{client.instructions}\n\n```{client.language}\n{client.render_lines(ADDRESS)}```\n"
         for client in clients
     )
+
+
+async def render_settings() -> str:
+    """Return the table of settings, in the order of `Settings`."""
+    return _render_table(
+        ("setting", "default", "meaning"),
+        (
+            (f"`{PREFIX}{name.upper()}`", _format_default(field.default), field.description or "")
+            for name, field in Settings.model_fields.items()
+        ),
+    )
+
+
+def _format_default(default: object) -> str:
+    """Write a default as it stands in the environment, nothing for an unset one."""
+    value = default.get_secret_value() if isinstance(default, SecretStr) else default
+    text = str(int(value)) if isinstance(value, bool) else str(value or "")
+    return f"`{text}`" if text else ""
+
+
+async def render_commands() -> str:
+    """Return a section for each command: its usage, its purpose and its options."""
+    return "\n".join(_render_command(command) for command in _walk_commands(_build_parser()))
+
+
+def _walk_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the commands below a parser that run something, in their order."""
+    subparsers = [one for one in parser._actions if isinstance(one.choices, dict)]
+    if not subparsers:
+        yield parser
+    for action in subparsers:
+        for command in action.choices.values():
+            yield from _walk_commands(command)
+
+
+def _render_command(command: argparse.ArgumentParser) -> str:
+    arguments = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
+    formatter = argparse.HelpFormatter(command.prog, width=MAX_USAGE_CHARS)
+    formatter.add_usage(None, arguments, [], prefix="")
+    usage, purpose = formatter.format_help().strip(), _format_sentence(command.description or "")
+    options = "".join(
+        f"- `{' '.join(filter(None, (*one.option_strings, one.metavar)))}`: "
+        f"{_format_sentence(one.help)}\n"
+        for one in arguments
+        if one.help
+    )
+    section = f"### {command.prog}\n\n```sh\n{usage}\n```\n\n{purpose}\n"
+    return f"{section}\n{options}" if options else section
+
+
+def _format_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 async def render_sizes() -> str:
@@ -314,6 +377,9 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     "tools": render_tools,
     "clients": render_clients,
     "hosts": render_hosts,
+    "first_clients": render_first_clients,
+    "settings": render_settings,
+    "commands": render_commands,
     "frameworks": render_frameworks,
     "examples": render_examples,
     "sizes": render_sizes,

@@ -26,8 +26,10 @@ from web.markdown_files import Example, load_articles, load_examples
 EXAMPLE_EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.
 PAGE_ORDER = (
-    *("connect", "buy", "tools", "rest", "agents", "examples"),
-    *("indicators", "universe", "decisions", "legal"),
+    *("getting-started", "connect", "agents", "tools", "rest", "examples"),
+    *("indicators", "universe", "faq", "interop"),
+    *("buy", "members", "legal"),
+    *("deployment", "monitoring", "selling", "sources", "settings", "commands"),
 )
 Values = dict[str, Any]
 

@@ -1,59 +1,53 @@
-"""What the README shows is run here, on the recorded bars where they are present."""
+"""The README is short, and the service that it starts answers its calls in the shape it shows."""
 
 import json
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from access.billing.stripe_events import EVENT_TYPES
-from access.plan import PRICES_USD
+from mcp_server.client_registration import CLIENTS
 from rest_shim.endpoints import ENDPOINTS
-from service.commands.cli import _build_parser
-from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
-from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
-from tests.service.commands.test_cli import write_bars
+from schemas.vocabulary import INDICATOR_IDS
 from tests.service.commands.test_serve import served_process
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
-from tests.support.signals_command import ROOT, run_signals
+from tests.support.signals_command import ROOT, run_signals, write_cut_universe
+from tools.generate_docs import FIRST_CLIENTS
 
 pytestmark = pytest.mark.clause("documents")
 
 README = (ROOT / "README.md").read_text()
-SELLING = README.split("## Selling access")[1].split("\n## ")[0]
+TOUR = (ROOT / "docs" / "getting-started.md").read_text()
 ADDRESS = "http://127.0.0.1:8000"
-SHOWN_AFTER = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
-CALLS = re.findall(r"```sh\n(curl .*?)```\n.*?```json\n(.*?)```", README, re.DOTALL)
+MAX_LINES = 130
+# A market of these few assets is built in seconds; MATIC makes the list of removed assets.
+TICKERS = ("BTC", "ETH", "MATIC", "NVDA", "POL", "XAU")
+# A key in the shell, then the calls of both transports.
+CALLS = dict.fromkeys(re.findall(r"^curl .*?[^\\]\n(?=curl|```)", README + TOUR, re.S | re.M))
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The service on the recorded bars of Bitcoin: its address and a key."""
-    require_recorded()
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address and a key of a service on a simulated market, as `make serve` starts it."""
     folder = tmp_path_factory.mktemp("readme")
-    (folder / "bars").mkdir()
-    for name in ("BTC_1h.csv", "BTC_funding.csv"):
-        shutil.copy(get_recorded_folder() / name, folder / "bars")
-    assert run_signals(folder, "replay", "--bars", "bars").returncode == 0
     api_key = run_signals(folder, "keys", "create", "--label", "me").stdout.strip()
-    with served_process(folder, source="files:bars") as (address, _):
+    universe = write_cut_universe(folder, TICKERS)
+    with served_process(folder, universe=universe) as (address, _):
         yield address, api_key
 
 
-def as_curl_does(line: str, address: str, api_key: str) -> httpx.Response:
-    """Send what a curl line of the README asks for: -H and -d are all it knows."""
-    given = iter(shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key))[1:])
+def run_curl(line: str, address: str, api_key: str) -> httpx.Response:
+    """Send the request of a curl command, of which only -H and -d are known."""
+    arguments = iter(shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key)))
+    assert next(arguments) == "curl"
     url, headers, body = "", {}, None
-    for argument in given:
+    for argument in arguments:
         if argument == "-H":
-            name, value = next(given).split(": ")
+            name, value = next(arguments).split(": ")
             headers[name] = value
         elif argument == "-d":
-            body = next(given)
+            body = next(arguments)
         else:
             url = argument
     assert url.startswith(ADDRESS)
@@ -61,57 +55,45 @@ def as_curl_does(line: str, address: str, api_key: str) -> httpx.Response:
     return httpx.request(method, url.replace(ADDRESS, address), headers=headers, content=body)
 
 
-def test_the_readme_shows_one_call_a_face():
-    assert [ADDRESS + "/api/v1/mcp" in line for line, _ in CALLS] == [True, False]
+def describe_shape(value: object) -> object:
+    """Return the keys of an answer down to its values, which may be of any type or null."""
+    if isinstance(value, dict):
+        return {name: describe_shape(part) for name, part in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [describe_shape(part) for part in value]
+    return "list" if isinstance(value, list) else "value"
 
 
-def test_the_call_over_mcp_gives_its_answer(recorded):
-    line, shown = CALLS[0]
-    result = as_curl_does(line, *recorded).json()["result"]
-    assert result["structuredContent"] == json.loads(shown)
-    assert json.loads(result["content"][0]["text"]) == json.loads(shown)
+def test_the_readme_has_at_most_130_lines():
+    assert len(README.splitlines()) <= MAX_LINES
 
 
-def test_the_call_over_rest_gives_its_answer(recorded):
-    line, shown = CALLS[1]
-    response = as_curl_does(line, *recorded)
+def test_the_first_answer_has_the_shape_that_the_readme_shows(simulated):
+    call = re.search(r"^curl .*\n", README, re.MULTILINE)
+    shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
+    assert call
+    assert shown
+    response = run_curl(call[0], *simulated)
     assert response.status_code == 200
-    assert response.json() == json.loads(shown)
+    answer, expected = response.json(), json.loads(shown[1])
+    assert describe_shape(answer) == describe_shape(expected)
+    for name in ("source", "simulated", "note", "removed_assets", "legacy_keys"):
+        assert answer["meta"][name] == expected["meta"][name]
+    assert answer["counts"] == expected["counts"]
+    assert set(INDICATOR_IDS) < set(answer["assets"][0]["signals"])
 
 
-@pytest.mark.clause("1.37")
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
-    code = re.search(r"```sh\n(.*?)```", SELLING, re.DOTALL)
-    assert code
-    bars = write_bars(tmp_path / "bars")
-    with served_process(tmp_path, source=f"files:{bars}") as (address, printed):
-        done = subprocess.run(
-            ["sh", "-eu", "-c", code[1].replace(ADDRESS, address) + SHOWN_AFTER],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        answer, *secrets = done.stdout.splitlines()
-        assert [secret[:3] for secret in secrets] == ["ek_", "ct_"]
-        assert_nowhere(secrets, [stored(tmp_path)])
-    assert_nowhere(secrets, ["".join(printed).encode()])
-    usage = json.loads(answer)
-    assert (usage["key"], usage["mode"]) == ({"label": None}, "test")
-    assert usage["quota"]["used_today"] == 1
-    assert "Billing: sandbox, nobody pays.\n" in printed
+@pytest.mark.parametrize("line", CALLS)
+def test_every_call_of_the_readme_and_the_tour_succeeds(simulated, line):
+    answer = run_curl(line, *simulated).json()
+    assert "error" not in answer
+    result = answer.get("result", {"isError": False, "structuredContent": answer})
+    assert result["isError"] is False
+    assert result["structuredContent"]["meta"]["simulated"] is True
 
 
-def test_the_stripe_set_up_names_every_event_that_is_acted_on_and_every_setting():
-    named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", SELLING))
-    assert named == set(EVENT_TYPES)
-    settings = {
-        PREFIX + name.upper() for name in Settings.model_fields if name.startswith(STRIPE_PREFIX)
-    }
-    assert settings - set(re.findall(r"SIGNALS_\w+", SELLING)) == {"SIGNALS_STRIPE_API_BASE"}
-    for billing, price in PRICES_USD.items():
-        assert f"{price}.00 every {billing.removesuffix('ly')}" in " ".join(SELLING.split())
+def test_the_calls_use_both_transports():
+    assert {f"{ADDRESS}/api/v1/mcp" in line for line in CALLS} == {True, False}
 
 
 def test_the_registration_file_names_the_default_address_and_the_key_variable():
@@ -120,16 +102,11 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
     assert server["headers"] == {"Authorization": "Bearer ${SIGNALS_API_KEY}"}
 
 
+def test_the_readme_counts_the_other_clients():
+    counts = {5: "five", 6: "six", 7: "seven", 8: "eight"}
+    assert f"for {counts[len(CLIENTS) - len(FIRST_CLIENTS)]} more clients" in README
+
+
 def test_every_open_address_without_a_tool_is_named():
     paths = {e.path for e in ENDPOINTS if e.tag == "open" and e.tool is None}
     assert paths <= set(re.findall(r"`GET (/\S+)`", README))
-
-
-def test_every_option_of_every_command_is_named():
-    table = README.split("## Commands")[1].split("## ")[0]
-    commands = next(a for a in _build_parser()._actions if a.choices)
-    for name, command in commands.choices.items():
-        for action in command._actions:
-            for option in action.option_strings:
-                if option not in ("-h", "--help"):
-                    assert option in table, f"signals {name} {option}"

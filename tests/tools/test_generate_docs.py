@@ -85,14 +85,14 @@ def test_a_description_names_the_size_of_the_largest_answer(results, at, tool):
 
 
 def test_the_page_names_every_tool_and_every_refusal_of_a_tool():
-    codes = re.findall(r"^\| (`.*`) \| .* \|$", AGENTS.split("## Refusals")[1], re.MULTILINE)
+    codes = re.findall(r"^\| (`.*`) \| .* \|$", AGENTS.split("## Errors")[1], re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(codes))) == set(get_args(ErrorCode))
-    first = AGENTS.split("## Which tool first")[1].split("## ")[0]
+    first = AGENTS.split("## Which tool to call")[1].split("## ")[0]
     assert set(re.findall(r"signals_get_\w+", first)) == {tool.name for tool in TOOLS}
 
 
 def test_the_page_says_which_answers_have_which_field_of_meta():
-    table = AGENTS.split("## What `meta` says")[1].split("## ")[0]
+    table = AGENTS.split("## Fields of `meta`")[1].split("## ")[0]
     said: dict[str, set[str]] = {name: set() for name in SHORT_NAMES}
     for fields, where in re.findall(r"^\| (`[\w`, ]+`) \| ([\w, ]+) \|", table, re.MULTILINE):
         named = set(where.removeprefix("all").removeprefix(" but ").split(", ")) - {""}

@@ -11,11 +11,12 @@ from service.config.settings import PREFIX, Settings, SettingsError
 
 pytestmark = pytest.mark.clause("operation")
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_the_readme_lists_every_setting_with_its_default_and_meaning():
-    rows = re.findall(r"^\| `(SIGNALS_\w+)` \| (?:`([^`]*)`)? *\| (.*) \|$", README, re.MULTILINE)
+def test_the_settings_page_lists_every_setting_with_its_default_and_meaning():
+    page = (DOCS / "settings.md").read_text()
+    rows = re.findall(r"^\| `(SIGNALS_\w+)` \| (?:`([^`]*)`)? *\| (.*) \|$", page, re.MULTILINE)
     expected = [
         (PREFIX + name.upper(), shown(field.default), field.description)
         for name, field in Settings.model_fields.items()
@@ -32,10 +33,11 @@ def shown(default: object) -> str:
     return str(int(default)) if isinstance(default, bool) else str(default)
 
 
-def test_the_readme_names_every_command():
+def test_the_commands_page_has_a_section_for_every_command():
+    page = (DOCS / "commands.md").read_text()
     commands = next(a for a in _build_parser()._actions if a.choices)
     for name in commands.choices:
-        assert f"`signals {name}" in README, name
+        assert f"### signals {name}" in page, name
 
 
 def test_an_unknown_variable_refuses_to_start_and_names_the_nearest():

@@ -1,0 +1,113 @@
+"""The guides for users, members and operators name what exists, and their commands work."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from access.billing.stripe_events import EVENT_TYPES
+from access.plan import PRICES_USD
+from compute.indicators.registry import INDICATORS
+from service.commands.cli import _build_parser
+from service.config.settings import API_KEY_VARIABLE, PREFIX, STRIPE_PREFIX, Settings
+from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
+from tests.service.commands.test_cli import write_bars
+from tests.service.commands.test_serve import served_process
+from tests.support.signals_command import ROOT
+
+pytestmark = pytest.mark.clause("documents")
+
+ADDRESS = "http://127.0.0.1:8000"
+PAGES = {path.stem: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+GUIDES = ("getting-started", "connect", "members", "selling", "settings", "commands", "sources")
+PRINT_SECRETS = """printf '\\n%s\\n%s\\n' "$api_key" "$claim_token"\n"""
+SHELL = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+def extract_purchase(page: str) -> str:
+    """Return the shell commands of a page that buy a key."""
+    (block,) = (one for one in re.findall(r"```sh\n(.*?)```", PAGES[page], re.S) if "pay" in one)
+    return str(block)
+
+
+@pytest.mark.clause("1.37")
+@SHELL
+def test_the_purchase_by_curl_ends_in_a_working_key(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    with served_process(tmp_path, source=f"files:{bars}") as (address, printed):
+        done = subprocess.run(
+            [
+                "sh",
+                "-eu",
+                "-c",
+                extract_purchase("members").replace(ADDRESS, address) + PRINT_SECRETS,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        answer, *secrets = done.stdout.splitlines()
+        assert [secret[:3] for secret in secrets] == ["ek_", "ct_"]
+        assert_nowhere(secrets, [stored(tmp_path)])
+    assert_nowhere(secrets, ["".join(printed).encode()])
+    usage = json.loads(answer)
+    assert (usage["key"], usage["mode"]) == ({"label": None}, "test")
+    assert usage["quota"]["used_today"] == 1
+    assert any(line.startswith("Billing: sandbox") for line in printed)
+
+
+@SHELL
+def test_the_purchase_of_the_tour_ends_in_an_active_membership(tmp_path):
+    bars = write_bars(tmp_path / "bars")
+    with served_process(tmp_path, source=f"files:{bars}") as (address, _):
+        done = subprocess.run(
+            ["sh", "-eu", "-c", extract_purchase("getting-started").replace(ADDRESS, address)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    assert json.loads(done.stdout)["status"] == "active"
+
+
+def test_the_stripe_set_up_names_every_event_and_every_setting():
+    page = PAGES["selling"]
+    named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", page))
+    assert named == set(EVENT_TYPES)
+    settings = {
+        PREFIX + name.upper() for name in Settings.model_fields if name.startswith(STRIPE_PREFIX)
+    }
+    assert settings - set(re.findall(r"SIGNALS_\w+", page)) == {"SIGNALS_STRIPE_API_BASE"}
+    for billing, price in PRICES_USD.items():
+        assert f"{price}.00 every {billing.removesuffix('ly')}" in " ".join(page.split())
+
+
+def test_every_setting_that_a_page_names_exists():
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {API_KEY_VARIABLE}
+    for name, page in PAGES.items():
+        assert set(re.findall(r"SIGNALS_[A-Z_]+[A-Z]", page)) - known == set(), name
+
+
+def test_every_command_that_a_guide_runs_exists():
+    commands = next(action for action in _build_parser()._actions if action.choices).choices
+    for name in (*GUIDES, "faq"):
+        run = re.findall(r"(?:bin/signals|`signals|^signals) ([a-z][a-z-]+)", PAGES[name], re.M)
+        assert set(run) - set(commands) == set(), name
+
+
+def test_the_questions_explain_every_indicator_in_one_line():
+    rows = re.findall(r"^\| (.+) \| .+ \|$", PAGES["faq"], re.MULTILINE)
+    assert rows == ["indicator", *(indicator.name for indicator in INDICATORS)]
+
+
+def test_the_index_lists_every_page_once():
+    listed = re.findall(r"^\| \[.+?\]\(([\w-]+)\.md\)", PAGES["README"], re.MULTILINE)
+    assert sorted(listed) == sorted(PAGES.keys() - {"README"})
+
+
+def test_no_page_names_the_distribution_by_the_name_of_the_command():
+    pages = {**PAGES, "readme": (ROOT / "README.md").read_text()}
+    assert [name for name, page in pages.items() if "signals[" in page] == []
