@@ -1,6 +1,6 @@
-"""The parts of the Markdown pages that are made: `python -m tools.generate_docs`, or `make docs`.
+"""Updates the generated blocks of the documentation: `python -m tools.generate_docs`.
 
-Such a part lies between `<!-- generated: NAME -->` and `<!-- end -->`; what lies there is replaced.
+A block is the text between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs` runs it too.
 """
 
 import argparse
@@ -37,16 +37,17 @@ BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re
 STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 CONFLUENCE, FLIPS = "signals_get_confluence", "signals_get_flips"
 CATALOG = "signals_get_catalog"
-# The README has room for a host that agents run in, an editor and a library.
+# The README is short: a command-line host, an editor and a library stand for the rest.
 FIRST_CLIENTS = ("claude-code", "cursor", "python-sdk")
-# The tests that play the tasks, and the property in which each records what a task cost.
+# These tests solve the tasks, and record the cost of each in this property of their results.
 TASK_TESTS, TASK_PROPERTY = "tests/agents", "agent_tasks"
 
 MAX_USAGE_CHARS = 120
 
 Arguments = dict[str, Any]
 Sizes = list[tuple[Arguments, int]]
-# The default call, then what may give the largest answer.
+# The default call, then the calls that can give the largest answer. For confluence and flips it
+# depends on the market, so several are measured.
 MEASURED_ARGUMENTS: dict[str, list[Arguments]] = {
     **{tool.name: [{}] for tool in TOOLS},
     SIGNALS: [{}, {"limit": 200}],
@@ -89,9 +90,9 @@ EXAMPLE_ARGUMENTS: dict[str, Arguments] = {
 
 
 def main(arguments: Sequence[str] | None = None, pages: Sequence[Path] = PAGES) -> int:
-    """Bring the pages up to date, or with --check name those that are not; 1 where any is not."""
+    """Update the pages; with --check, only name the outdated ones and return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tools.generate_docs", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing, name what is old")
+    parser.add_argument("--check", action="store_true", help="change nothing, name outdated pages")
     is_check = parser.parse_args(arguments).check
     outdated_pages = asyncio.run(find_outdated(pages))
     for page, text in outdated_pages.items():
@@ -105,9 +106,9 @@ def main(arguments: Sequence[str] | None = None, pages: Sequence[Path] = PAGES) 
 async def find_outdated(
     pages: Iterable[Path], skipped_names: Container[str] = ()
 ) -> dict[Path, str]:
-    """Return the pages whose generated parts are not up to date, with the text they should have.
+    """Return the new text of each page that has an outdated block.
 
-    Parts named in `skipped_names` are taken as they are.
+    Blocks named in `skipped_names` stay as they are: rendering some of them takes minutes.
     """
     texts = {page: page.read_text() for page in pages}
     names = {match[2] for text in texts.values() for match in BLOCK_PATTERN.finditer(text)}
@@ -144,25 +145,25 @@ async def render_tools() -> str:
 
 
 async def render_clients() -> str:
-    """Return the table of clients, where each is told of the server, and what prints the lines."""
+    """Return the table of clients: the place of the registration and the command that prints it."""
     return _render_table(
-        ("client", "where", "the lines"),
+        ("client", "location", "command"),
         ((c.title, c.location, f"`signals connect {c.name}`") for c in CLIENTS),
     )
 
 
 async def render_hosts() -> str:
-    """Return how the programs that agents run in register the server."""
+    """Return the registrations for hosts, the programs that run agents."""
     return _render_registrations(client for client in CLIENTS if client.language != "python")
 
 
 async def render_frameworks() -> str:
-    """Return how Python programs register the server."""
+    """Return the registrations for Python programs."""
     return _render_registrations(client for client in CLIENTS if client.language == "python")
 
 
 async def render_first_clients() -> str:
-    """Return how the clients of the README register the server."""
+    """Return the registrations that the README shows."""
     return _render_registrations(CLIENTS_BY_NAME[name] for name in FIRST_CLIENTS)
 
 
@@ -185,7 +186,7 @@ async def render_settings() -> str:
 
 
 def _format_default(default: object) -> str:
-    """Write a default as it stands in the environment, nothing for an unset one."""
+    """Format a default as an environment variable has it; empty if the setting is unset."""
     value = default.get_secret_value() if isinstance(default, SecretStr) else default
     text = str(int(value)) if isinstance(value, bool) else str(value or "")
     return f"`{text}`" if text else ""
@@ -197,22 +198,24 @@ async def render_commands() -> str:
 
 
 def _walk_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the commands below a parser that run something, in their order."""
-    subparsers = [one for one in parser._actions if isinstance(one.choices, dict)]
-    if not subparsers:
+    """Yield the parsers of all commands; a group such as `keys` yields only its commands."""
+    # argparse has no public way to list subcommands.
+    groups = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    if not groups:
         yield parser
-    for action in subparsers:
-        for command in action.choices.values():
+    for group in groups:
+        for command in group.choices.values():
             yield from _walk_commands(command)
 
 
 def _render_command(command: argparse.ArgumentParser) -> str:
     arguments = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
+    # `format_usage` would wrap at the width of the terminal, so the page would depend on it.
     formatter = argparse.HelpFormatter(command.prog, width=MAX_USAGE_CHARS)
     formatter.add_usage(None, arguments, [], prefix="")
     usage, purpose = formatter.format_help().strip(), _format_sentence(command.description or "")
     options = "".join(
-        f"- `{' '.join(filter(None, (*one.option_strings, one.metavar)))}`: "
+        f"- `{' '.join((*one.option_strings, str(one.metavar or ''))).strip()}`: "
         f"{_format_sentence(one.help)}\n"
         for one in arguments
         if one.help
@@ -226,7 +229,10 @@ def _format_sentence(text: str) -> str:
 
 
 async def render_sizes() -> str:
-    """Return the sizes of answers on the full board: default, largest, narrowed."""
+    """Return tables of answer sizes in characters, measured on the whole universe.
+
+    The first has the default and the largest answer of each tool, the second filtered answers.
+    """
     with tempfile.TemporaryDirectory() as folder:
         async with open_example_service(Path(folder)) as served:
             await fill_full_universe(served.market)
@@ -252,7 +258,7 @@ async def render_sizes() -> str:
 
 
 async def render_examples() -> str:
-    """Return a call of each tool and its answer, on the small store that tests are served from."""
+    """Return a call of each tool with its answer, from the small store that the tests use."""
     with tempfile.TemporaryDirectory() as folder:
         async with open_example_service(Path(folder)) as served:
             await seed_market(served.market, make_coverage())
@@ -268,24 +274,25 @@ async def _render_example(served: ExampleService, tool: str) -> str:
 
 
 async def render_coverage() -> str:
-    """Return the clauses of SPEC.md, section by section, with what holds them."""
+    """Return the clauses of the contract by section, each with its tests or its decision."""
     tests_by_clause, _ = specification.find_clause_tests()
     return specification.render_coverage(specification.read_specification(), tests_by_clause)
 
 
 async def render_tasks() -> str:
-    """Return what each question of tests/agents costs the agent that answers it."""
+    """Return the table of questions, with the calls and characters that answering each takes."""
     rows = await asyncio.to_thread(_solve_tasks)
     return _render_table(
-        ("question", "calls", "refused", "characters", "tokens"), map(format_task_cells, rows)
+        ("question", "calls", "errors", "characters", "tokens"), map(format_task_cells, rows)
     )
 
 
 def _solve_tasks() -> list[dict[str, Any]]:
-    """Run the tests that solve the tasks; return what each task cost, ValueError if one failed."""
+    """Run the tests that solve the tasks and return their costs; ValueError if one failed."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
-        # A test fails too if the page is old, after it recorded the costs.
+        # The exit status is ignored: a test also fails if the page is outdated, but only after it
+        # has recorded the costs.
         command = [sys.executable, "-m", "pytest", TASK_TESTS, "-m", "not prove"]
         subprocess.run([*command, f"--junitxml={results}"], cwd=ROOT, stdout=sys.stderr)
         suites = ElementTree.parse(results)
@@ -297,7 +304,7 @@ def _solve_tasks() -> list[dict[str, Any]]:
 
 
 def format_task_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a task's row: its question, and what the agent that solved it used."""
+    """Return the cells of a task's row: question, calls, errors, characters and tokens."""
     figures = map(_format_count, (row["characters"], row["tokens"]))
     return row["question"], str(row["calls"]), str(row["refused"]), *figures
 
@@ -352,7 +359,7 @@ def _find_largest(measured: Sizes) -> tuple[Arguments, int]:
 
 
 def _format_count(count: int) -> str:
-    """Write a count with three digits that mean something."""
+    """Format a count with three significant digits, so that small changes do not change pages."""
     return f"{round(count, 3 - len(str(count))):,}"
 
 
@@ -369,7 +376,7 @@ def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def format_row(cells: Sequence[str]) -> str:
-    """Write a row of a Markdown table."""
+    """Format a row of a Markdown table, with its line end."""
     return f"| {' | '.join(cells)} |\n"
 
 
