@@ -29,6 +29,11 @@ def unit() -> ConfigParser:
     return parser
 
 
+def test_the_page_lists_the_alerts_of_the_rules_file():
+    rules = (ROOT / "deploy" / "alerts.yml").read_text()
+    assert re.findall(r"^ +expr: (.+)$", rules, re.MULTILINE) == ALERTS
+
+
 async def test_every_metric_that_an_alert_names_is_in_a_scrape(tmp_path: Path):
     names = {n for alert in ALERTS for n in re.findall(r"\b(?:signals|process)_\w+", alert)}
     async with operating(tmp_path) as operated_service:

@@ -19,7 +19,7 @@ SERVER = json.loads((ROOT / "server.json").read_text())
 def test_it_names_the_version_and_the_endpoint_of_any_host():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert SERVER["version"] == project["version"]
-    assert SERVER["name"].endswith("/signals")
+    assert SERVER["name"].endswith("/" + project["name"])
     (remote,) = SERVER["remotes"]
     assert remote["type"] == "streamable-http"
     # Registries refuse remotes that are not https or that leave the scheme to a variable.
