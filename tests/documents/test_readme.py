@@ -104,7 +104,7 @@ def test_the_registration_file_names_the_default_address_and_the_key_variable():
 
 def test_the_readme_counts_the_other_clients():
     counts = {5: "five", 6: "six", 7: "seven", 8: "eight"}
-    assert f"for {counts[len(CLIENTS) - len(FIRST_CLIENTS)]} more clients" in README
+    assert f"has {counts[len(CLIENTS) - len(FIRST_CLIENTS)]} more clients" in README
 
 
 def test_every_open_address_without_a_tool_is_named():
