@@ -27,7 +27,7 @@ EXAMPLE_EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.
 PAGE_ORDER = (
     *("connect", "buy", "tools", "rest", "agents", "examples"),
-    *("indicators", "universe", "decisions", "legal"),
+    *("indicators", "universe", "legal"),
 )
 Values = dict[str, Any]
 
