@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clause("tests")
 
 CONTRACT = read_specification()
 ENTRIES = (*CONTRACT.clauses, *CONTRACT.promises)
-MIN_WORDS = 6
+MIN_WORDS = 5
 FILE_PATTERN = re.compile(r"[\w/-]*\w\.(?:md|py|sql|toml|json|html)\b")
 # A clause that begins so needs its predecessor to be understood.
 DEPENDENT_START = re.compile(r"(?:It|Its|They|Their|This|That|These|Those|And|Or|But)\b")
@@ -95,21 +95,21 @@ def test_every_clause_lies_in_a_titled_section():
     assert {clause.section for clause in CONTRACT.clauses} <= CONTRACT.titles.keys()
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.id for entry in ENTRIES])
-def test_a_clause_is_a_sentence_that_can_be_understood_by_itself(entry: Clause | Promise):
-    assert re.match(r"[A-Z`]", entry.says)
-    assert not DEPENDENT_START.match(entry.says)
-    assert entry.says.endswith(".")
-    assert len(entry.says.split()) >= MIN_WORDS
-    # Both would break the Markdown that is generated from the clause.
-    assert "|" not in entry.says
-    assert entry.says.count("`") % 2 == 0
+def test_every_clause_is_a_sentence_that_can_be_understood_by_itself():
+    for entry in ENTRIES:
+        assert re.match(r"[A-Z`].*\.$", entry.says), entry
+        assert not DEPENDENT_START.match(entry.says), entry
+        assert len(entry.says.split()) >= MIN_WORDS, entry
+        # A pipe ends a table cell, and an odd backtick turns prose into code.
+        assert "|" not in entry.says, entry
+        assert entry.says.count("`") % 2 == 0, entry
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.id for entry in ENTRIES])
-def test_a_clause_names_only_files_of_the_repository(entry: Clause | Promise):
-    paths = {path for path in FILE_PATTERN.findall(entry.says) if not path.startswith("/")}
-    assert {path for path in paths if not (ROOT / path).is_file()} == set()
+def test_a_clause_names_only_files_of_the_repository():
+    named = {(entry.id, path) for entry in ENTRIES for path in FILE_PATTERN.findall(entry.says)}
+    # A path that begins with a slash is one of the API, such as /openapi.json.
+    missing = [pair for pair in named if pair[1][0] != "/" and not (ROOT / pair[1]).is_file()]
+    assert missing == []
 
 
 def test_no_two_clauses_say_the_same():
