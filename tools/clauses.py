@@ -136,6 +136,7 @@ def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[s
 
     A test without a citation is wrong, and so is a function that cites an id but is not a test.
     """
+    # Sources are parsed, not imported: the mutants run needs the citations without side effects.
     tests_by_clause: dict[str, ClauseTests] = {}
     misnamed_tests: list[str] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
@@ -196,6 +197,7 @@ def _render_list(entries: Iterable[Clause | Promise]) -> str:
 
 def _list_decision_anchors() -> dict[str, str]:
     """Return the anchor of each decision, by its title without the number."""
+    # Clauses name titles without numbers, because a deleted record renumbers those after it.
     headings = re.findall(r"^### (\d+\. (.+))$", DECISIONS_PAGE.read_text(), re.MULTILINE)
     return {title: _build_anchor(heading) for heading, title in headings}
 
@@ -267,4 +269,5 @@ def _extract_ids(marks: Iterable[ast.expr]) -> Iterator[str]:
 
 
 def _split_id(id_: str) -> tuple[int, ...]:
+    # As numbers, so that 4.10 follows 4.9.
     return tuple(map(int, id_.split(".")))
