@@ -1,10 +1,11 @@
-"""SPEC.md clause by clause: what it says, which tests hold it, which change to the code they catch.
+"""The clauses of the contract with users, the tests that cite them, and the pages made from both.
 
-`docs/clauses/*.toml` has the clauses; tests name them by `@pytest.mark.clause(id, ...)`, one by one
-or a module at once. `docs/coverage.md` is made from both.
+`docs/clauses/*.toml` holds the clauses. Tests cite them with `@pytest.mark.clause(id, ...)`, each
+test by itself or a whole module at once. `docs/clauses/README.md` describes the format.
 """
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 ROOT = Path(__file__).parents[1]
 CLAUSES_FOLDER = ROOT / "docs" / "clauses"
+DECISIONS_PAGE = ROOT / "docs" / "decisions.md"
 
 
 class Change(BaseModel):
-    """One line of one file, and what to make of it so that a clause no longer holds."""
+    """A pin: one line of a file, and a replacement that breaks the clause."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,28 +31,29 @@ class Change(BaseModel):
     @model_validator(mode="after")
     def _check_one_line(self) -> "Change":
         if "\n" in self.old + self.new or self.old == self.new:
-            raise ValueError(f"{self.file}: a change is within one line and changes it")
+            raise ValueError(f"{self.file}: a change must replace text within one line")
         return self
 
     def render_changed_file(self, root: Path) -> str:
-        """Return the changed text of the file.
+        """Return the text of the file with the change made.
 
-        ValueError where `old` is not in it exactly once, or where it is no Python any more.
+        ValueError if `old` does not occur exactly once, or if the result is not valid Python.
         """
         text = (root / self.file).read_text()
         if (count := text.count(self.old)) != 1:
-            raise ValueError(f"{self.file} has {count} times: {self.old}")
+            raise ValueError(f"{self.file} has this text {count} times, not once: {self.old}")
         changed = text.replace(self.old, self.new)
+        # A syntax error would fail every test, so it would prove nothing about the clause.
         if self.file.endswith(".py"):
             try:
                 ast.parse(changed)
             except SyntaxError as error:
-                raise ValueError(f"{self.file} is no Python with: {self.new}") from error
+                raise ValueError(f"{self.file} is not valid Python with: {self.new}") from error
         return changed
 
 
 class Clause(BaseModel):
-    """What SPEC.md says in one place, word for word, and how that is spoken for: one of four."""
+    """One sentence or two of the contract, and exactly one of four kinds of evidence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,17 +68,17 @@ class Clause(BaseModel):
     def _check_exactly_one_evidence(self) -> "Clause":
         evidence = [self.change, self.same_as, self.decision, self.untested]
         if sum(map(bool, evidence)) != 1:
-            raise ValueError(f"{self.id} needs one of: change, same_as, decision, untested")
+            raise ValueError(f"{self.id} needs exactly one of: change, same_as, decision, untested")
         return self
 
     @property
     def section(self) -> str:
-        """The id without its last number."""
+        """The id without its last number, such as 4.9 for 4.9.12."""
         return self.id.rpartition(".")[0]
 
 
 class Promise(BaseModel):
-    """A subject outside of SPEC.md that tests may name instead of a clause."""
+    """A promise about the whole service, which tests may cite instead of a clause."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,7 +88,7 @@ class Promise(BaseModel):
 
 @dataclass(frozen=True)
 class Specification:
-    """All clauses in SPEC.md's order, the titles of its sections, and the promises beyond it."""
+    """All clauses by id, the titles of chapters and sections, and the promises beyond them."""
 
     clauses: tuple[Clause, ...]
     titles: dict[str, str]
@@ -93,13 +96,13 @@ class Specification:
 
     @property
     def ids(self) -> set[str]:
-        """Everything that a test may name."""
+        """All ids that a test may cite."""
         return {clause.id for clause in self.clauses} | {promise.id for promise in self.promises}
 
 
 @dataclass
 class ClauseTests:
-    """The tests that name one clause: by themselves, or as all of a module."""
+    """The tests that cite one clause, and the modules that cite it for all of their tests."""
 
     tests: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
@@ -109,7 +112,7 @@ class ClauseTests:
 
 
 def read_specification(folder: Path = CLAUSES_FOLDER) -> Specification:
-    """Return what the folder's files say; ValueError names an entry that is not well formed."""
+    """Load all clause files of a folder; ValueError names an entry that is not valid."""
     clauses: list[Clause] = []
     promises: list[Promise] = []
     titles: dict[str, str] = {}
@@ -124,15 +127,16 @@ def read_specification(folder: Path = CLAUSES_FOLDER) -> Specification:
 
 
 def parse_clauses(text: str) -> list[Clause]:
-    """Return the clauses of one file, in its order; ValueError if one is not well formed."""
+    """Return the clauses of one file in its order; ValueError names one that is not valid."""
     return [Clause.model_validate(entry) for entry in tomllib.loads(text).get("clause", ())]
 
 
 def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[str]]:
-    """Return who names each id, and whatever names wrongly, from the sources of the tests.
+    """Return the tests of each cited id, and the functions whose citations are wrong.
 
-    Wrong are tests that name nothing, and functions that name something and are no tests.
+    A test without a citation is wrong, and so is a function that cites an id but is not a test.
     """
+    # Sources are parsed, not imported: the mutants run needs the citations without side effects.
     tests_by_clause: dict[str, ClauseTests] = {}
     misnamed_tests: list[str] = []
     for path in sorted((root / "tests").rglob("test_*.py")):
@@ -153,46 +157,77 @@ def find_clause_tests(root: Path = ROOT) -> tuple[dict[str, ClauseTests], list[s
     return tests_by_clause, misnamed_tests
 
 
+def render_contract(specification: Specification) -> str:
+    """Return the contract in Markdown, chapter by chapter; each clause has its id as an anchor."""
+    parts: dict[str, str] = {}
+    for section, clauses in _group_by_section(specification.clauses).items():
+        # Chapters 2, 3 and 4 have sections; the clauses of the others stand right below them.
+        for id_ in dict.fromkeys((section.partition(".")[0], section)):
+            parts.setdefault(
+                id_, f"{'###' if '.' in id_ else '##'} {id_} {specification.titles[id_]}\n"
+            )
+        parts[section] += f"\n{_render_list(clauses)}"
+    return "\n".join([*parts.values(), f"## Promises\n\n{_render_list(specification.promises)}"])
+
+
 def render_coverage(specification: Specification, tests_by_clause: dict[str, ClauseTests]) -> str:
-    """Return the tables of docs/coverage.md, one a section of SPEC.md."""
-    sections: dict[str, list[Clause]] = {}
-    for clause in specification.clauses:
-        sections.setdefault(clause.section, []).append(clause)
-    titles = {id_: specification.titles[id_] for id_ in sections}
+    """Return a table of clauses, tests and evidence for each section of the contract."""
+    anchors = _list_decision_anchors()
     parts = []
-    for id_, clauses in sections.items():
-        table = _render_table(_format_row(clause, tests_by_clause) for clause in clauses)
-        parts.append(f"## {id_} {titles[id_]}\n\n{table}")
+    for section, clauses in _group_by_section(specification.clauses).items():
+        table = _render_table(_format_row(clause, tests_by_clause, anchors) for clause in clauses)
+        parts.append(f"## {section} {specification.titles[section]}\n\n{table}")
     promise_table = _render_table(
         (promise.id, promise.says, _format_tests(tests_by_clause.get(promise.id, ClauseTests())))
         for promise in specification.promises
     )
-    return "\n".join([*parts, f"## Beyond SPEC.md\n\n{promise_table}"])
+    return "\n".join([*parts, f"## Promises\n\n{promise_table}"])
 
 
-def _format_row(clause: Clause, tests_by_clause: dict[str, ClauseTests]) -> tuple[str, str, str]:
-    text = clause.says.replace(" | ", " · ").replace("|", "\\|")
+def _group_by_section(clauses: Iterable[Clause]) -> dict[str, list[Clause]]:
+    sections: dict[str, list[Clause]] = {}
+    for clause in clauses:
+        sections.setdefault(clause.section, []).append(clause)
+    return sections
+
+
+def _render_list(entries: Iterable[Clause | Promise]) -> str:
+    return "".join(f'- <a id="{one.id}"></a>**{one.id}** {one.says}\n' for one in entries)
+
+
+def _list_decision_anchors() -> dict[str, str]:
+    """Return the anchor of each decision, by its title without the number."""
+    # Clauses name titles without numbers, because a deleted record renumbers those after it.
+    headings = re.findall(r"^### (\d+\. (.+))$", DECISIONS_PAGE.read_text(), re.MULTILINE)
+    return {title: _build_anchor(heading) for heading, title in headings}
+
+
+def _build_anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _format_row(
+    clause: Clause, tests_by_clause: dict[str, ClauseTests], anchors: dict[str, str]
+) -> tuple[str, str, str]:
     formatted_tests = _format_tests(tests_by_clause.get(clause.id, ClauseTests()))
-    return (
-        clause.id,
-        text,
-        f"{formatted_tests}{'<br>' if formatted_tests else ''}{_describe_evidence(clause)}",
-    )
+    evidence = _describe_evidence(clause, anchors)
+    return clause.id, clause.says, "<br>".join(filter(None, (formatted_tests, evidence)))
 
 
-def _describe_evidence(clause: Clause) -> str:
+def _describe_evidence(clause: Clause, anchors: dict[str, str]) -> str:
     if clause.change:
         file, old, new = clause.change.file, clause.change.old, clause.change.new
-        return f"Fails when in {file} {_format_code(old)} becomes {_format_code(new)}"
+        return f"Fails if {_format_code(old)} in {file} becomes {_format_code(new)}"
     if clause.same_as:
-        return f"As {', '.join(clause.same_as)}"
+        return f"Same as {', '.join(clause.same_as)}"
     if clause.decision:
-        return f"Decided: [{clause.decision}](decisions.md)"
-    return f"No test: {clause.untested}"
+        anchor = anchors.get(clause.decision, "")
+        return f"Decision: [{clause.decision}](../decisions.md#{anchor})"
+    return f"Not tested: {clause.untested}"
 
 
 def _format_tests(clause_tests: ClauseTests) -> str:
-    """Write the holders, those of one module together, without the folder they all lie in."""
+    """List the tests by module, without the folder `tests` that they share."""
     names_by_module: dict[str, list[str]] = {module: [] for module in clause_tests.modules}
     for test in clause_tests.tests:
         module, _, name = test.partition("::")
@@ -204,13 +239,14 @@ def _format_tests(clause_tests: ClauseTests) -> str:
 
 
 def _format_code(text: str) -> str:
+    # A pipe ends a table cell even within code, and a code span that holds a backtick needs two.
     text = text.strip().replace("|", "\\|")
     fence = "``" if "`" in text else "`"
     return f"{fence}{text}{fence}" if text else "nothing"
 
 
 def _render_table(rows: Iterable[tuple[str, str, str]]) -> str:
-    lines = [("", "what is said", "held by"), ("---",) * 3, *rows]
+    lines = [("clause", "text", "tests and evidence"), ("---",) * 3, *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -233,4 +269,5 @@ def _extract_ids(marks: Iterable[ast.expr]) -> Iterator[str]:
 
 
 def _split_id(id_: str) -> tuple[int, ...]:
+    # As numbers, so that 4.10 follows 4.9.
     return tuple(map(int, id_.split(".")))

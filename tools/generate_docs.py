@@ -30,7 +30,7 @@ from tools.example_service import ADDRESS, ExampleService, open_example_service
 from tools.full_universe import fill_full_universe, turn_all_daily_readings
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("agents", "commands", "connect", "coverage", "examples", "settings")
+NAMES = ("agents", "clauses/coverage", "commands", "connect", "contract", "examples", "settings")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 BLOCK_PATTERN = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -273,8 +273,13 @@ async def _render_example(served: ExampleService, tool: str) -> str:
     return f"## {tool}\n\n```json\n{json.dumps(call)}\n```\n\n```json\n{response_json}\n```\n"
 
 
+async def render_contract() -> str:
+    """Return the clauses of the contract, section by section."""
+    return specification.render_contract(specification.read_specification())
+
+
 async def render_coverage() -> str:
-    """Return the clauses of the contract by section, each with its tests or its decision."""
+    """Return the tests and the evidence of each clause, section by section."""
     tests_by_clause, _ = specification.find_clause_tests()
     return specification.render_coverage(specification.read_specification(), tests_by_clause)
 
@@ -391,6 +396,7 @@ BLOCK_RENDERERS: dict[str, Callable[[], Awaitable[str]]] = {
     "examples": render_examples,
     "sizes": render_sizes,
     "tasks": render_tasks,
+    "contract": render_contract,
     "coverage": render_coverage,
 }
 

@@ -45,6 +45,7 @@ class Updater:
         self._base_changes = {
             clause.id: clause.change
             for file in self._git("ls-tree", "--name-only", f"{base}:docs/clauses").split()
+            if file.endswith(".toml")
             for clause in parse_clauses(self._read(f"docs/clauses/{file}", base))
             if clause.change
         }

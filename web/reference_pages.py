@@ -27,7 +27,7 @@ EXAMPLE_EMAIL = "agent@example.com"
 # Whatever is not named here follows, by name.
 PAGE_ORDER = (
     *("getting-started", "connect", "agents", "tools", "rest", "examples"),
-    *("indicators", "universe", "faq", "interop"),
+    *("indicators", "contract", "universe", "faq", "interop"),
     *("buy", "members", "legal"),
     *("deployment", "monitoring", "selling", "sources", "settings", "commands"),
 )

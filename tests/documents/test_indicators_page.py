@@ -71,7 +71,7 @@ def test_the_first_value_is_where_the_page_says(indicator: Indicator) -> None:
 
 
 def test_the_warm_up_and_the_zero_divisor_are_those_of_the_code() -> None:
-    shared = SECTIONS["What all seven share"]
+    shared = SECTIONS["Rules for all indicators"]
     assert {contract.WARMUP, contract.WARMUP + 1, contract.ZERO_DIVISOR} <= figures(shared)
 
 

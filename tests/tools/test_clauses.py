@@ -1,61 +1,76 @@
-"""Every clause of SPEC.md is spoken for, and every test says what it is for."""
+"""The clauses of the contract are complete sentences with evidence, and every test cites one."""
 
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
-from tools.clauses import ROOT, Clause, ClauseTests, find_clause_tests, read_specification
+from tools.clauses import (
+    DECISIONS_PAGE,
+    ROOT,
+    Change,
+    Clause,
+    ClauseTests,
+    Promise,
+    Specification,
+    find_clause_tests,
+    read_specification,
+    render_contract,
+)
 
 pytestmark = pytest.mark.clause("tests")
 
-SPECIFICATION = read_specification()
-DECISIONS = (ROOT / "docs" / "decisions.md").read_text()
-SPEC = ROOT.parent / "shared" / "SPEC.md"
+CONTRACT = read_specification()
+ENTRIES = (*CONTRACT.clauses, *CONTRACT.promises)
+MIN_WORDS = 5
+FILE_PATTERN = re.compile(r"[\w/-]*\w\.(?:md|py|sql|toml|json|html)\b")
+# A clause that begins so needs its predecessor to be understood.
+DEPENDENT_START = re.compile(r"(?:It|Its|They|Their|This|That|These|Those|And|Or|But)\b")
 
 ByTests = tuple[dict[str, ClauseTests], list[str]]
 
 
 @pytest.fixture(scope="module")
 def by_tests() -> ByTests:
-    """Who names each id, and what names wrongly."""
+    """The tests of each cited id, and the functions whose citations are wrong."""
     return find_clause_tests()
 
 
-def test_every_clause_has_an_id_of_its_own():
-    ids = [one.id for one in (*SPECIFICATION.clauses, *SPECIFICATION.promises)]
-    assert len(ids) == len(set(ids))
+def test_every_id_is_unique():
+    ids = Counter(entry.id for entry in ENTRIES)
+    assert [id_ for id_, count in ids.items() if count > 1] == []
 
 
-def test_every_clause_with_a_change_is_named_by_a_test(by_tests: ByTests):
-    named, _ = by_tests
-    assert [c.id for c in SPECIFICATION.clauses if c.change and c.id not in named] == []
+def test_every_clause_with_a_change_is_cited_by_a_test(by_tests: ByTests):
+    cited, _ = by_tests
+    assert [c.id for c in CONTRACT.clauses if c.change and c.id not in cited] == []
 
 
-def test_every_promise_is_named_by_a_test(by_tests: ByTests):
-    named, _ = by_tests
-    assert [promise.id for promise in SPECIFICATION.promises if promise.id not in named] == []
+def test_every_promise_is_cited_by_a_test(by_tests: ByTests):
+    cited, _ = by_tests
+    assert [promise.id for promise in CONTRACT.promises if promise.id not in cited] == []
 
 
-def test_every_test_and_nothing_else_names_a_clause_or_a_promise(by_tests: ByTests):
+def test_every_test_and_nothing_else_cites_a_clause_or_a_promise(by_tests: ByTests):
     _, wrong = by_tests
     assert wrong == []
 
 
-def test_no_test_names_what_is_not_there(by_tests: ByTests):
-    named, _ = by_tests
-    assert {id_: list(named[id_]) for id_ in named.keys() - SPECIFICATION.ids} == {}
+def test_no_test_cites_an_unknown_id(by_tests: ByTests):
+    cited, _ = by_tests
+    assert {id_: list(cited[id_]) for id_ in cited.keys() - CONTRACT.ids} == {}
 
 
-def test_every_change_is_of_one_line_that_is_there_once():
-    for clause in SPECIFICATION.clauses:
+def test_every_change_replaces_text_that_occurs_once():
+    for clause in CONTRACT.clauses:
         if clause.change:
             clause.change.render_changed_file(ROOT)
 
 
-def test_a_changed_file_names_only_what_it_defines(tmp_path):
-    for clause in SPECIFICATION.clauses:
+def test_a_changed_file_uses_only_names_that_it_defines(tmp_path):
+    for clause in CONTRACT.clauses:
         if clause.change and clause.change.file.endswith(".py"):
             text = clause.change.render_changed_file(ROOT)
             (tmp_path / f"clause_{clause.id.replace('.', '_')}.py").write_text(text)
@@ -64,44 +79,77 @@ def test_a_changed_file_names_only_what_it_defines(tmp_path):
     assert subprocess.run([*command, *options], capture_output=True, text=True).returncode == 0
 
 
-def test_what_is_said_twice_points_to_clauses_with_a_change():
-    by_id = {clause.id: clause for clause in SPECIFICATION.clauses}
-    pointers = [(c.id, other) for c in SPECIFICATION.clauses for other in c.same_as]
-    assert [(id_, other) for id_, other in pointers if not by_id[other].change] == []
+def test_every_same_as_refers_to_clauses_with_a_change():
+    by_id = {clause.id: clause for clause in CONTRACT.clauses}
+    references = [(c.id, other) for c in CONTRACT.clauses for other in c.same_as]
+    assert [(id_, other) for id_, other in references if not by_id[other].change] == []
 
 
-def test_every_decision_that_is_named_is_written():
-    named = {clause.decision for clause in SPECIFICATION.clauses if clause.decision}
-    assert {title for title in named if f"**{title}**" not in DECISIONS} == set()
+def test_every_decision_is_the_title_of_a_record():
+    titles = re.findall(r"^### \d+\. (.+)$", DECISIONS_PAGE.read_text(), re.MULTILINE)
+    named = {clause.decision for clause in CONTRACT.clauses if clause.decision}
+    assert named - set(titles) == set()
 
 
-def test_whatever_is_not_shown_is_decided():
-    not_shown = [clause for clause in SPECIFICATION.clauses if "not shown" in clause.says]
-    assert [clause.id for clause in not_shown if not clause.decision] == []
+def test_every_clause_lies_in_a_titled_section():
+    assert {clause.section for clause in CONTRACT.clauses} <= CONTRACT.titles.keys()
 
 
-def test_the_clauses_together_are_the_whole_specification():
-    if not SPEC.exists():
-        pytest.skip(f"no {SPEC}")
-    rest = SPEC.read_text()
-    rest = re.sub(r"^#.*$", "", rest, flags=re.MULTILINE)
-    rest = re.sub(r"^\|.*\|\n(?=\|[-|]+\|$)", "", rest, flags=re.MULTILINE)
-    for clause in SPECIFICATION.clauses:
-        between, said, rest = rest.partition(clause.says)
-        assert said, f"{clause.id} is not in SPEC.md here: {clause.says}"
-        assert _is_punctuation(between), f"before {clause.id} nobody speaks for: {between.strip()}"
-    assert _is_punctuation(rest), f"after the last clause nobody speaks for: {rest.strip()}"
+def test_every_clause_is_a_sentence_that_can_be_understood_by_itself():
+    for entry in ENTRIES:
+        assert re.match(r"[A-Z`].*\.$", entry.says), entry
+        assert not DEPENDENT_START.match(entry.says), entry
+        assert len(entry.says.split()) >= MIN_WORDS, entry
+        # A pipe ends a table cell, and an odd backtick turns prose into code.
+        assert "|" not in entry.says, entry
+        assert entry.says.count("`") % 2 == 0, entry
 
 
-def _is_punctuation(text: str) -> bool:
-    return re.fullmatch(r"(\s|[-|.;,]|\d+\.)*", text) is not None
+def test_a_clause_names_only_files_of_the_repository():
+    named = {(entry.id, path) for entry in ENTRIES for path in FILE_PATTERN.findall(entry.says)}
+    # A path that begins with a slash is one of the API, such as /openapi.json.
+    missing = [pair for pair in named if pair[1][0] != "/" and not (ROOT / pair[1]).is_file()]
+    assert missing == []
+
+
+def test_no_two_clauses_say_the_same():
+    texts = Counter(entry.says.casefold() for entry in ENTRIES)
+    assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_a_clause_refers_only_to_clauses_that_exist():
+    references = {
+        (clause.id, id_)
+        for clause in CONTRACT.clauses
+        if "lauses " in clause.says
+        for id_ in re.findall(r"\b\d+\.\d+(?:\.\d+)?\b", clause.says)
+    }
+    assert [pair for pair in references if pair[1] not in CONTRACT.ids] == []
 
 
 @pytest.mark.parametrize(
-    "spoken_for",
-    [{}, {"untested": "a title", "decision": "One"}],
-    ids=["by nothing", "twice"],
+    "evidence",
+    [{}, {"untested": "It is a title.", "decision": "One"}],
+    ids=["none", "two"],
 )
-def test_a_clause_is_spoken_for_once(spoken_for):
-    with pytest.raises(ValueError, match="needs one of"):
-        Clause(id="1.1", says="It works.", **spoken_for)
+def test_a_clause_has_exactly_one_kind_of_evidence(evidence):
+    with pytest.raises(ValueError, match="needs exactly one of"):
+        Clause(id="1.1", says="It works.", **evidence)
+
+
+def test_the_contract_has_chapters_sections_and_an_anchor_for_each_clause():
+    change = Change(file="fares.py", old="3", new="4")
+    clauses = tuple(
+        Clause(id=id_, says=f"Ride {id_} costs 3.", change=change) for id_ in ("1.1", "2.1.1")
+    )
+    titles = {"1": "Fares", "2": "Rides", "2.1": "Short rides"}
+    promise = Promise(id="night", says="Nights cost more.")
+    assert render_contract(Specification(clauses, titles, (promise,))) == (
+        "## 1 Fares\n\n"
+        '- <a id="1.1"></a>**1.1** Ride 1.1 costs 3.\n\n'
+        "## 2 Rides\n\n"
+        "### 2.1 Short rides\n\n"
+        '- <a id="2.1.1"></a>**2.1.1** Ride 2.1.1 costs 3.\n\n'
+        "## Promises\n\n"
+        '- <a id="night"></a>**night** Nights cost more.\n'
+    )

@@ -46,6 +46,7 @@ change = { file = "fares.py", old = '0.2 if generous else 0.1', new = '0.1' }
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "docs" / "clauses").mkdir(parents=True)
     (tmp_path / "docs" / "clauses" / "1.toml").write_text(PINS)
+    (tmp_path / "docs" / "clauses" / "README.md").write_text("# Clauses\n")
     (tmp_path / "fares.py").write_text(FARES)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     commit_all(tmp_path)

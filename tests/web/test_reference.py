@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TITLES = {link.name: link.title for link in list_page_links()}
 A_MINUTE = "public, max-age=60"
 # `connect` is generated with the server's own address, the others are for developers.
-NO_PAGES = {"README", "architecture", "connect", "contract", "coverage", "decisions", "glossary"}
+NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary"}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
