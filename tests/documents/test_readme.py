@@ -18,7 +18,7 @@ from service.config.settings import PREFIX, STRIPE_PREFIX, Settings
 from tests.end_to_end.test_stripe_purchase import assert_nowhere, stored
 from tests.service.commands.test_cli import write_bars
 from tests.service.commands.test_serve import served_process
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
+from tests.support.bar_sets import get_recorded_folder, require_recorded
 from tests.support.signals_command import ROOT, run_signals
 
 pytestmark = pytest.mark.clause("documents")

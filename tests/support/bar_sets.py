@@ -87,6 +87,11 @@ def list_bar_sets() -> list[Any]:
     ]
 
 
+def list_full_folders() -> list[Any]:
+    """Return the parameters of proofs over whole folders: the recorded one, if it is present."""
+    return [pytest.param("recorded full", marks=pytest.mark.prove)] if has_recorded_bars() else []
+
+
 @cache
 def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
     """Return (label such as `BTC 4h`, series) with arrays open .. volume, close_time, funding."""

@@ -91,7 +91,7 @@ def _write_bars(
     bars = [first, np.maximum(first, paths) * spread, np.minimum(first, paths) / spread, paths]
     tick = 2.0 ** np.floor(np.log2(price / TICKS))
     prices = [np.round(bar / tick) * tick if is_coin else _round(bar) for bar in bars]
-    volumes = np.where(is_flat, 0.0, _round(random.lognormal(5.0, 2.0, count)))
+    volumes = np.where(is_flat, 0.0, np.round(random.lognormal(9.0, 2.0, count)))
     table = np.stack([*prices, volumes], axis=1).tolist()
     lines = [_format_row(at, row) for at, row in zip(opened.tolist(), table, strict=True)]
     for place, bad in _break_rows(random, opened, table):

@@ -369,17 +369,17 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
 @pytest.mark.parametrize(
     ("tamper", "expected"), STRUCTURES, ids=[s[0].__name__ for s in STRUCTURES]
 )
-def test_a_wrong_structure_is_found(recorded_answers, tamper, expected):
-    assert_only_expected(audit_tampered(recorded_answers, tamper), expected)
+def test_a_wrong_structure_is_found(bars_answers, tamper, expected):
+    assert_only_expected(audit_tampered(bars_answers, tamper), expected)
 
 
 @pytest.mark.parametrize("view", ["state", "catalog", "stats", "pages", "confluence", "flips"])
-def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(recorded_answers, view):
+def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(bars_answers, view):
     def tamper(answers: Responses) -> None:
         held = getattr(answers, view)
         first = held[0] if isinstance(held, list) else held
         (first.body if isinstance(first, QueryResponse) else first).clear()
 
-    findings = audit_tampered(recorded_answers, tamper)
+    findings = audit_tampered(bars_answers, tamper)
     assert {finding.split(":")[0] for finding in findings} <= CHECKS.keys()
     assert findings[0].startswith("one version: an answer is not of SPEC.md's shape")
