@@ -139,7 +139,15 @@ def name_an_unknown_ticker(answers: Responses) -> None:
 
 
 def publish_perpkit(answers: Responses) -> None:
-    deep_row(answers)["indicator"] = "perpkit"
+    """Call a change PerpKit's that differs from PerpKit's reading in the state."""
+    states = {asset["ticker"]: asset["signals"]["perpkit"] for asset in answers.state["assets"]}
+    row = next(
+        row
+        for row in answers.pages[1]["signals"]
+        if row["change_type"] == "activation"
+        and row["direction"] != states[row["ticker"]][row["timeframe"]]
+    )
+    row["indicator"] = "perpkit"
 
 
 def invent_a_timeframe(answers: Responses) -> None:

@@ -86,7 +86,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ),
     ("flips.as_of", to("2025-07-26T04:02:59.999Z"), ["flips .*: as_of lies before", "flips .*"]),
     ("flips.query.hours", more, ["flips .*: query is"]),
-    ("flips.meta.rules.hours.1h.max", more, ["flips .*: meta.rules.hours is"]),
+    ("flips.meta.rules.hours.queried_timeframe.max", more, ["flips .*: meta.rules.hours is"]),
     (
         "flips.meta.rules.row_limit",
         to(1),
