@@ -9,7 +9,7 @@ from compute.indicators.ceres import Ceres
 from compute.indicators.contract import Bar
 from compute.indicators.registry import INDICATORS
 from tests.compute.indicators.test_contract import made_up_bars
-from tests.support.recorded_bars import Array
+from tests.support.bar_sets import Array
 
 pytestmark = pytest.mark.clause("steps")
 

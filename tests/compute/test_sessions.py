@@ -26,7 +26,7 @@ from compute.sessions import (
     list_holidays,
 )
 from compute.universe import Session
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
+from tests.support.bar_sets import get_recorded_folder, require_recorded
 
 pytestmark = pytest.mark.clause("sources")
 

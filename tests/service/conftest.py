@@ -1,4 +1,4 @@
-"""Services that more than one module asks: a small simulated market, and recorded bars."""
+"""Services that more than one module asks: a small simulated market, and generated bars."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from service.public_audit.answers import Responses
 from service.public_audit.audit import read_consistent_responses
 from service.public_audit.reader import Reader
 from tests.service.commands.test_serve import served_process
-from tests.support.recorded_bars import copy_newest_rows, get_recorded_folder, require_recorded
+from tests.support.bar_sets import copy_newest_rows, generate_folder
 from tests.support.signals_command import (
     find_free_port,
     run_signals,
@@ -28,7 +28,7 @@ Service = tuple[str, str]
 
 
 @contextmanager
-def serve_recorded(folder: Path, bars: Path) -> Iterator[Service]:
+def serve_bars(folder: Path, bars: Path) -> Iterator[Service]:
     """Replay bars and serve them; yield the address and a key."""
     assert run_signals(folder, "replay", "--bars", str(bars)).returncode == 0
     api_key = run_signals(folder, "keys", "create", "--label", "tests").stdout.strip()
@@ -36,29 +36,26 @@ def serve_recorded(folder: Path, bars: Path) -> Iterator[Service]:
         yield address, api_key
 
 
-def write_recorded_subset(folder: Path) -> Path:
-    """Write the newest bars of some coins, and those that a stock has until the coins end."""
+def write_subset(folder: Path) -> Path:
+    """Write the newest generated bars of some coins and a stock."""
+    generated = generate_folder(max(SUBSET.values()))
     for ticker, rows in SUBSET.items():
-        copy_newest_rows(folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
-    end = (folder / "BTC_1h.csv").read_text().splitlines()[-1].split(",")[0]
-    header, *lines = (get_recorded_folder() / "NVDA_1h.csv").read_text().splitlines()
-    kept = [line for line in lines if int(line.split(",")[0]) <= int(end)]
-    (folder / "NVDA_1h.csv").write_text("\n".join([header, *kept]) + "\n")
+        copy_newest_rows(generated, folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
+    copy_newest_rows(generated, folder, ("NVDA_1h.csv",), 1740)
     return folder
 
 
 @pytest.fixture(scope="session")
-def recorded_service(tmp_path_factory) -> Iterator[Service]:
-    require_recorded()
+def bars_service(tmp_path_factory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("public")
-    with serve_recorded(folder, write_recorded_subset(folder / "bars")) as running:
+    with serve_bars(folder, write_subset(folder / "bars")) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def recorded_answers(recorded_service) -> Responses:
+def bars_answers(bars_service) -> Responses:
     async def read() -> Responses:
-        async with Reader(*recorded_service, lambda done, expected: None) as reader:
+        async with Reader(*bars_service, lambda done, expected: None) as reader:
             return await read_consistent_responses(reader, 365)
 
     return asyncio.run(read())

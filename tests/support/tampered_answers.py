@@ -45,6 +45,7 @@ def find_place(answers: Responses, path: str) -> tuple[Any, Any]:
     here = getattr(answers, view)
     if view in ("confluence", "flips"):
         here = find_richest(here).body
+        steps = [here["query"]["timeframe"] if s == "queried_timeframe" else s for s in steps]
     for step in steps:
         here = here[find_step(here, step)]
     return here, find_step(here, last)

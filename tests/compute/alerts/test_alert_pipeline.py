@@ -22,8 +22,14 @@ from tests.doubles.scripted_source import (
     run_loop_until,
 )
 from tests.support import alert_model as alert_model
-from tests.support import recorded_bars as recorded
 from tests.support.alert_model import ModelBar
+from tests.support.bar_sets import (
+    Series,
+    copy_newest_rows,
+    list_full_folders,
+    load_series,
+    open_bar_set,
+)
 from tests.support.small_market import (
     ALERT_TICKERS,
     DENSE,
@@ -41,7 +47,7 @@ ENGINES = ("4h", "1d")
 Rows = list[tuple[Any, ...]]
 
 
-def read_alone(label: str, series: recorded.Series) -> dict[str, list[ModelBar]]:
+def read_alone(label: str, series: Series) -> dict[str, list[ModelBar]]:
     """Return a series with each indicator's readings, each bar stepped at its close."""
     columns = [series[field] for field in Bar._fields]
     prices = zip(*(series[name].tolist() for name in ("high", "low", "close")), strict=True)
@@ -58,10 +64,10 @@ def read_alone(label: str, series: recorded.Series) -> dict[str, list[ModelBar]]
     return found
 
 
-def modelled(end: int, chosen: Iterable[str]) -> Rows:
-    """Return what the model publishes of recorded series, in order, without `created_at`."""
+def modelled(folder: Path, end: int, chosen: Iterable[str]) -> Rows:
+    """Return what the model publishes of a folder's series, in order, without `created_at`."""
     chosen, outs = set(chosen), {}
-    series = {tuple(label.split()): s for label, s in recorded.load_recorded_series.__wrapped__()}
+    series = {tuple(label.split()): s for label, s in load_series(folder)}
     for timeframe in TIMEFRAMES:
         for ticker in sorted(ticker for ticker, its in series if its == timeframe):
             if ticker in chosen and timeframe in ENGINES:
@@ -85,33 +91,25 @@ def told(rows: Rows) -> Rows:
 
 
 @pytest.mark.clause("1.24", "1.25", "2.1.15", "2.1.17", "3.3.1", "8.41", "8.42")
-def test_the_small_market_publishes_what_the_model_does(
-    whole: Content, bars_folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("SIGNALS_TEST_BARS", str(bars_folder))
+def test_the_small_market_publishes_what_the_model_does(whole: Content, bars_folder: Path):
     assert {row[ACTION] for row in whole["alerts"]} == {"LONG", "SHORT", "CLOSE"}
     assert len(whole["alerts"]) > 50
-    expected = modelled(END, {"BTC", "IBM", "XAU"})
+    expected = modelled(bars_folder, END, {"BTC", "IBM", "XAU"})
     assert told([row for row in whole["alerts"] if row[TICKER] != "MATIC"]) == expected
     assert {row[TICKER] for row in whole["alerts"]} == {"IBM", "MATIC", "XAU"}  # BTC is too young
 
 
-@pytest.mark.parametrize(
-    "rows", [900, pytest.param(10**9, marks=pytest.mark.prove)], ids=["subset", "everything"]
-)
-async def test_recorded_bars_publish_what_the_model_does(
-    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    recorded.require_recorded()
-    universe, folder = load_universe(), recorded.get_recorded_folder()
-    if rows < 10**9:
-        folder = tmp_path / "bars"
-        recorded.copy_newest_rows(folder, ("ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv"), rows)
-        monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
+@pytest.mark.parametrize("name", ["generated newest", *list_full_folders()])
+async def test_hard_bars_publish_what_the_model_does(name: str, tmp_path: Path):
+    universe, folder = load_universe(), open_bar_set(name).folder
+    if name == "generated newest":
+        generated, folder = folder, tmp_path / "bars"
+        files = ("ETH_1h.csv", "ETH_funding.csv", "NVDA_1h.csv")
+        copy_newest_rows(generated, folder, files, 900)
     end = FilesSource(folder, universe).ends_at
     assert end is not None
     held = await replay_bars(tmp_path / "m.db", folder, universe, end)
-    expected = modelled(end, {a.ticker for a in universe.assets if a.alerts})
+    expected = modelled(folder, end, {a.ticker for a in universe.assets if a.alerts})
     assert len(expected) > 10
     assert told(held["alerts"]) == expected
     assert (await audit_store(tmp_path / "m.db", universe)).findings == []

@@ -5,16 +5,14 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from compute.indicators.bayesian_trend import ENTER, EXIT, BayesianTrend
-from tests.support.recorded_bars import (
+from tests.support.bar_sets import (
     Array,
-    Size,
+    BarSet,
     assert_readings_agree,
     assert_values_agree,
     compute_plain_latch,
     near_thresholds,
-    require_recorded,
-    sizes,
-    step_recorded,
+    step_bar_set,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -57,11 +55,9 @@ def filtered(x: Array) -> tuple[Array, Array, Array]:
     return np.append(x[0], level), np.append(0.0, slope), np.append(np.nan, spread)
 
 
-@sizes
-def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
-    require_recorded()
+def test_bayesian_trend_agrees_with_statsmodels(bar_set: BarSet):
     values = readings = 0
-    for label, series, ours, reading in step_recorded(BayesianTrend(), size):
+    for label, series, ours, reading in step_bar_set(BayesianTrend(), bar_set):
         level, slope, slope_variance = filtered(np.log(series["close"]))
         z = slope / np.sqrt(slope_variance)
         score = 2 * ndtr(z) - 1
@@ -75,8 +71,8 @@ def test_bayesian_trend_agrees_with_statsmodels_on_recorded_series(size: Size):
             label, reading, compute_plain_latch(score, 0.60, 0.10), near
         )
     print(f"bayesian_trend: {values} scores and {readings} readings agree with statsmodels")
-    assert values > size.bars
-    assert readings > size.readings
+    assert values > bar_set.min_bars
+    assert readings > bar_set.min_readings
 
 
 def test_the_latch_thresholds_are_the_normal_quantiles_of_the_stated_probabilities():

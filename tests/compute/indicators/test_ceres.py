@@ -6,15 +6,13 @@ import talib
 
 from compute.indicators.ceres import Ceres
 from compute.indicators.contract import NO_READING, Bar
-from tests.support.recorded_bars import (
+from tests.support.bar_sets import (
     Array,
+    BarSet,
     Series,
-    Size,
     assert_readings_agree,
     assert_values_agree,
-    require_recorded,
-    sizes,
-    step_recorded,
+    step_bar_set,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -60,11 +58,9 @@ def readings_over(close: Array, span: Array) -> list[int]:
     return readings[199:]
 
 
-@sizes
-def test_channels_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
-    require_recorded()
+def test_channels_and_readings_agree_with_ta_lib(bar_set: BarSet):
     values = readings = 0
-    for label, series, ours, reading in step_recorded(Ceres(), size):
+    for label, series, ours, reading in step_bar_set(Ceres(), bar_set):
         channels = expected_channels(series)
         for name, theirs in channels.items():
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
@@ -73,8 +69,8 @@ def test_channels_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
         never = np.zeros(len(theirs), dtype=bool)
         readings += assert_readings_agree(label, reading, theirs, never)
     print(f"ceres: {values} channel values and {readings} readings agree with TA-Lib")
-    assert values > 4 * size.bars
-    assert readings > size.readings
+    assert values > 4 * bar_set.min_bars
+    assert readings > bar_set.min_readings
 
 
 @pytest.mark.parametrize("side", [1, -1])

@@ -16,7 +16,7 @@ import pytest
 from compute.indicators.contract import NO_READING, Bar, Carry, Indicator
 from compute.indicators.registry import INDICATORS
 from schemas.vocabulary import INDICATOR_IDS, LOGGED_IDS
-from tests.support.recorded_bars import Array
+from tests.support.bar_sets import Array
 
 pytestmark = pytest.mark.clause("indicators")
 

@@ -8,18 +8,17 @@ import talib
 
 from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.enzo import Enzo
-from tests.support.recorded_bars import (
+from tests.support.bar_sets import (
     TOLERANCE,
     Array,
+    BarSet,
     Series,
-    Size,
     assert_readings_agree,
     assert_values_agree,
     compute_plain_latch,
+    divide,
     near_thresholds,
-    require_recorded,
-    sizes,
-    step_recorded,
+    step_bar_set,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -29,8 +28,8 @@ PINNED = (1, "59c1334807b942a0")
 
 
 @cache
-def recorded(size: Size):
-    return step_recorded(Enzo(), size)
+def run_on(bar_set: BarSet):
+    return step_bar_set(Enzo(), bar_set)
 
 
 def plain_atr(series: Series) -> Array:
@@ -59,13 +58,12 @@ def run(close: Array) -> tuple[dict[str, Array], list[int]]:
     return {key: np.array([v[key] for v in values]) for key in values[0]}, readings[199:]
 
 
-@sizes
-def test_kama_slope_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
-    require_recorded()
+def test_kama_slope_and_readings_agree_with_ta_lib(bar_set: BarSet):
     values = readings = 0
-    for label, series, ours, reading in recorded(size):
+    for label, series, ours, reading in run_on(bar_set):
         kama, ranges = talib.KAMA(series["close"], 10), plain_atr(series)
-        score = np.r_[[np.nan] * 5, kama[5:] - kama[:-5]] / ranges
+        change = np.r_[[np.nan] * 5, kama[5:] - kama[:-5]]
+        score = divide(change, ranges, series["close"])
         for name, theirs in (("kama", kama), ("atr", ranges), ("s", score)):
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
         near = near_thresholds(score, 0.50, 0.10)
@@ -73,19 +71,17 @@ def test_kama_slope_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
             label, reading, compute_plain_latch(score, 0.50, 0.10), near
         )
     print(f"enzo: {values} values and {readings} readings agree with TA-Lib")
-    assert values > 3 * size.bars
-    assert readings > size.readings
+    assert values > 3 * bar_set.min_bars
+    assert readings > bar_set.min_readings
 
 
-@sizes
-def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(size: Size):
-    require_recorded()
+def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(bar_set: BarSet):
     values = 0
-    for label, series, ours, _ in recorded(size):
+    for label, series, ours, _ in run_on(bar_set):
         theirs = talib.ATR(series["high"], series["low"], series["close"], 14)
         values += assert_values_agree(label, ours["atr"][399:], theirs[399:])
     print(f"enzo: {values} average ranges agree with TA-Lib from bar 400 on")
-    assert values > size.readings - 200 * len(recorded(size))
+    assert values > bar_set.min_readings - 200 * len(run_on(bar_set))
 
 
 def test_kama_agrees_with_ta_lib_where_prices_stand_still_and_run_straight():

@@ -4,18 +4,15 @@ import numpy as np
 import pytest
 
 from compute.indicators.llnr import Llnr
-from tests.support.recorded_bars import (
-    EVERYTHING,
-    NEWEST,
+from tests.support.bar_sets import (
     Array,
-    Size,
+    BarSet,
     assert_readings_agree,
     assert_values_agree,
     compute_plain_latch,
+    divide,
     near_thresholds,
-    require_recorded,
-    sizes,
-    step_recorded,
+    step_bar_set,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -43,14 +40,12 @@ def return_sds(x: Array) -> Array:
     return sds
 
 
-@sizes
-def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
-    require_recorded()
+def test_llnr_agrees_with_polyfit(bar_set: BarSet):
     values = readings = 0
-    for label, series, ours, reading in step_recorded(Llnr(), size):
+    for label, series, ours, reading in step_bar_set(Llnr(), bar_set):
         x = np.log(series["close"])
         slopes, sigmas = fitted_slopes(x), return_sds(x)
-        score = slopes * 4 / sigmas
+        score = divide(slopes * 4, sigmas)
         np.testing.assert_allclose(ours["sigma"], sigmas, rtol=1e-9, err_msg=label)
         np.testing.assert_allclose(ours["slope"], slopes, rtol=1e-9, atol=1e-13, err_msg=label)
         values += assert_values_agree(label, ours["s"], score)
@@ -59,26 +54,24 @@ def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
             label, reading, compute_plain_latch(score, 0.75, 0.25), near
         )
     print(f"llnr: {values} scores and {readings} readings agree with polyfit")
-    assert values > size.readings
-    assert readings > size.readings
+    assert values > bar_set.min_readings
+    assert readings > bar_set.min_readings
 
 
-@pytest.mark.parametrize(
-    ("size", "every"), [(NEWEST, 90), pytest.param(EVERYTHING, 1, marks=pytest.mark.prove)]
-)
-def test_llnr_slopes_agree_with_statsmodels_wls(size: Size, every: int):
+def test_llnr_slopes_agree_with_statsmodels_wls(bar_set: BarSet):
     # To load it takes seconds, which every collection of the tests would spend.
     from statsmodels.regression.linear_model import WLS
     from statsmodels.tools import add_constant
 
-    require_recorded()
     design = add_constant(TIME)
+    every = 1 if bar_set.is_full else 90
     values = 0
-    for label, series, ours, _ in step_recorded(Llnr(), size):
+    for label, series, ours, _ in step_bar_set(Llnr(), bar_set):
         x = np.log(series["close"])
         ends = range(64, len(x), every)
         fits = [WLS(x[end - 63 : end + 1], design, weights=KERNEL).fit() for end in ends]
-        scores = np.array([fit.params[1] for fit in fits]) * 4 / return_sds(x)[64::every]
+        slopes = np.array([fit.params[1] for fit in fits])
+        scores = divide(slopes * 4, return_sds(x)[64::every])
         values += assert_values_agree(label, ours["s"][64::every], scores)
     print(f"llnr: {values} scores agree with statsmodels WLS")
-    assert values > size.readings // every
+    assert values > bar_set.min_readings // every

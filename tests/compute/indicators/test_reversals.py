@@ -8,16 +8,14 @@ import talib
 
 from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.reversals import Reversals
-from tests.support.recorded_bars import (
+from tests.support.bar_sets import (
     TOLERANCE,
     Array,
+    BarSet,
     Series,
-    Size,
     assert_readings_agree,
     assert_values_agree,
-    require_recorded,
-    sizes,
-    step_recorded,
+    step_bar_set,
 )
 
 pytestmark = pytest.mark.clause("indicators")
@@ -31,8 +29,15 @@ TA_LIB_BANDS_RATIO = 1e-6
 
 
 @cache
-def recorded(size: Size):
-    return step_recorded(Reversals(), size)
+def run_on(bar_set: BarSet):
+    return step_bar_set(Reversals(), bar_set)
+
+
+def expected_rsi(close: Array) -> Array:
+    """Return TA-Lib's RSI, and 50 instead of its 0 while no close has differed from the first."""
+    rsi = talib.RSI(close, 14)
+    rsi[14:][np.maximum.accumulate(close != close[0])[14:] == 0] = 50.0
+    return rsi
 
 
 def expected_bands(close: Array) -> tuple[Array, Array]:
@@ -95,32 +100,28 @@ def reversal(side: int, *after: float) -> list[int]:
     return readings
 
 
-@sizes
-def test_rsi_bands_and_readings_agree_with_ta_lib_and_numpy_on_recorded_bars(size: Size):
-    require_recorded()
+def test_rsi_bands_and_readings_agree_with_ta_lib_and_numpy(bar_set: BarSet):
     values = readings = 0
-    for label, series, ours, reading in recorded(size):
-        rsi, (upper, lower) = talib.RSI(series["close"], 14), expected_bands(series["close"])
+    for label, series, ours, reading in run_on(bar_set):
+        rsi, (upper, lower) = expected_rsi(series["close"]), expected_bands(series["close"])
         for name, theirs in (("rsi", rsi), ("upper", upper), ("lower", lower)):
             values += assert_values_agree(f"{label} {name}", ours[name], theirs)
         theirs, near = expected_readings(series, rsi, upper, lower)
         readings += assert_readings_agree(label, reading, theirs, near)
     print(f"reversals: {values} values and {readings} readings agree with TA-Lib and NumPy")
-    assert values > 3 * size.bars
-    assert readings > size.readings
+    assert values > 3 * bar_set.min_bars
+    assert readings > bar_set.min_readings
 
 
-@sizes
-def test_bands_agree_with_ta_lib_as_far_as_its_running_sums_are_exact(size: Size):
-    require_recorded()
+def test_bands_agree_with_ta_lib_as_far_as_its_running_sums_are_exact(bar_set: BarSet):
     values = 0
-    for label, series, ours, _ in recorded(size):
+    for label, series, ours, _ in run_on(bar_set):
         upper, _, lower = talib.BBANDS(series["close"], 20, 2, 2, 0)
         for name, theirs in (("upper", upper), ("lower", lower)):
             np.testing.assert_allclose(ours[name], theirs, rtol=TA_LIB_BANDS_RATIO, err_msg=label)
             values += int(np.isfinite(theirs).sum())
     print(f"reversals: {values} bands agree with TA-Lib at {TA_LIB_BANDS_RATIO}")
-    assert values > 2 * size.bars
+    assert values > 2 * bar_set.min_bars
 
 
 @pytest.mark.parametrize("side", [1, -1])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from compute.bars import DAY_S, HOUR_S, RawBar
+from compute.bars import DAY_S, HOUR_S, RawBar, validate_bars
 from compute.sessions import list_expected_bars
 from compute.sources.alpaca import SETTING_NAMES, AlpacaVenue
 from compute.sources.venue import UnknownSymbolError, Venue, VenueError
@@ -19,7 +19,7 @@ from tests.doubles.alpaca_server import (
     run_alpaca_double,
     split_bar,
 )
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
+from tests.support.bar_sets import generate_folder
 
 pytestmark = pytest.mark.clause("live")
 
@@ -236,15 +236,18 @@ async def test_a_page_that_repeats_without_end_is_an_error(alpaca: AlpacaDouble)
 
 
 @pytest.mark.parametrize("ticker", ["NVDA", "TSLA"])
-async def test_recorded_hours_cut_into_halves_come_back_as_they_were(
+async def test_generated_hours_cut_into_halves_come_back_as_they_were(
     alpaca: AlpacaDouble, venue: AlpacaVenue, ticker: str
 ):
-    require_recorded()
-    with (get_recorded_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
+    with (generate_folder() / f"{ticker}_1h.csv").open(newline="") as lines:
         rows = [[float(cell) for cell in row.values()] for row in csv.DictReader(lines)]
-    recorded = [RawBar(int(row[0]), *row[1:]) for row in rows[:400]]
+    hours = [RawBar(int(row[0]), *row[1:]) for row in rows]
+    recorded, _ = validate_bars(hours, HOUR_S)
     after, until = recorded[0].open_time, recorded[-1].open_time + 2 * HOUR_S
-    openings = set(list_expected_bars("XNYS", after, until).open_time.tolist())
+    expected = list_expected_bars("XNYS", after, until)
+    # An early close cuts the last hour of its day.
+    openings = set(expected.open_time[expected.end_time % HOUR_S == HOUR_S // 2].tolist())
+    openings |= set(expected.open_time[expected.slot == 6].tolist())
     regular = [bar for bar in recorded if bar.open_time in openings]
     for bar in regular:
         alpaca.add_bars(ticker, split_bar(bar))

@@ -1,4 +1,4 @@
-"""Markets of recorded bars, and of made-up ones where nothing was recorded."""
+"""Markets of generated bars, and of simulated ones."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -10,33 +10,24 @@ from compute.bars import HOUR_S, RawBar, Series
 from compute.sources.simulated import SimulatedSource, compute_origin
 from compute.universe import Universe
 from tests.doubles.venues.market import Market
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
+from tests.support.bar_sets import generate_folder, load_series
 
 WEEK_S = 7 * 86_400
 HALF_S = HOUR_S // 2
 _NEW_YORK = ZoneInfo("America/New_York")
 
 
-def load_recorded_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
-    """Return the newest recorded hourly bars and their settlements, moved by whole weeks.
-
-    Skips the test where nothing is recorded.
-    """
-    require_recorded()
+def load_generated_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
+    """Return the newest generated hourly bars and their settlements, moved by whole weeks."""
     shift = weeks * WEEK_S
-    bars = _read_csv(f"{ticker}_1h.csv")[-(newest or 0) :]
-    bars[:, 0] += shift
-    settlements = [
-        (int(at) + shift, rate) for at, rate in _read_csv(f"{ticker}_funding.csv").tolist()
-    ]
+    folder = generate_folder()
+    series = dict(load_series(folder))[f"{ticker} 1h"]
+    opened = series["close_time"] - HOUR_S + shift
+    columns = [series[name] for name in ("open", "high", "low", "close", "volume")]
+    bars = np.stack([opened, *columns], axis=1)[-(newest or 0) :]
+    rates = np.loadtxt(folder / f"{ticker}_funding.csv", delimiter=",", skiprows=1)
+    settlements = [(int(at) + shift, rate) for at, rate in rates.tolist()]
     return Market(bars, [row for row in settlements if row[0] > bars[0, 0]])
-
-
-def _read_csv(name: str) -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    path = get_recorded_folder() / name
-    if not path.exists():
-        return np.empty((0, 2))
-    return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
 
 
 async def make_simulated_markets(

@@ -8,7 +8,7 @@ from tests.doubles.venues.market import EVER, Market
 from tests.doubles.venues.round_number_market import HOUR, NOW, make_bar, make_market
 from tests.doubles.venues.sample_markets import (
     halve_bars,
-    load_recorded_market,
+    load_generated_market,
     make_simulated_markets,
 )
 
@@ -89,10 +89,10 @@ def test_halves_make_the_hour_exactly() -> None:
             assert half.low <= min(half.open, half.close) <= max(half.open, half.close) <= half.high
 
 
-def test_recorded_bars_move_by_whole_weeks() -> None:
+def test_generated_bars_move_by_whole_weeks() -> None:
     there, moved = (
-        load_recorded_market("BTC", newest=50),
-        load_recorded_market("BTC", newest=50, weeks=3),
+        load_generated_market("BTC", newest=50),
+        load_generated_market("BTC", newest=50, weeks=3),
     )
     assert len(there.all_bars()) == len(moved.all_bars()) == 50
     shift = 3 * 7 * 24 * HOUR_S

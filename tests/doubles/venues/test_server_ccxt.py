@@ -10,7 +10,7 @@ from tests.doubles.venues.round_number_market import (
     make_bar,
     make_market,
 )
-from tests.doubles.venues.sample_markets import load_recorded_market
+from tests.doubles.venues.sample_markets import load_generated_market
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.ccxt_exchanges import EXCHANGES, PERPETUALS, SYMBOLS, open_exchange
 from tests.support.running_service import ManualClock
@@ -184,11 +184,11 @@ async def test_requests_are_counted_and_weighed_as_the_venue_does(double: Venues
 
 
 @every
-async def test_recorded_bars_are_read_to_the_last_digit(
+async def test_bars_are_read_to_the_last_digit(
     double: VenuesDouble, clock: ManualClock, name: str
 ) -> None:
     symbol = SYMBOLS[name][0]
-    recorded = double.get_venue(name).add_listing(symbol, load_recorded_market("DOGE", newest=60))
+    recorded = double.get_venue(name).add_listing(symbol, load_generated_market("DOGE", newest=60))
     bars = recorded.all_bars()
     clock.now = (bars[-1].open_time + HOUR_S) * 1000
     async with open_exchange(double, name) as exchange:

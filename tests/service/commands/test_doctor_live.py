@@ -161,7 +161,7 @@ async def test_a_venue_that_does_not_answer_is_not_asked_for_bars(examined, doub
     assert told["clock"][0][0] == "warn"
     assert [grade for grade, _ in told["bars"]] == ["warn", "ok", "warn"]
     assert "OKB: okx answered HTTP 503" in told["bars"][2][1]
-    assert double.get_venue("okx").count("candles") == 0
+    assert double.get_venue("okx").count_requests("candles") == 0
 
 
 @pytest.mark.prove

@@ -15,8 +15,8 @@ from service.public_audit.audit import (
 )
 from service.public_audit.reader import PublicAuditError, Reader
 from tests.mcp_server.tools.test_get_signals_alerts import publish_alerts
-from tests.service.conftest import serve_recorded
-from tests.support.recorded_bars import get_recorded_folder, require_recorded
+from tests.service.conftest import serve_bars
+from tests.support.bar_sets import generate_folder
 from tests.support.signals_command import run_signals
 from tools.example_market import HOUR_MS, NOON, make_batch, make_change, make_flips
 
@@ -86,8 +86,8 @@ def assert_clean(done, pages: int) -> None:
     assert "not checked" not in done.stdout
 
 
-def test_recorded_bars_are_served_in_views_that_agree(recorded_service, tmp_path):
-    address, api_key = recorded_service
+def test_hard_bars_are_served_in_views_that_agree(bars_service, tmp_path):
+    address, api_key = bars_service
     done = run_audit(tmp_path, address + "/api/v1/", api_key)
     assert_clean(done, pages=4)
     assert api_key not in done.stdout + done.stderr
@@ -96,27 +96,26 @@ def test_recorded_bars_are_served_in_views_that_agree(recorded_service, tmp_path
 
 @pytest.mark.prove
 @pytest.mark.parametrize("days", ["30", "365"])
-def test_all_recorded_bars_are_served_in_views_that_agree(tmp_path, days):
-    require_recorded()
-    with serve_recorded(tmp_path, get_recorded_folder()) as (address, api_key):
+def test_a_year_of_hard_bars_is_served_in_views_that_agree(tmp_path, days):
+    with serve_bars(tmp_path, generate_folder(7800)) as (address, api_key):
         done = run_audit(tmp_path, address, api_key, "--days", days)
     print(done.stdout)
     assert_clean(done, pages=2 if days == "30" else 30)
 
 
-def test_what_a_short_reading_cannot_check_is_said(recorded_service, tmp_path):
-    done = run_audit(tmp_path, *recorded_service, "--days", "1")
+def test_what_a_short_reading_cannot_check_is_said(bars_service, tmp_path):
+    done = run_audit(tmp_path, *bars_service, "--days", "1")
     assert done.stdout.splitlines()[-1] == "clean"
     assert "not checked: flips of windows longer than the feed read (6)" in done.stdout
     assert "not checked: stats, whose 30 days are longer than the feed read (2)" in done.stdout
 
 
-async def test_both_faces_give_the_same_answers(recorded_service, recorded_answers):
-    address, api_key = recorded_service
+async def test_both_faces_give_the_same_answers(bars_service, bars_answers):
+    address, api_key = bars_service
     async with httpx.AsyncClient(base_url=address) as client:
         reader = McpReader(client, {"Authorization": f"Bearer {api_key}"})
         over_mcp = await read_consistent_responses(reader, 365)
-    assert over_mcp == recorded_answers
+    assert over_mcp == bars_answers
     assert check_responses(over_mcp).findings == []
 
 

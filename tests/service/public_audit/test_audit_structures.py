@@ -139,7 +139,15 @@ def name_an_unknown_ticker(answers: Responses) -> None:
 
 
 def publish_perpkit(answers: Responses) -> None:
-    deep_row(answers)["indicator"] = "perpkit"
+    """Call a change PerpKit's that differs from PerpKit's reading in the state."""
+    states = {asset["ticker"]: asset["signals"]["perpkit"] for asset in answers.state["assets"]}
+    row = next(
+        row
+        for row in answers.pages[1]["signals"]
+        if row["change_type"] == "activation"
+        and row["direction"] != states[row["ticker"]][row["timeframe"]]
+    )
+    row["indicator"] = "perpkit"
 
 
 def invent_a_timeframe(answers: Responses) -> None:
@@ -369,17 +377,17 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
 @pytest.mark.parametrize(
     ("tamper", "expected"), STRUCTURES, ids=[s[0].__name__ for s in STRUCTURES]
 )
-def test_a_wrong_structure_is_found(recorded_answers, tamper, expected):
-    assert_only_expected(audit_tampered(recorded_answers, tamper), expected)
+def test_a_wrong_structure_is_found(bars_answers, tamper, expected):
+    assert_only_expected(audit_tampered(bars_answers, tamper), expected)
 
 
 @pytest.mark.parametrize("view", ["state", "catalog", "stats", "pages", "confluence", "flips"])
-def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(recorded_answers, view):
+def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(bars_answers, view):
     def tamper(answers: Responses) -> None:
         held = getattr(answers, view)
         first = held[0] if isinstance(held, list) else held
         (first.body if isinstance(first, QueryResponse) else first).clear()
 
-    findings = audit_tampered(recorded_answers, tamper)
+    findings = audit_tampered(bars_answers, tamper)
     assert {finding.split(":")[0] for finding in findings} <= CHECKS.keys()
     assert findings[0].startswith("one version: an answer is not of SPEC.md's shape")

@@ -86,7 +86,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     ),
     ("flips.as_of", to("2025-07-26T04:02:59.999Z"), ["flips .*: as_of lies before", "flips .*"]),
     ("flips.query.hours", more, ["flips .*: query is"]),
-    ("flips.meta.rules.hours.1h.max", more, ["flips .*: meta.rules.hours is"]),
+    ("flips.meta.rules.hours.queried_timeframe.max", more, ["flips .*: meta.rules.hours is"]),
     (
         "flips.meta.rules.row_limit",
         to(1),
@@ -224,17 +224,17 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
 @pytest.mark.parametrize(
     ("path", "change", "expected"), sample_cases(3, ((value[0], value) for value in VALUES))
 )
-def test_a_wrong_value_is_found(recorded_answers, path, change, expected):
+def test_a_wrong_value_is_found(bars_answers, path, change, expected):
     def tamper(answers: Responses) -> None:
         here, last = find_place(answers, path)
         here[last] = change(here[last])
 
-    assert_only_expected(audit_tampered(recorded_answers, tamper), expected)
+    assert_only_expected(audit_tampered(bars_answers, tamper), expected)
 
 
-def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_read(recorded_answers):
-    oldest, _ = recorded_answers.rows[-1]
-    read = replace(recorded_answers, since=oldest - 1)
+def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_read(bars_answers):
+    oldest, _ = bars_answers.rows[-1]
+    read = replace(bars_answers, since=oldest - 1)
     assert audit_tampered(read, lambda answers: None) == []
 
     def tamper(answers: Responses) -> None:

@@ -110,8 +110,8 @@ def test_an_answer_of_another_shape_is_one_line(refusal, body):
     assert "not of SPEC.md's shape" in line
 
 
-def test_a_wrong_key_is_one_line(recorded_service, refusal):
-    line = refusal(recorded_service[0])
+def test_a_wrong_key_is_one_line(bars_service, refusal):
+    line = refusal(bars_service[0])
     assert "refused /api/v1/state with 401 (invalid_key); see the key in SIGNALS_API_KEY" in line
 
 

@@ -1,4 +1,4 @@
-"""Recorded market data through the whole chain: replay, clean audit, readings stepped alone."""
+"""Hard bars through the whole pipeline: replay, clean audit, and each asset stepped by itself."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from compute.indicators.contract import NO_READING, Bar
 from compute.indicators.registry import INDICATORS
 from compute.sources.files import FilesSource
 from compute.universe import load_universe
-from tests.support import recorded_bars as recorded
+from tests.support.bar_sets import copy_newest_rows, list_full_folders, load_series, open_bar_set
 from tests.support.small_market import audit_store, replay_bars
 
 pytestmark = pytest.mark.clause("steps")
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.clause("steps")
 SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
 
 
-def alone(end: int) -> set[tuple[str, str, str, int]]:
-    """Step every recorded series by itself, one bar after another; return its last readings."""
+def step_alone(folder: Path, end: int) -> set[tuple[str, str, str, int]]:
+    """Step every series by itself, one bar after another; return its last readings."""
     found = set()
-    for label, series in recorded.load_recorded_series.__wrapped__():
+    for label, series in load_series(folder):
         ticker, timeframe = label.split()
         closed = series["close_time"] <= end
         columns = [series[field][closed] for field in Bar._fields]
@@ -35,19 +35,15 @@ def alone(end: int) -> set[tuple[str, str, str, int]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "subset", [SUBSET, pytest.param(None, marks=pytest.mark.prove)], ids=["subset", "everything"]
-)
-async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alone(
-    subset: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["generated newest", *list_full_folders()])
+async def test_a_replay_audits_clean_and_reads_as_each_asset_stepped_by_itself(
+    name: str, tmp_path: Path
 ):
-    recorded.require_recorded()
-    universe, folder = load_universe(), recorded.get_recorded_folder()
-    if subset is not None:
-        folder = tmp_path / "bars"
-        for name, rows in subset.items():
-            recorded.copy_newest_rows(folder, (name,), rows)
-        monkeypatch.setenv("SIGNALS_TEST_BARS", str(folder))
+    universe, folder = load_universe(), open_bar_set(name).folder
+    if name == "generated newest":
+        generated, folder = folder, tmp_path / "bars"
+        for file, rows in SUBSET.items():
+            copy_newest_rows(generated, folder, (file,), rows)
     end = FilesSource(folder, universe).ends_at
     assert end is not None
     path = tmp_path / "market.db"
@@ -57,4 +53,4 @@ async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alon
     assert not report.not_verifiable
     computed = {row for row in held["readings"] if row[2] != "dexter"}
     assert len(computed) > 20
-    assert computed == alone(end)
+    assert computed == step_alone(folder, end)

@@ -1,9 +1,12 @@
-"""Recorded market data, what an indicator makes of it, and the plain pieces oracles are built of.
+"""Bars for oracles, generated or recorded, an indicator's values on them, and plain calculations.
 
 Reading, building and latching are written apart from `compute`: a fault there cannot hide here.
 """
 
+import atexit
 import os
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +16,7 @@ import pandas as pd
 import pytest
 
 from compute.indicators.contract import NO_READING, WARMUP, Bar, Carry, Indicator
+from tests.support.generated_bars import write_generated_bars
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -26,38 +30,73 @@ Array = np.ndarray[Any, Any]
 Series = dict[str, Array]
 
 
-class Size(NamedTuple):
-    """How many newest rows of each file are read; at least how many bars and readings they give."""
+class BarSet(NamedTuple):
+    """The newest `rows` of each file of a bars folder, and the counts that they give at least."""
 
+    folder: Path
     rows: int
-    bars: int
-    readings: int
-
-
-NEWEST = Size(1800, 40_000, 30_000)
-EVERYTHING = Size(10**9, 140_000, 130_000)
-sizes = pytest.mark.parametrize(
-    "size",
-    [NEWEST, pytest.param(EVERYTHING, marks=pytest.mark.prove)],
-    ids=["newest", "everything"],
-)
+    min_bars: int
+    min_readings: int
+    is_full: bool
 
 
 def get_recorded_folder() -> Path:
+    """Return where recorded bars are if there are any: they may not be redistributed."""
     default = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "bars"
     return Path(os.environ.get("SIGNALS_TEST_BARS", default))
 
 
+def has_recorded_bars() -> bool:
+    """Return whether recorded bars are present."""
+    return any(get_recorded_folder().glob("*_1[hd].csv"))
+
+
 def require_recorded() -> None:
-    if not any(get_recorded_folder().glob("*_1[hd].csv")):
+    """Skip a test of what real venues recorded if no recorded bars are present."""
+    if not has_recorded_bars():
         pytest.skip(f"no recorded bars in {get_recorded_folder()} (set SIGNALS_TEST_BARS)")
 
 
 @cache
-def load_recorded_series(rows: int = EVERYTHING.rows) -> list[tuple[str, Series]]:
+def generate_folder(rows: int = 1800) -> Path:
+    """Return a folder of generated bars, which is deleted when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="signals-bars-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_generated_bars(folder, rows)
+    return folder
+
+
+def open_bar_set(name: str) -> BarSet:
+    """Return a set by its name: `generated` or `recorded`, then `newest` or `full`."""
+    origin, size = name.split()
+    is_full = size == "full"
+    if origin == "recorded":
+        counts = (10**9, 140_000, 130_000) if is_full else (1800, 40_000, 30_000)
+        return BarSet(get_recorded_folder(), *counts, is_full)
+    counts = (7800, 120_000, 110_000) if is_full else (1800, 35_000, 28_000)
+    return BarSet(generate_folder(counts[0]), *counts, is_full)
+
+
+def list_bar_sets() -> list[Any]:
+    """Return the parameters of tests over every bar set here; full sets are for proofs."""
+    origins = ["generated", "recorded"] if has_recorded_bars() else ["generated"]
+    return [
+        pytest.param(f"{origin} {size}", marks=pytest.mark.prove if size == "full" else ())
+        for origin in origins
+        for size in ("newest", "full")
+    ]
+
+
+def list_full_folders() -> list[Any]:
+    """Return the parameters of proofs over whole folders: the recorded one, if it is present."""
+    return [pytest.param("recorded full", marks=pytest.mark.prove)] if has_recorded_bars() else []
+
+
+@cache
+def load_series(folder: Path, rows: int = 10**9) -> list[tuple[str, Series]]:
     """Return (label such as `BTC 4h`, series) with arrays open .. volume, close_time, funding."""
     series = []
-    for path in sorted(get_recorded_folder().glob("*_1[hd].csv")):
+    for path in sorted(folder.glob("*_1[hd].csv")):
         ticker, timeframe = path.stem.split("_")
         bars = _accept_bars(pd.read_csv(path).tail(rows), HOUR_S if timeframe == "1h" else 0)
         bars["close_time"] = bars["ts"] + PERIODS_S[timeframe]
@@ -66,7 +105,7 @@ def load_recorded_series(rows: int = EVERYTHING.rows) -> list[tuple[str, Series]
             built |= {
                 longer: _build_longer_bars(bars, PERIODS_S[longer]) for longer in ("4h", "1d")
             }
-        rates = _load_funding_rates(ticker)
+        rates = _load_funding_rates(folder / f"{ticker}_funding.csv")
         series += [(f"{ticker} {name}", _to_arrays(frame, rates)) for name, frame in built.items()]
     return series
 
@@ -92,8 +131,7 @@ def _build_longer_bars(bars: pd.DataFrame, period_s: int) -> pd.DataFrame:
     )
 
 
-def _load_funding_rates(ticker: str) -> pd.DataFrame:
-    path = get_recorded_folder() / f"{ticker}_funding.csv"
+def _load_funding_rates(path: Path) -> pd.DataFrame:
     if not path.exists():
         return pd.DataFrame({"ts": [], "funding_rate": []})
     return pd.read_csv(path).sort_values("ts")
@@ -109,9 +147,10 @@ def _to_arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
     return {**series, "close_time": closes, "funding": np.array(sums)}
 
 
-def step_recorded(indicator: Indicator, size: Size) -> list[tuple[str, Series, Series, Array]]:
-    """Step the recorded series in company; return (label, series, raw values, readings) of each."""
-    chosen = sorted(load_recorded_series(size.rows), key=lambda item: -len(item[1]["close"]))
+def step_bar_set(indicator: Indicator, bar_set: BarSet) -> list[tuple[str, Series, Series, Array]]:
+    """Step all series of a set together; return (label, series, raw values, readings) of each."""
+    loaded = load_series(bar_set.folder, bar_set.rows)
+    chosen = sorted(loaded, key=lambda item: -len(item[1]["close"]))
     lengths = np.array([len(series["close"]) for _, series in chosen])
     carries = indicator.start(len(chosen)), indicator.start(len(chosen))
     values: list[dict[str, list[float]]] = [{} for _ in chosen]
@@ -139,7 +178,7 @@ def _first_rows(carry: Carry, count: int) -> Carry:
 
 
 def compute_plain_latch(scores: Array, enter: float, exit: float) -> Array:
-    """Return INDICATORS.md's latch over one asset's scores, one bar after another."""
+    """Return the latch of docs/indicators.md over one asset's scores, one bar after another."""
     held, out = 0, []
     for score in scores:
         if score >= enter:
@@ -152,12 +191,19 @@ def compute_plain_latch(scores: Array, enter: float, exit: float) -> Array:
     return np.array(out)
 
 
-def copy_newest_rows(folder: Path, names: tuple[str, ...], rows: int) -> None:
-    """Copy the newest rows of some recorded files into a folder."""
+def copy_newest_rows(source: Path, folder: Path, names: tuple[str, ...], rows: int) -> None:
+    """Copy the newest rows of some files of one folder into another."""
     folder.mkdir(exist_ok=True)
     for name in names:
-        header, *lines = (get_recorded_folder() / name).read_text().splitlines()
+        header, *lines = (source / name).read_text().splitlines()
         (folder / name).write_text("\n".join([header, *lines[-rows:]]) + "\n")
+
+
+def divide(numerator: Array, divisor: Array, unit: Array | float = 1.0) -> Array:
+    """Divide as docs/indicators.md does: a divisor of at most 1e-12 units gives 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        is_zero = (np.abs(divisor) <= 1e-12 * unit) & np.isfinite(numerator)
+        return np.where(is_zero, 0.0, numerator / divisor)
 
 
 def near_thresholds(scores: Array, *thresholds: float) -> Array:
