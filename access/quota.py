@@ -65,7 +65,7 @@ class QuotaGuard:
             )
         limit, used = self._daily_limit, decision.used
         quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
-        if decision.verdict == "counted" or (decision.verdict == "spent" and allow_over_quota):
+        if decision.verdict == "counted" or (decision.verdict == "exhausted" and allow_over_quota):
             return Caller(decision.label, quota)
         raise self._build_refusal(now, decision, quota)
 

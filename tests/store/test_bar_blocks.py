@@ -156,5 +156,5 @@ async def test_damaged_bytes_are_told_in_one_line(market: MarketStore, home: Sto
     for reading in (market.bars("BTC"), market.commit_content(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
-        assert str(refusal.value) == "pass 1 holds damaged bars of BTC"
+        assert str(refusal.value) == "commit 1 holds damaged bars of BTC"
     assert to_rows(await market.bars("ETH")) == []

@@ -82,5 +82,5 @@ async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
         with pytest.raises(StoreError) as told:
             await open_postgres_market(url)
         said = str(told.value)
-        assert said.endswith("lets nobody in by the user and password of its URL")
+        assert said.endswith("rejects the user or password in its URL")
         assert not any(word in said for word in (*secret.split(":"), "\n"))

@@ -57,7 +57,7 @@ async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
     await access.create_key(hashed("one"), "first", NOON)
     for _ in range(3):
         await count_one(access, "one")
-    assert await count_one(access, "one", limit=2) == CountedGroup(0, "spent", 3, "first")
+    assert await count_one(access, "one", limit=2) == CountedGroup(0, "exhausted", 3, "first")
     assert (await count_one(access, "one", limit=4)).used == 4
 
 
@@ -93,11 +93,15 @@ async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
 ) -> None:
     await access.create_key(hashed("one"), "first", NOON)
     group = make_call_group(hashed("one"), NOON)._replace(calls=40)
-    assert await access.count_calls([group], None, 30) == [CountedGroup(30, "spent", 30, "first")]
+    assert await access.count_calls([group], None, 30) == [
+        CountedGroup(30, "exhausted", 30, "first")
+    ]
     assert await access.count_calls([group], None, 100) == [
         CountedGroup(40, "counted", 70, "first")
     ]
-    assert await access.count_calls([group], None, 100) == [CountedGroup(30, "spent", 100, "first")]
+    assert await access.count_calls([group], None, 100) == [
+        CountedGroup(30, "exhausted", 100, "first")
+    ]
 
 
 async def test_as_many_keys_as_are_decided_together_are_each_counted(
@@ -131,7 +135,7 @@ class Model:
         if self.mode not in (None, KEYS[name]) and KEYS[name] is not None:
             return "wrong_mode", used
         if used >= self.limit:
-            return "spent", used
+            return "exhausted", used
         self.used[place] = used + 1
         return "counted", used + 1
 

@@ -79,7 +79,7 @@ async def test_calls_counted_at_once_are_let_in_up_to_the_limit_and_each_has_a_n
     for place, calls, counted, used, verdict in answers:
         assert used <= LIMIT
         assert (counted == calls) is (verdict == "counted")
-        assert verdict == "counted" or (verdict, used) == ("spent", LIMIT)
+        assert verdict == "counted" or (verdict, used) == ("exhausted", LIMIT)
         numbers[place] += range(used - counted + 1, used + 1)
         asked[place] += calls
     for place, given in numbers.items():

@@ -147,7 +147,7 @@ async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
 
 
 async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> None:
-    with pytest.raises(StoreError, match="no pass 1"):
+    with pytest.raises(StoreError, match="no commit 1"):
         await market.commit_content(1)
 
 

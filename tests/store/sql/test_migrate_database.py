@@ -161,7 +161,7 @@ async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
     async with open_and_close(source.open_market()) as market:
         await market.commit(make_batch(NOW + 400 * DAY_MS))
         assert await market.prune() > 0
-    with pytest.raises(StoreError, match="begin again with an empty database"):
+    with pytest.raises(StoreError, match="start again with an empty database"):
         await move(source, target)
 
 

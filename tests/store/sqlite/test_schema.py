@@ -104,7 +104,7 @@ async def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
 
 async def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
     run_sql(path, "CREATE TABLE other (id INTEGER)")
-    await assert_refused(path, "not a database of signals")
+    await assert_refused(path, "not a signals database")
     assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
 
 

@@ -33,4 +33,4 @@ async def test_what_another_process_interrupts_is_counted_once(access: AccessSto
         (decided,) = await access.count_calls(
             [CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3
         )
-    assert decided == CountedGroup(3, "spent", 3, "member")
+    assert decided == CountedGroup(3, "exhausted", 3, "member")
