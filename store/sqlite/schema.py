@@ -102,7 +102,7 @@ def _apply_next(
 def _enable_wal(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging, which is stored in the file."""
     # SQLite applies no busy timeout to this switch, which needs the file exclusively. This loop
-    # retries while other processes open the file at the same time.
+    # retries while other processes have the file open for reading.
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:

@@ -57,7 +57,7 @@ def test_what_is_no_address_is_refused_without_being_repeated(
         parse_contact_email(given, accepts_special_use=takes_special_use)
     error = refused.value
     assert (error.code, error.status) == ("invalid_parameter", 400)
-    assert error.message.startswith("contact_email: is no e-mail address")
+    assert error.message.startswith("contact_email: is not a valid e-mail address")
     assert error.message.endswith("accepted: one address such as agent@example.com.")
     assert error.message.isprintable()
     assert len(given) < 40 or given not in error.message

@@ -65,7 +65,7 @@ async def test_a_key_is_revoked_once_and_for_good(keys: OperatorKeys, clock: Man
 
 @pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
 async def test_a_bad_label_is_refused_in_one_line(keys: OperatorKeys, label: str) -> None:
-    with pytest.raises(ValueError, match=r"^a label has 1 to 120 printable characters$"):
+    with pytest.raises(ValueError, match=r"^a label must have 1 to 120 printable characters$"):
         await keys.create(label)
     assert await keys.list() == []
 

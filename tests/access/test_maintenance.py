@@ -62,7 +62,7 @@ async def test_a_round_is_made_at_once_and_then_after_each_midnight(served: Runn
     provider = SandboxBilling(served.access, served.clock, served.base_url)
     start = served.clock.now
     lines = await keep_up(served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS)
-    assert [event for _, event in lines] == ["upkeep"] * 3
+    assert [event for _, event in lines] == ["maintenance_done"] * 3
     first, second, third = (at for at, _ in lines)
     assert first == start
     assert 0 <= second - MIDNIGHT <= SLEEP_STEP_S * 1000
@@ -74,7 +74,7 @@ async def test_a_message_that_was_missed_is_made_up_for(shop: StripeShop) -> Non
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
     shop.stripe.refund(refunded.charge)
-    assert await round_of(shop) == ["membership_ended", "membership_ended", "upkeep"]
+    assert await round_of(shop) == ["membership_ended", "membership_ended", "maintenance_done"]
     keys = (kept.api_key, canceled.api_key, refunded.api_key)
     assert [await shop.status(key) for key in keys] == [200, 403, 403]
 
@@ -100,9 +100,9 @@ async def test_a_membership_that_cannot_be_asked_for_stops_no_other_and_is_asked
     assert lines == [
         (start, "reconcile_failed"),
         (start, "membership_ended"),
-        (start, "upkeep"),
+        (start, "maintenance_done"),
         (start + HOUR_MS, "membership_ended"),
-        (start + HOUR_MS, "upkeep"),
+        (start + HOUR_MS, "maintenance_done"),
     ]
     assert await shop.status(first.api_key) == 403
 
@@ -112,7 +112,7 @@ async def test_a_subscription_unknown_to_stripe_is_asked_for_once_a_day(shop: St
     del shop.stripe.books.objects[bought.subscription]
     start = shop.clock.now
     lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
-    assert lines == [(start, "subscription_unknown"), (start, "upkeep")]
+    assert lines == [(start, "subscription_unknown"), (start, "maintenance_done")]
     assert await shop.status(bought.api_key) == 200
 
 
@@ -140,7 +140,7 @@ async def test_memberships_of_the_other_mode_and_of_others_are_left_alone(shop: 
     await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
     await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
     asked = len(shop.stripe.requests)
-    assert await round_of(shop) == ["upkeep"]
+    assert await round_of(shop) == ["maintenance_done"]
     assert [ask.path for ask in shop.stripe.requests[asked:]] == [
         f"subscriptions/{bought.subscription}",
         "charges",
@@ -167,7 +167,7 @@ async def test_a_mistake_in_a_provider_ends_no_round_and_quotes_nobody(shop: Str
 
         with pytest.raises(OverError):
             await MaintenanceJob(shop.served.access, provider, shop.clock, sleep).run()
-    assert [line["event"] for line in lines] == ["reconcile_failed", "upkeep"]
+    assert [line["event"] for line in lines] == ["reconcile_failed", "maintenance_done"]
     assert lines[0]["failure"] == "RuntimeError"
     assert "agent@example.com" not in str(lines)
 
@@ -179,7 +179,7 @@ async def test_a_round_that_fails_is_made_again_in_an_hour(shop: StripeShop) -> 
         lines = await keep_up(
             access, shop.billing, shop.clock, start + 2 * HOUR_MS, on_sleep=broken.close
         )
-    assert lines == [(start, "upkeep_failed"), (start + HOUR_MS, "upkeep")]
+    assert lines == [(start, "maintenance_failed"), (start + HOUR_MS, "maintenance_done")]
 
 
 async def test_where_billing_is_off_the_store_is_still_pruned(served: RunningService) -> None:
@@ -207,7 +207,7 @@ async def test_a_clock_that_goes_back_stops_no_round(served: RunningService) -> 
         broken.enter_context(break_usage_counting(served.access))
         with pytest.raises(OverError):
             await MaintenanceJob(served.access, provider, served.clock, sleep).run()
-    assert rounds == [["upkeep_failed"], ["upkeep"], ["upkeep"]]
+    assert rounds == [["maintenance_failed"], ["maintenance_done"], ["maintenance_done"]]
 
 
 @pytest.mark.clause("8.51")

@@ -348,7 +348,7 @@ async def test_an_ended_checkout_says_why_and_to_start_anew(
     refusal = await shop.claim_refused(token)
     assert (refusal.code, refusal.status) == ("invalid_parameter", 404)
     assert "this checkout was refunded" in refusal.message
-    assert "start anew with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
+    assert "start again with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
 
 
 async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: SandboxShop) -> None:
@@ -395,7 +395,7 @@ async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
     await sandbox.store.create_sandbox_session(replace(session, **other))
     assert await billing.fetch_payment(moved) == FailedPayment("was paid for something else")
     gone = replace(claim, session="sb_gone")
-    assert await billing.fetch_payment(gone) == FailedPayment("is not in the sandbox's books")
+    assert await billing.fetch_payment(gone) == FailedPayment("is unknown to the sandbox")
 
 
 @pytest.mark.parametrize(("name", "mode"), [("held", "live"), ("sandbox", "live")])
@@ -410,7 +410,7 @@ async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
     sandbox.restart_with(other)
     refusal = await sandbox.claim_refused(checkout.claim_token)
     assert refusal.status == 404
-    assert "was begun in test mode with another payment processor" in refusal.message
+    assert "was started in test mode with another payment processor" in refusal.message
     assert other.checks == []
     sandbox.restart_with(began_with)
     assert (await sandbox.claim(checkout.claim_token)).status == "active"

@@ -114,7 +114,7 @@ async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -
     ):
         answer = await served.client.post("/sign-in", content=body)
         page = check_page(answer, 400, "That did not work")
-        assert "contact_email: is no e-mail address" in page.text
+        assert "contact_email: is not a valid e-mail address" in page.text
 
 
 async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(

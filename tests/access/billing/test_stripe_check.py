@@ -102,7 +102,7 @@ async def test_a_price_must_recur_as_the_plan_does(
 
 async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
     prices = {"monthly": "price_gone", "yearly": "price_yearly"}
-    assert "price_gone (monthly): is not known to Stripe" in await complaint(stripe, prices=prices)
+    assert "price_gone (monthly): is unknown to Stripe" in await complaint(stripe, prices=prices)
 
 
 async def test_a_key_that_stripe_refuses_is_not_shown(stripe: StripeDouble) -> None:

@@ -97,7 +97,7 @@ async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable
 async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
     told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
-    assert told == "Stripe: no answer of its own, AttributeError"
+    assert told == "Stripe: unreadable response, AttributeError"
 
 
 async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: StripeShop) -> None:

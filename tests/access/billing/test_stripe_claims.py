@@ -87,13 +87,13 @@ async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeSh
 async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
     begun = await shop.open_checkout()
     shop.stripe.expire(begun.session)
-    await refused(shop, begun, "expired unpaid, so no key comes of it: start anew")
+    await refused(shop, begun, "expired unpaid, so it gives no key: start again")
 
 
 async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
     begun = await shop.open_and_pay()
     del shop.stripe.books.objects[begun.session]
-    await refused(shop, begun, "is not known to the payment processor")
+    await refused(shop, begun, "is unknown to the payment processor")
 
 
 @pytest.mark.clause("3.4.7", "5.20")
@@ -117,20 +117,20 @@ async def test_a_session_that_is_not_the_one_ordered_gives_no_key(
     shop.stripe.books.objects[begun.session] |= changed
     items = shop.stripe.books.line_items
     items[changed.get("id", begun.session)] = items[begun.session]
-    await refused(shop, begun, "is not what was ordered")
+    await refused(shop, begun, "does not match the order")
 
 
 @pytest.mark.parametrize("count", [0, 2])
 async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
     begun = await shop.open_and_pay()
     shop.stripe.books.line_items[begun.session] *= count
-    await refused(shop, begun, "is not what was ordered")
+    await refused(shop, begun, "does not match the order")
 
 
 async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
     begun = await shop.open_and_pay()
     shop.stripe.books.line_items[begun.session][0]["price"]["id"] = "price_other"
-    await refused(shop, begun, "is not what was ordered")
+    await refused(shop, begun, "does not match the order")
 
 
 def canceled(stripe: StripeDouble, session: Object) -> object:

@@ -24,7 +24,7 @@ def mails_in(folder: Path) -> list[Path]:
 async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) -> None:
     folder = tmp_path / "outbox"
     outbox = Outbox(folder, SENDER)
-    assert await outbox.check() == f"written to {folder}, and sent to nobody"
+    assert await outbox.check() == f"written to {folder}, not sent"
     assert not folder.exists()
     await outbox.send(build_mail("jörg@example.com", "Sign in", "the link", NOON))
     (file,) = mails_in(folder)

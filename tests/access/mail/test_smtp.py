@@ -83,7 +83,7 @@ async def test_a_certificate_that_nobody_vouches_for_ends_it_before_the_login(
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
-        assert "offers no STARTTLS" in await failure(server.url(REMOTE))
+        assert "does not offer STARTTLS" in await failure(server.url(REMOTE))
         assert not [line for line in server.said if line.startswith("AUTH")]
         await send(server.url(REMOTE, login=""))
     assert [got.user for got in server.received] == [None]
@@ -93,21 +93,21 @@ async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
     async with run_smtp_double() as server:
         said = await failure(server.url(login="me:other@"))
     assert said == (
-        f"{LOCAL}:{server.port} refuses the user or password of SIGNALS_SMTP_URL (SMTP 535)"
+        f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
     )
 
 
 @pytest.mark.parametrize(
     ("verb", "answer", "why"),
     [
-        ("EHLO", "550 go away", "refuses what it was asked (SMTP 5"),
-        ("AUTH", "", "broke the connection off"),
-        ("MAIL", f"550 not you, {USER}", "refuses the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
-        ("RCPT", f"550 no such {MEMBER}", "refuses the recipient"),
-        ("DATA", f"554 no spam {MEMBER}", "refuses what it was asked (SMTP 554)"),
-        ("DATA", "", "broke the connection off"),
-        ("MAIL", "what?", "refuses what it was asked"),
-        ("AUTH", "what?", "refuses what it was asked"),
+        ("EHLO", "550 go away", "rejects the request (SMTP 5"),
+        ("AUTH", "", "closed the connection"),
+        ("MAIL", f"550 not you, {USER}", "rejects the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
+        ("RCPT", f"550 no such {MEMBER}", "rejects the recipient"),
+        ("DATA", f"554 no spam {MEMBER}", "rejects the request (SMTP 554)"),
+        ("DATA", "", "closed the connection"),
+        ("MAIL", "what?", "rejects the request"),
+        ("AUTH", "what?", "rejects the request"),
     ],
 )
 async def test_what_a_server_says_of_a_mail_is_not_repeated(
@@ -123,7 +123,7 @@ async def test_what_a_server_says_of_a_mail_is_not_repeated(
 async def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(verb: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: None}
-        assert "does not answer in time" in await failure(server.url(), timeout_s=0.2)
+        assert "does not respond in time" in await failure(server.url(), timeout_s=0.2)
 
 
 async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:

@@ -1,7 +1,7 @@
-"""How PostgreSQL reads: by index and in its order, whatever a request waits for.
+"""PostgreSQL serves requests from indexes, in index order.
 
-Looked at are the very plans that a store's session goes by, over tables of some size. Read whole
-are only tables of a row or so, and what is wanted whole: the assets, and the board of readings.
+The tests inspect the plans of a store's own sessions over tables of realistic size. Only tables
+with about one row are scanned, and those that are read completely: assets and current readings.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ WHERE statement !~ 'pg_prepared_statements|pg_catalog'
 def filled(
     request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
 ) -> Iterator[PostgresHome]:
-    """A database of some size, which the tests of this module only read."""
+    """A filled database, which the tests of this module only read."""
     made = make_postgres_home(get_postgres_server(request.param).url)
     with asyncio.Runner() as runner:
         home = runner.run(made.__aenter__())
@@ -117,7 +117,7 @@ def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the statements that a session has prepared, and the steps of its plans for them."""
+    """Yield the prepared statements of a session and the steps of their plans."""
     for name, statement, places in await db.execute(PREPARED):
         values = f"({', '.join(['NULL'] * places)})" if places else ""
         ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
@@ -125,14 +125,14 @@ async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]
 
 
 def walks(step: dict[str, Any]) -> bool:
-    """Tell whether a step reads an index from its beginning, for the order alone."""
+    """Return whether a step reads a whole index only for its order."""
     return step["Node Type"].startswith("Index") and "Index Cond" not in step
 
 
 async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> int:
-    """Look at the plans of a session; return how many they are.
+    """Assert that all plans of a session read by index; return the number of plans.
 
-    Where all `is_searched`, no index is read for its order alone.
+    If `is_searched`, no plan may read a whole index only for its order.
     """
     number = 0
     async for statement, plan in planned(db):
@@ -157,7 +157,7 @@ async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_
     assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
 
 
-async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: MarketStore) -> None:
+async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> None:
     await market.snapshot()
     await market.snapshot_at(NOW + 5)
     await market.progress()
@@ -169,7 +169,7 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: Mar
         assert await assert_read_by_index(db) >= 19
 
 
-async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     access: AccessStore,
 ) -> None:
     for verb in REQUEST_CALLS.values():

@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: versions told by its sessions, and what an operator may get wrong."""
+"""Features of PostgreSQL only: notified versions, and errors for wrong URLs and versions."""
 
 import asyncio
 from contextlib import suppress
@@ -29,7 +29,7 @@ STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
 async def refusal(url: str, store: str = "market") -> str:
-    """Return in what words a store is not opened; they name the database and no secret."""
+    """Return the error of opening a store; assert that it names the database and no secret."""
     with pytest.raises(StoreError) as refused:
         await STORES[store](url)
     told = str(refused.value)
@@ -39,7 +39,7 @@ async def refusal(url: str, store: str = "market") -> str:
     return told
 
 
-async def test_a_version_is_told_at_once_to_who_listens(
+async def test_a_new_version_is_notified_at_once(
     market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 10 * DEADLINE_S)
@@ -51,7 +51,7 @@ async def test_a_version_is_told_at_once_to_who_listens(
         listening = await wait_for_version(market, listening)
 
 
-async def test_a_version_that_nobody_told_is_found_by_asking(
+async def test_a_version_without_notification_is_found_by_polling(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 0.01)
@@ -64,7 +64,7 @@ async def test_a_version_that_nobody_told_is_found_by_asking(
     await wait_for_version(market, seen)
 
 
-async def test_a_store_whose_sessions_were_cut_works_again_without_being_reopened(
+async def test_a_store_recovers_from_lost_sessions_without_reopening(
     market: MarketStore, access: AccessStore, home: PostgresHome
 ) -> None:
     await market.commit(make_full_batch())
@@ -94,7 +94,7 @@ async def test_prune_deletes_in_short_transactions(
     assert after - before == horizons + deleting + nothing_left
 
 
-async def test_an_error_tells_nothing_of_the_rows_that_it_is_about(
+async def test_an_error_quotes_no_values_of_rows(
     access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)

@@ -1,4 +1,4 @@
-"""Members' keys, links and sessions on disk: hashes alone, each used once, none too many."""
+"""Stored keys, links and sessions of members: hashes only, single use, limits."""
 
 import asyncio
 import subprocess
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 MOST = KeyLimits(max_live=3, max_created=100, created_since=NOW - DAY_MS)
 LINK = SignInRow(bytes([7] * 32), "a@example.com", NOW + 1000)
 SESSION_HASH = bytes([8] * 32)
-KELVIN = "\u212aay@example.com"  # str.lower would make it kay@example.com
+KELVIN = "\u212aay@example.com"  # the Kelvin sign: str.lower would return kay@example.com
 
 
 def hash_of(number: int) -> bytes:
@@ -30,7 +30,7 @@ def hash_of(number: int) -> bytes:
 
 
 async def member_of(access: AccessStore, email: str = "a@example.com", number: int = 1) -> int:
-    """Buy a membership for a mailbox and return its id."""
+    """Create a membership for a mailbox and return its id."""
     claim, member, key_hash = other(number)
     await access.create_claim(claim)
     assert await access.redeem_claim(claim, replace(member, contact_email=email), key_hash, NOW)
@@ -38,9 +38,7 @@ async def member_of(access: AccessStore, email: str = "a@example.com", number: i
 
 
 @pytest.mark.parametrize("asked", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
-async def test_a_mailbox_is_one_in_whatever_case_it_is_written(
-    access: AccessStore, asked: str
-) -> None:
+async def test_a_mailbox_is_found_regardless_of_ascii_case(access: AccessStore, asked: str) -> None:
     await member_of(access, "a@Example.com")
     (held,) = await access.list_memberships_by_email(asked)
     assert held.row.contact_email == "a@Example.com"
@@ -51,7 +49,7 @@ async def test_a_mailbox_is_one_in_whatever_case_it_is_written(
     ("theirs", "asked"),
     [(KELVIN, "kay@example.com"), ("kay@example.com", KELVIN), ("Ä@example.com", "ä@example.com")],
 )
-async def test_letters_that_unicode_alone_makes_one_are_other_mailboxes(
+async def test_letters_that_only_unicode_folds_are_different_mailboxes(
     access: AccessStore, theirs: str, asked: str
 ) -> None:
     await member_of(access, theirs)
@@ -70,7 +68,7 @@ async def test_an_ended_membership_says_when_and_why(access: AccessStore) -> Non
     assert (held.ended_at, held.ended_reason) == (NOW + 5, "the subscription is canceled")
 
 
-async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
+async def test_a_members_key_has_its_membership_mode_and_usage_of_the_day(
     access: AccessStore,
 ) -> None:
     membership = await member_of(access)
@@ -87,7 +85,7 @@ async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
     ]
 
 
-async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revoked(
+async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
     access: AccessStore,
 ) -> None:
     membership = await member_of(access)
@@ -102,7 +100,7 @@ async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revok
     assert not await access.create_member_key(membership, hash_of(10), "own", NOW, MOST)
 
 
-async def test_a_membership_makes_no_more_keys_of_late_than_it_may_whatever_is_revoked(
+async def test_new_keys_of_a_membership_are_limited_even_if_some_are_revoked(
     access: AccessStore,
 ) -> None:
     membership = await member_of(access)
@@ -146,7 +144,7 @@ async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_fi
     assert (held.key.label, held.key.revoked_at) == ("named", NOW + 1)
 
 
-async def test_no_key_is_made_of_a_membership_that_ended_or_never_was(access: AccessStore) -> None:
+async def test_an_ended_or_unknown_membership_gets_no_key(access: AccessStore) -> None:
     membership = await member_of(access)
     await access.end_membership(other(1)[1], NOW, "refunded in full")
     for id_ in (membership, membership + 1):
@@ -155,7 +153,7 @@ async def test_no_key_is_made_of_a_membership_that_ended_or_never_was(access: Ac
 
 
 async def make_keys(store: AccessStore, membership: int, first: int) -> int:
-    """Try to make ten keys of a membership, revoking none; return how many there were made."""
+    """Try to create ten keys of a membership; return how many were created."""
     tried = [
         store.create_member_key(membership, hash_of(first + number), "own", NOW, MOST)
         for number in range(10)
@@ -164,7 +162,7 @@ async def make_keys(store: AccessStore, membership: int, first: int) -> int:
 
 
 async def make_keys_elsewhere(home: StoreHome, membership: int, first: int) -> int:
-    """Try so in another process."""
+    """Run `make_keys` in another process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, home.address, str(membership), str(first)),
         cwd=ROOT,
@@ -176,7 +174,7 @@ async def make_keys_elsewhere(home: StoreHome, membership: int, first: int) -> i
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=pytest.mark.prove)])
-async def test_many_who_make_keys_at_once_make_no_more_than_there_may_be(
+async def test_concurrent_key_creation_respects_the_limit(
     access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int
 ) -> None:
     membership = await member_of(access)
@@ -227,7 +225,7 @@ async def test_a_link_makes_one_session_of_its_mailbox(access: AccessStore) -> N
     assert await access.find_session(bytes(32), NOW) is None
 
 
-async def test_of_many_who_use_a_link_at_once_one_is_let_in(
+async def test_only_one_of_many_concurrent_uses_of_a_link_succeeds(
     access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     await access.create_sign_in_link(LINK)
@@ -282,7 +280,7 @@ async def test_neither_a_clear_link_nor_a_clear_session_can_be_stored_by_mistake
     assert await access.sign_in(LINK.token_hash, SESSION_HASH, NOW, NOW + 5) == "a@example.com"
 
 
-async def test_pruning_takes_links_and_sessions_that_are_over(
+async def test_pruning_deletes_expired_links_and_sessions(
     access: AccessStore, home: StoreHome
 ) -> None:
     for number in range(3):

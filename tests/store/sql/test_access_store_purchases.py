@@ -1,4 +1,4 @@
-"""Claims and memberships on disk: one key a claim, made and ended whole or not at all."""
+"""Stored claims and memberships: one key per claim, created and ended atomically."""
 
 import asyncio
 from dataclasses import replace
@@ -40,7 +40,7 @@ SESSION = SandboxSession("sb_1", "claim1", "a@example.com", "monthly", 129, "ope
 
 
 def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
-    """Return a claim like the first, with its membership and key."""
+    """Return a second claim with its membership and key hash."""
     claim = replace(CLAIM, id=f"claim{number}", token_hash=bytes([number] * 32))
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
@@ -52,7 +52,7 @@ async def bought(access: AccessStore, number: int) -> bytes:
     return key_hash
 
 
-async def test_a_claim_is_found_by_the_hash_of_its_token_alone(access: AccessStore) -> None:
+async def test_a_claim_is_found_only_by_the_hash_of_its_token(access: AccessStore) -> None:
     await access.create_claim(CLAIM)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
     assert await access.find_claim(bytes(32)) is None
@@ -78,7 +78,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
 
 
 @pytest.mark.clause("3.4.2")
-async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
+async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
     access: AccessStore, open_access: OpenAccess
 ) -> None:
     await access.create_claim(CLAIM)
@@ -123,7 +123,7 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
     assert len(await access.list_keys()) == 1
 
 
-async def test_memberships_are_told_by_provider_and_customer_while_they_last(
+async def test_active_memberships_are_listed_by_provider_and_customer(
     access: AccessStore,
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
@@ -161,7 +161,7 @@ async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore)
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 7]
 
 
-async def test_a_membership_that_nobody_has_ends_nothing(access: AccessStore) -> None:
+async def test_ending_an_unknown_membership_revokes_no_key(access: AccessStore) -> None:
     assert await access.end_membership(MEMBER, NOW, "deleted") == 0
 
 

@@ -1,4 +1,4 @@
-"""The one statement that decides calls, held against a model of a few lines."""
+"""The statement that counts calls, compared to a model of a few lines."""
 
 from collections import Counter
 from dataclasses import replace
@@ -51,7 +51,7 @@ async def test_a_hash_that_no_key_has_is_unknown(access: AccessStore) -> None:
     ]
 
 
-async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
+async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
     access: AccessStore,
 ) -> None:
     await access.create_key(hashed("one"), "first", NOON)
@@ -64,7 +64,7 @@ async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
 @pytest.mark.clause("2.11.6")
 @pytest.mark.parametrize("server", [None, "test", "live"])
 @pytest.mark.parametrize("bought_in", ["test", "live"])
-async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(
+async def test_a_bought_key_works_in_its_mode_and_with_billing_off(
     access: AccessStore, server: Mode | None, bought_in: Mode
 ) -> None:
     await access.create_key(hashed("own"), "own", NOON)
@@ -77,7 +77,7 @@ async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(
         assert decided == CountedGroup(0, "wrong_mode", 0, "member", bought_in)
 
 
-async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
+async def test_a_revoked_key_of_another_mode_is_reported_as_revoked(
     access: AccessStore,
 ) -> None:
     await buy(access, "member", "test")
@@ -88,7 +88,7 @@ async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
     )
 
 
-async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
+async def test_the_first_calls_of_a_group_that_does_not_fit_are_counted(
     access: AccessStore,
 ) -> None:
     await access.create_key(hashed("one"), "first", NOON)
@@ -104,7 +104,7 @@ async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
     ]
 
 
-async def test_as_many_keys_as_are_decided_together_are_each_counted(
+async def test_each_key_of_the_largest_batch_is_counted(
     access: AccessStore,
 ) -> None:
     names = [f"key {number}" for number in range(MAX_CALL_GROUPS)]
@@ -117,7 +117,7 @@ async def test_as_many_keys_as_are_decided_together_are_each_counted(
 
 
 class Model:
-    """What the statement should decide: a count by key and day."""
+    """The expected behaviour: a count per key and day."""
 
     def __init__(self, mode: Mode | None, limit: int) -> None:
         self.mode = mode
@@ -156,10 +156,10 @@ STEPS = st.one_of(
     limit=st.integers(1, 6),
     steps=st.lists(STEPS, min_size=1, max_size=6),
 )
-async def test_whatever_arrives_is_decided_as_by_the_model(
+async def test_any_sequence_of_calls_is_decided_as_by_the_model(
     access: AccessStore, home: StoreHome, mode: Mode | None, limit: int, steps: list[Step]
 ) -> None:
-    """A step is a group of calls, or the name of a key that is revoked."""
+    """A step is a group of calls, or the name of a key to revoke."""
     model, known = Model(mode, limit), await make_keys(access)
     for step in steps:
         if isinstance(step, str):
@@ -187,7 +187,7 @@ async def test_whatever_arrives_is_decided_as_by_the_model(
 
 
 def told(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
-    """Return what each call of a group learns."""
+    """Return the verdict and count of each call of a group."""
     first = group.used - group.counted + 1
     counted = [("counted", first + number) for number in range(group.counted)]
     return counted + [(group.verdict, group.used)] * (calls - group.counted)
@@ -199,7 +199,7 @@ class Made(NamedTuple):
 
 
 async def make_keys(access: AccessStore) -> dict[str, Made]:
-    """Make a key of each name in KEYS, whatever keys there are."""
+    """Create a key for each name in KEYS, with a hash that no other example has."""
     start = len(await access.list_keys())
     made: dict[str, Made] = {}
     for number, (name, bought_in) in enumerate(KEYS.items(), start + 1):

@@ -1,4 +1,4 @@
-"""The feed against a plain-Python model."""
+"""Feed pages compared to a model in plain Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,7 +62,7 @@ def modelled(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
 
 
 async def next_start(market: MarketStore) -> int:
-    """Return a time after all rows of a store: every example has rows of its own in the one."""
+    """Return a time after all rows of the store, which all examples share."""
     return (await market.progress()).last_created_at + 100
 
 
@@ -73,7 +73,7 @@ async def next_start(market: MarketStore) -> int:
     cells=st.lists(CELLS, min_size=25, max_size=30),
     asked=st.lists(QUERIES, min_size=20, max_size=20),
 )
-async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
+async def test_a_page_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
     asked: list[FeedQuery],
@@ -127,7 +127,7 @@ ALERTS = st.tuples(
 def modelled_alerts(
     rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type
 ) -> list[FeedRow]:
-    """Filter rows of both tiers; `after` bounds the alerts."""
+    """Return the expected rows of both tiers; `after` bounds the alerts."""
     found = [
         row
         for row in (rows if asked.oldest_first else reversed(rows))
@@ -149,7 +149,7 @@ def modelled_alerts(
     rows=st.lists(st.one_of(ALERTS, CELLS), min_size=25, max_size=30),
     asked=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
 )
-async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
+async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     rows: list[tuple[object, ...]],
     asked: list[tuple[FeedQuery, int]],
@@ -182,7 +182,7 @@ async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
 
 
 def rows_of_both_tiers() -> list[FeedRow]:
-    """Rows of which 1d has few, llnr none that are neutral, SOL none that the feed shows."""
+    """Rows with few of 1d, no neutral ones of llnr, and no published ones of SOL."""
     made: list[FeedRow] = []
     for number in range(96):
         at, ticker = NOW + number, ("BTC", "ETH", "SOL")[number % 3]
@@ -200,7 +200,7 @@ def rows_of_both_tiers() -> list[FeedRow]:
 @pytest.mark.parametrize(
     "kinds", [(ChangeRow,), (AlertRow,), (ChangeRow, AlertRow)], ids=["universe", "alerts", "all"]
 )
-async def test_pages_of_every_combination_join_to_what_a_plain_filter_gives(
+async def test_joined_pages_of_every_combination_equal_a_plain_filter(
     market: MarketStore, kinds: tuple[type, ...], oldest_first: bool
 ) -> None:
     rows = rows_of_both_tiers()
@@ -217,7 +217,7 @@ async def test_pages_of_every_combination_join_to_what_a_plain_filter_gives(
 
 
 async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
-    """Read a page of one tier or of both; alerts begin later than changes."""
+    """Return a page of one tier or both; alerts start later than changes."""
     if kinds == (ChangeRow,):
         return await market.changes_feed(asked)
     if kinds == (AlertRow,):

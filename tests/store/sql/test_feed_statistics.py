@@ -1,4 +1,4 @@
-"""Counts of the feed against a plain-Python model, and the plans that make them."""
+"""Feed statistics compared to a model in plain Python."""
 
 from collections import Counter
 
@@ -69,7 +69,7 @@ async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
     assert found == Statistics({("enzo", "1h", 1): 2}, NOW + 1)
 
 
-async def test_rows_that_are_not_published_count_nowhere(market: MarketStore) -> None:
+async def test_unpublished_rows_are_not_counted(market: MarketStore) -> None:
     await market.commit(make_batch(changes=[make_change(NOW, published=False)]))
     assert await market.statistics("universe", 0, NOW, 0) == Statistics({}, None)
 

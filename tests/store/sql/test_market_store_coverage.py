@@ -1,4 +1,4 @@
-"""What the compute job says of itself: its source, for good, and what it covers."""
+"""The recorded source, which never changes, and the published coverage."""
 
 from datetime import date
 
@@ -39,7 +39,7 @@ async def test_published_coverage_is_in_the_next_snapshot(market: MarketStore) -
         assert (await market.snapshot()).coverage == covering(recorded_until)
 
 
-async def test_what_is_covered_and_never_came_is_late_where_more_may_come(
+async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
     market: MarketStore,
 ) -> None:
     await market.publish_coverage(covering(recorded_until=NOW))

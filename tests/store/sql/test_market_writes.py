@@ -1,4 +1,4 @@
-"""A pass is written whole or not at all, and read back as it was given."""
+"""A batch is written atomically and read back unchanged."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ async def all_changes(store: MarketStore) -> list[ChangeRow]:
     return [row async for row in store.changes()]
 
 
-async def test_everything_in_a_pass_comes_back_as_given(market: MarketStore) -> None:
+async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore) -> None:
     given = make_full_batch()
     await market.commit(given)
     assert to_rows(await market.bars()) == to_rows([given.bars[1], given.bars[0]])
@@ -133,7 +133,7 @@ async def test_a_carry_is_replaced_and_an_epoch_is_added(market: MarketStore) ->
     assert await market.epochs() == [make_epoch(), make_epoch(number=2)]
 
 
-async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
+async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
     market: MarketStore,
 ) -> None:
     await market.commit(make_batch(NOW))
@@ -146,7 +146,7 @@ async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
     assert await market.commit_content(2) == CommitContent([], [], [], [])
 
 
-async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> None:
+async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
     with pytest.raises(StoreError, match="no commit 1"):
         await market.commit_content(1)
 
@@ -188,7 +188,7 @@ async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> Non
         "no number",
     ],
 )
-async def test_a_pass_that_breaks_a_rule_leaves_nothing(
+async def test_a_batch_that_breaks_a_rule_leaves_no_rows(
     market: MarketStore, home: StoreHome, bad: Batch
 ) -> None:
     await market.commit(make_full_batch())
@@ -204,7 +204,7 @@ async def test_a_pass_that_breaks_a_rule_leaves_nothing(
     [make_carry(data=cast(bytes, object())), None],
     ids=["a value the database can't hold", "no row at all"],
 )
-async def test_a_commit_that_raises_midway_leaves_nothing(
+async def test_a_commit_that_fails_midway_leaves_no_rows(
     market: MarketStore, home: StoreHome, unwritable: object
 ) -> None:
     await market.commit(make_full_batch())
@@ -217,7 +217,7 @@ async def test_a_commit_that_raises_midway_leaves_nothing(
     await market.commit(good)
 
 
-async def test_a_killed_process_leaves_whole_passes(
+async def test_a_killed_process_leaves_complete_commits(
     open_market: OpenMarket, home: StoreHome
 ) -> None:
     killed = await asyncio.to_thread(
@@ -236,7 +236,7 @@ async def test_a_killed_process_leaves_whole_passes(
     assert len(to_rows(await store.bars())) == 4
 
 
-async def test_a_cancelled_commit_leaves_a_whole_number_of_passes(
+async def test_a_cancelled_commit_leaves_complete_commits(
     market: MarketStore, home: StoreHome
 ) -> None:
     await market.commit(make_full_batch())
@@ -259,7 +259,7 @@ async def test_commits_at_once_follow_each_other(market: MarketStore) -> None:
     assert len(to_rows(await market.bars())) == 5
 
 
-async def test_another_connection_sees_only_whole_passes(
+async def test_another_connection_sees_only_complete_commits(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
     tickers = [f"T{number:03}" for number in range(100)]

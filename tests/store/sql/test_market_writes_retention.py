@@ -1,4 +1,4 @@
-"""What ages out, what stays as the base of past boards, and what outlives the rows."""
+"""Pruning: which rows expire, and which are kept for past snapshots and cooldowns."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) 
     assert (await market.progress()).pruned_before == EDGE
 
 
-async def test_prune_follows_the_recorded_clock_alone(market: MarketStore) -> None:
+async def test_prune_follows_only_the_recorded_clock(market: MarketStore) -> None:
     assert await market.prune() == 0
     await market.commit(make_batch(NOW, changes=[make_change(NOW - 1), make_change(NOW)]))
     assert await market.prune() == 0
@@ -85,7 +85,7 @@ async def test_prune_deletes_in_short_transactions(
     assert await stored(market) == [EDGE - 1]
 
 
-async def test_created_at_goes_on_after_everything_has_aged(market: MarketStore) -> None:
+async def test_created_at_keeps_growing_after_all_rows_were_pruned(market: MarketStore) -> None:
     await market.commit(make_batch(NOW, changes=[make_change(EDGE - 9), make_change(EDGE - 8)]))
     await market.prune()
     assert (await market.progress()).last_created_at == EDGE - 8
@@ -93,7 +93,7 @@ async def test_created_at_goes_on_after_everything_has_aged(market: MarketStore)
 
 
 @pytest.mark.parametrize("wrong", [1, NOW])
-async def test_rows_of_no_pass_are_counted(
+async def test_rows_of_no_commit_are_counted(
     market: MarketStore, home: StoreHome, wrong: int
 ) -> None:
     await market.commit(make_batch(NOW, bars=make_blocks(make_bar())))

@@ -1,4 +1,4 @@
-"""A store moved into another holds what it held, whatever engines keep the two."""
+"""Moving a store into another, between any two engines, keeps its content."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -49,11 +49,11 @@ WRITTEN = (
 
 
 class StoppedError(Exception):
-    """Somebody stopped a move."""
+    """Stands for a move that was interrupted."""
 
 
 def stopping(at: int) -> Callable[[int, int], None]:
-    """Stop a move as soon as so many passes are done."""
+    """Return a progress callback that raises StoppedError after so many commits."""
 
     def told(done: int, total: int) -> None:
         assert done <= total == PASSES
@@ -64,7 +64,7 @@ def stopping(at: int) -> Callable[[int, int], None]:
 
 
 async def fill(home: StoreHome) -> None:
-    """Fill both stores, in passes of different days."""
+    """Fill both stores, with commits on different days."""
     async with open_and_close(home.open_market()) as market:
         await market.adopt_source("simulated", NOW)
         await market.publish_coverage(covering(NOW))
@@ -92,7 +92,7 @@ async def move(
 
 
 async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
-    """All that both stores hold."""
+    """Return all rows of both stores."""
     tables = (*MARKET_TABLES, *ACCESS_TABLES, FACTS_TABLE, Table("clock", "market_time", "id"))
     async with home.open_plain() as run:
         return {
@@ -107,7 +107,7 @@ async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
 async def homes(
     new_home: HomeFactory, tmp_path: Path, get_postgres_server: Callable[[str], SharedServer]
 ) -> AsyncIterator[tuple[StoreHome, StoreHome]]:
-    """A filled home of each engine in turn, and an empty one of another."""
+    """A filled home of each engine in turn, and an empty home of another one."""
     async with AsyncExitStack() as made:
         source = await made.enter_async_context(new_home())
         await fill(source)
@@ -117,7 +117,7 @@ async def homes(
         yield source, await made.enter_async_context(other)
 
 
-async def test_the_target_holds_what_the_source_held_and_goes_on(
+async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
@@ -135,7 +135,7 @@ async def test_the_target_holds_what_the_source_held_and_goes_on(
         assert await access.create_key(bytes(32), "after", NOW) == 1 + held["keys"][-1][0]
 
 
-async def test_a_move_that_was_stopped_goes_on_after_the_last_day_that_was_moved(
+async def test_an_interrupted_move_continues_after_the_last_moved_day(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
@@ -175,7 +175,7 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
     assert [table for table in held if held[table]] == ["facts"]
 
 
-async def test_keys_of_the_target_s_own_are_not_replaced(
+async def test_a_target_with_its_own_keys_is_refused(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
@@ -186,7 +186,7 @@ async def test_keys_of_the_target_s_own_are_not_replaced(
         assert [key.label for key in await access.list_keys()] == ["mine"]
 
 
-async def test_nothing_is_moved_while_somebody_computes_on_either(
+async def test_nothing_is_moved_while_a_process_computes_on_either_store(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     for busy in homes:

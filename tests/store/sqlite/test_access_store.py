@@ -1,4 +1,4 @@
-"""How surely a file holds what each verb wrote, how it is read, and files from before."""
+"""Durability of writes on SQLite, query plans, and files of earlier versions."""
 
 import re
 import sqlite3
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.clause("access")
 
 @pytest.fixture
 def home(tmp_path: Path) -> StoreHome:
-    """SQLite alone: a body looks into its file."""
+    """SQLite only: the tests inspect its file."""
     return SqliteHome(tmp_path)
 
 
 @asynccontextmanager
 async def traced(access: AccessStore) -> AsyncIterator[list[str]]:
-    """Yield what the connections of a store are asked meanwhile."""
+    """Yield the list of statements that a store's connections execute."""
     said: list[str] = []
     held = access._engine
     await tracing(held, said.append)
@@ -57,7 +57,7 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
     assert await fetch_value(writer, "PRAGMA synchronous") == 1
 
 
-async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStore) -> None:
+async def test_durability_settings_apply_inside_the_transaction(access: AccessStore) -> None:
     connections = access._engine
     for opened, synchronous in (
         (connections.begin_durable_write(), 2),
@@ -80,7 +80,7 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: AccessS
         assert await fetch_value(db, "PRAGMA synchronous") == 1
 
 
-async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
@@ -97,7 +97,7 @@ async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
 
 
 def plan(path: Path, statements: Sequence[str]) -> Iterator[str]:
-    """Yield the steps by which statements are run, but for the rows that they bring along."""
+    """Yield the plan steps of statements, except for those of constant rows."""
     with closing(sqlite3.connect(path)) as db:
         for sql in statements:
             if sql.strip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):

@@ -1,4 +1,4 @@
-"""What another process does to a file while calls are counted in it."""
+"""Another process writes to the file while calls are counted."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -15,13 +15,13 @@ pytestmark = [
 ]
 
 
-async def test_what_another_process_interrupts_is_counted_once(access: AccessStore) -> None:
+async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
     await access.create_key(hashed("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
     begun: list[str] = []
 
     def interrupt(statement: str) -> None:
-        """Write before every second statement, unless a transaction keeps others out."""
+        """Write before every second statement, unless a transaction excludes other writers."""
         rival.rollback()
         if len(begun) % 2 == 0:
             with suppress(sqlite3.OperationalError):
