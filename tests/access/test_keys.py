@@ -1,4 +1,4 @@
-"""Keys over a real store: made, kept as a hash alone, listed, revoked."""
+"""API keys on a real store: created, stored only as hashes, listed and revoked."""
 
 import re
 from collections.abc import AsyncIterator

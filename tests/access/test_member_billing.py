@@ -1,4 +1,4 @@
-"""What members hear of billing where the processor is slow: it is not waited for, nor pressed."""
+"""Billing for members if the processor is slow: pages neither wait for it nor flood it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
 
 
 class SlowBilling(HeldProvider):
-    """A Provider whose word on a membership waits as its checks do."""
+    """A HeldProvider whose `fetch_status` can be held too."""
 
     asked = 0
 
@@ -34,7 +34,7 @@ class SlowBilling(HeldProvider):
 
 @dataclass
 class Desk:
-    """A member's plan, and who says where it stands."""
+    """A member's plan and the objects that report its status."""
 
     shop: SandboxShop
     billing: SlowBilling
@@ -57,7 +57,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield Desk(shop, billing, members, await members.list_plans(MINE))
 
 
-async def test_a_slow_processor_is_not_waited_for_and_its_word_is_shown_once_it_came(
+async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
     desk: Desk,
 ) -> None:
     told = desk.told(within_s=0.01)
@@ -69,7 +69,7 @@ async def test_a_slow_processor_is_not_waited_for_and_its_word_is_shown_once_it_
     assert desk.billing.asked == 1
 
 
-async def test_payments_of_a_slow_processor_are_not_waited_for_either(desk: Desk) -> None:
+async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
     await desk.shop.open_checkout(contact_email=MINE)
     desk.billing.set_paid("cs_2")
     desk.billing.released.clear()
@@ -79,7 +79,7 @@ async def test_payments_of_a_slow_processor_are_not_waited_for_either(desk: Desk
     assert claim.session == "cs_2"
 
 
-async def test_all_who_look_at_once_ask_once(desk: Desk) -> None:
+async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
     told = desk.told(within_s=10)
     said = await asyncio.gather(*(told.fetch_statuses(desk.plans) for _ in range(5)))
     assert said == [[IN_FORCE]] * 5

@@ -1,4 +1,4 @@
-"""What members do with keys: at most three live ones a membership, their own alone, shown once."""
+"""Members' keys: up to three live ones per membership, shown once, and only their own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ MINE, THEIRS = "a@example.com", "b@example.com"
 
 @dataclass
 class Counter:
-    """A shop, its provider, and the members' hands on keys there."""
+    """A shop, its provider and its MemberKeys."""
 
     shop: SandboxShop
     billing: HeldProvider
@@ -40,7 +40,7 @@ class Counter:
         return claimed.api_key
 
     async def pay(self, email: str = MINE) -> str:
-        """Pay a checkout that nobody claims; return its session."""
+        """Pay a checkout without claiming it; return its session."""
         checkout = await self.shop.open_checkout(contact_email=email)
         session = checkout.checkout_url.rpartition("/")[2]
         self.tokens[session] = checkout.claim_token
@@ -77,7 +77,7 @@ async def refused(doing: object, status: int, words: str) -> None:
     assert refusal.value.status == status
 
 
-async def test_a_member_makes_keys_without_a_second_purchase_and_each_works(
+async def test_a_member_creates_working_keys_without_a_second_purchase(
     counter: Counter,
 ) -> None:
     await counter.buy()
@@ -115,11 +115,11 @@ async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_re
     await counter.members.revoke(MINE, membership, own)
     assert await counter.verdict(first) == "revoked"
     await counter.members.create(MINE, membership, "instead of the first")
-    await refused(counter.members.create(MINE, membership, "more"), 409, "Revoke one")
+    await refused(counter.members.create(MINE, membership, "more"), 409, "Revoke a key")
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])
-async def test_a_label_that_is_none_is_refused(counter: Counter, label: str) -> None:
+async def test_an_invalid_label_is_refused(counter: Counter, label: str) -> None:
     await counter.buy()
     plan = await counter.plan()
     membership, key = plan.membership.id, plan.keys[0].key.id
@@ -128,14 +128,14 @@ async def test_a_label_that_is_none_is_refused(counter: Counter, label: str) -> 
     assert len((await counter.plan()).keys) == 1
 
 
-async def test_a_key_is_named_anew(counter: Counter) -> None:
+async def test_a_key_can_be_renamed(counter: Counter) -> None:
     await counter.buy()
     plan = await counter.plan()
     await counter.members.relabel(MINE, plan.membership.id, plan.keys[0].key.id, " agent ")
     assert (await counter.plan()).keys[0].key.label == "agent"
 
 
-async def test_what_belongs_to_another_mailbox_is_as_unknown_as_what_never_was(
+async def test_memberships_and_keys_of_another_mailbox_are_unknown(
     counter: Counter,
 ) -> None:
     await counter.buy()
@@ -171,7 +171,7 @@ async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
     )
 
 
-async def test_a_membership_of_another_mode_is_shown_and_not_live_one_of_another_provider_is_not(
+async def test_another_modes_membership_is_listed_but_not_live_another_providers_is_hidden(
     counter: Counter,
 ) -> None:
     await counter.buy()
@@ -185,7 +185,7 @@ async def test_a_membership_of_another_mode_is_shown_and_not_live_one_of_another
     assert await counter.members.list_plans(MINE) == []
 
 
-async def test_who_paid_and_lost_the_token_gets_the_one_key_and_the_token_none(
+async def test_a_buyer_without_the_token_gets_the_one_key_and_the_token_none(
     counter: Counter,
 ) -> None:
     session = await counter.pay("A@Example.com")
@@ -198,7 +198,7 @@ async def test_who_paid_and_lost_the_token_gets_the_one_key_and_the_token_none(
     assert (plan.membership.row.contact_email, len(plan.keys)) == ("A@Example.com", 1)
 
 
-async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: Counter) -> None:
+async def test_only_one_of_member_and_agent_claiming_at_once_gets_the_key(counter: Counter) -> None:
     session = await counter.pay()
     (claim,) = await counter.members.list_unclaimed(MINE)
     came = await asyncio.gather(
@@ -213,7 +213,9 @@ async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: C
     assert len(await counter.shop.store.list_keys()) == 1
 
 
-async def test_a_payment_is_its_payers_whoever_began_the_checkout(counter: Counter) -> None:
+async def test_a_payment_belongs_to_its_payer_not_to_the_opener_of_the_checkout(
+    counter: Counter,
+) -> None:
     session = await counter.pay()
     counter.billing.payments[session] = SettledPayment("sub", "cus", "payer@example.com")
     assert await counter.members.list_unclaimed(MINE) == []
@@ -222,7 +224,7 @@ async def test_a_payment_is_its_payers_whoever_began_the_checkout(counter: Count
     await refused(counter.members.claim(THEIRS, claim.id), 404, "no such payment")
 
 
-async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counter) -> None:
+async def test_unpaid_claims_and_those_of_another_mode_are_not_listed(counter: Counter) -> None:
     session = await counter.pay()
     del counter.billing.payments[session]
     assert await counter.members.list_unclaimed(MINE) == []
@@ -234,7 +236,7 @@ async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counte
     assert await counter.members.list_unclaimed(MINE) == []
 
 
-async def test_while_the_processor_cannot_be_asked_nothing_is_lost(counter: Counter) -> None:
+async def test_nothing_is_lost_while_the_processor_is_unavailable(counter: Counter) -> None:
     session = await counter.pay()
     (claim,) = await counter.members.list_unclaimed(MINE)
     paid, counter.billing.payments[session] = (
@@ -247,7 +249,7 @@ async def test_while_the_processor_cannot_be_asked_nothing_is_lost(counter: Coun
     assert await counter.members.claim(MINE, claim.id)
 
 
-async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter) -> None:
+async def test_only_the_newest_five_checkouts_are_checked(counter: Counter) -> None:
     for _ in range(7):
         await counter.pay()
         counter.shop.clock.now += 1
@@ -256,7 +258,7 @@ async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter)
     assert sorted(counter.billing.checks) == ["cs_3", "cs_4", "cs_5", "cs_6", "cs_7"]
 
 
-async def test_keys_that_are_made_and_revoked_by_turns_give_no_calls_without_end(
+async def test_creating_and_revoking_keys_in_turn_is_limited(
     counter: Counter,
 ) -> None:
     await counter.buy()

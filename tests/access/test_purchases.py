@@ -1,4 +1,4 @@
-"""Checkout and claim over a real store: one key for a settled payment, whoever asks how often."""
+"""Checkout and claim on a real store: one key per settled payment, however often claimed."""
 
 import asyncio
 import hashlib
@@ -47,7 +47,7 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[SandboxShop]:
 
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]]:
-    """A shop on a provider whose checks can be held."""
+    """A shop on a provider whose payment checks can be held."""
     clock = ManualClock(NOON)
     billing = HeldProvider(clock)
     async with open_counting_store(tmp_path / "access.db") as store:
@@ -55,7 +55,7 @@ async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]
 
 
 async def outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
-    """Return the status of each answer, and of each refusal the HTTP status."""
+    """Return the status of each response; for an ApiError, its HTTP status."""
     answers = await asyncio.gather(*claiming, return_exceptions=True)
     return [answer.status for answer in answers]  # type: ignore[union-attr]
 
@@ -83,7 +83,7 @@ def everything_in(folder: Path) -> bytes:
     "8.48",
 )
 @pytest.mark.parametrize(("billing", "amount"), [("monthly", 129), ("yearly", 1199)])
-async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_when(
+async def test_a_checkout_names_the_plan_and_the_next_step_in_full(
     sandbox: SandboxShop, billing: str, amount: int
 ) -> None:
     checkout = await sandbox.open_checkout(billing=billing)
@@ -127,7 +127,7 @@ async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: SandboxShop)
     "5.17",
     "5.18",
 )
-async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: SandboxShop) -> None:
+async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout(agent_name="Trader")
     assert isinstance(await sandbox.claim(checkout.claim_token), PendingClaim)
     await settle_checkout(sandbox, checkout, "paid")
@@ -163,7 +163,7 @@ async def test_a_pending_claim_says_when_to_come_back(sandbox: SandboxShop) -> N
 
 
 @pytest.mark.clause("3.4.10", "4.11.11")
-async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
+async def test_tokens_and_keys_are_random_and_stored_only_as_hashes(
     sandbox: SandboxShop, tmp_path: Path
 ) -> None:
     secrets = []
@@ -182,7 +182,7 @@ async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
 
 
 @pytest.mark.clause("4.11.6", "4.11.11")
-async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_secret(
+async def test_the_processor_gets_the_whole_order_under_an_id_that_is_not_secret(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -215,7 +215,7 @@ async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one
     assert len(await shop.store.list_keys()) == is_paid
 
 
-async def test_two_checkouts_are_checked_side_by_side(
+async def test_two_checkouts_are_checked_concurrently(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -244,7 +244,7 @@ async def test_a_token_that_can_give_no_key_causes_no_check(
     assert billing.checks == ["cs_1"]
 
 
-async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_again(
+async def test_a_pending_status_is_cached_for_two_seconds(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -259,7 +259,7 @@ async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_aga
     assert len(billing.checks) == 2
 
 
-async def test_the_word_on_one_checkout_is_not_repeated_for_another(
+async def test_the_status_of_one_checkout_is_not_used_for_another(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -270,14 +270,14 @@ async def test_the_word_on_one_checkout_is_not_repeated_for_another(
 
 
 @pytest.mark.clause("3.4.1")
-async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: SandboxShop) -> None:
+async def test_the_sandbox_is_read_at_each_claim(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout()
     assert (await sandbox.claim(checkout.claim_token)).status == "pending"
     await settle_checkout(sandbox, checkout, "paid")
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_asks_again(
+async def test_a_failed_check_is_503_for_all_waiting_claims_and_the_next_one_retries(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -298,7 +298,7 @@ async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_ask
 
 
 @pytest.mark.clause("7.30")
-async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_claim(
+async def test_a_checkout_that_fails_at_the_processor_is_503_and_leaves_no_claim(
     held: tuple[SandboxShop, HeldProvider], tmp_path: Path
 ) -> None:
     shop, billing = held
@@ -309,7 +309,7 @@ async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_
     assert b"agent@example.com" not in everything_in(tmp_path)
 
 
-async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_has_left(
+async def test_the_key_goes_to_a_waiting_client_if_the_first_one_has_disconnected(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -325,7 +325,7 @@ async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_ha
     assert billing.checks == ["cs_1"]
 
 
-async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
+async def test_the_key_can_still_be_claimed_if_all_clients_have_disconnected(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -339,7 +339,7 @@ async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
     assert (await shop.claim(token)).status == "active"
 
 
-async def test_an_ended_checkout_says_why_and_to_start_anew(
+async def test_an_ended_checkout_says_why_and_to_start_again(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -381,7 +381,7 @@ async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: Sandbox
     "other",
     [{"amount_usd": 1}, {"billing": "monthly"}, {"claim_id": "another"}],
 )
-async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
+async def test_the_sandbox_gives_no_key_for_another_order(
     sandbox: SandboxShop, other: dict[str, Any]
 ) -> None:
     checkout = await sandbox.open_checkout(billing="yearly")
@@ -399,7 +399,7 @@ async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
 
 
 @pytest.mark.parametrize(("name", "mode"), [("held", "live"), ("sandbox", "live")])
-async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
+async def test_a_token_of_another_provider_or_mode_never_becomes_active(
     sandbox: SandboxShop, name: str, mode: Any
 ) -> None:
     checkout = await sandbox.open_checkout()
@@ -416,7 +416,7 @@ async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is_lost(
+async def test_with_billing_off_nothing_is_sold_and_no_paid_claim_is_lost(
     sandbox: SandboxShop,
 ) -> None:
     checkout = await sandbox.open_checkout()
@@ -433,7 +433,7 @@ async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_a_second_claim_on_one_subscription_is_refused_like_one_that_was_redeemed(
+async def test_a_second_claim_on_one_subscription_is_refused_as_redeemed(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -472,7 +472,7 @@ asyncio.run(redeem(*sys.argv[1:]))
 async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
     sandbox: SandboxShop, tmp_path: Path
 ) -> None:
-    """It is killed in the transaction, after claim, membership and key have been written."""
+    """Kill the process inside the transaction, after all three rows were written."""
     checkout = await sandbox.open_checkout()
     await settle_checkout(sandbox, checkout, "paid")
     token_hash = hashlib.sha256(checkout.claim_token.encode()).hexdigest()
@@ -488,7 +488,7 @@ async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
 
 
 @pytest.mark.clause("7.14")
-async def test_an_attempt_is_counted_for_a_valid_body_alone(
+async def test_only_valid_bodies_count_as_attempts(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held

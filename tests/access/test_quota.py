@@ -1,4 +1,4 @@
-"""Calls let in, counted and refused over a real store, alone and many at a time."""
+"""Admitting, counting and refusing calls on a real store, single and concurrent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
 
 class HeldStore(AccessStore):
-    """Decides nothing before it is let go on; keeps what it was asked to decide together."""
+    """Holds every decision until it is released, and records the groups of each."""
 
     def hold(self) -> None:
         self.groups: list[list[int]] = []
@@ -41,7 +41,7 @@ class HeldStore(AccessStore):
 
 
 class FailingStore(AccessStore):
-    """Fails at the first group that it is to decide, as a full disk would."""
+    """Fails at the first decision, as a full disk would."""
 
     groups = 0
 
@@ -55,7 +55,7 @@ class FailingStore(AccessStore):
 
 
 class BoundedQuotaGuard(QuotaGuard):
-    """Waits for no decision longer than ten seconds."""
+    """Waits at most ten seconds for a decision."""
 
     async def authorize(
         self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
@@ -67,13 +67,13 @@ class BoundedQuotaGuard(QuotaGuard):
 
 
 Open = Callable[..., Awaitable[AccessStore]]
-# What no store has a part in is proved over one.
+# Tests that do not depend on the store run on one engine only.
 OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
 async def open_store(home: StoreHome) -> AsyncIterator[Open]:
-    """Open one store again and again, as other processes would, or a subclass."""
+    """A function that opens another connection to one store, or to a subclass, on each call."""
     async with AsyncExitStack() as opened:
 
         async def open_and_keep(store_class: type[AccessStore] = AccessStore) -> AccessStore:
@@ -109,7 +109,7 @@ def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGu
 
 
 async def stored(home: StoreHome) -> list[tuple[Any, ...]]:
-    """Return day and count of every key, in the order of keys."""
+    """Return day and count of every key, sorted by key."""
     return await run_sql(home, "SELECT day, used FROM usage ORDER BY key_id, day")
 
 
@@ -127,14 +127,14 @@ async def refusal(
 async def outcomes(
     quota_guard: QuotaGuard, api_key: str, calls: int
 ) -> list[Caller | BaseException]:
-    """Return what becomes of calls of one key that all arrive at once, in order of arrival."""
+    """Return the results of concurrent calls of one key, in order of arrival."""
     return await asyncio.gather(
         *(quota_guard.authorize(None, api_key) for _ in range(calls)), return_exceptions=True
     )
 
 
 def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
-    """Return the counts of the calls that were let in; all others must have been over the limit."""
+    """Return the counts of the admitted calls; assert that all others were over the limit."""
     for outcome in outcomes:
         assert isinstance(outcome, Caller) or (
             isinstance(outcome, ApiError) and outcome.code == "rate_limited"
@@ -155,7 +155,7 @@ def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
         ("Bearer {}", "{}"),
     ],
 )
-async def test_a_live_key_is_let_in_by_either_header(
+async def test_a_live_key_is_accepted_in_either_header(
     quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str | None, x_api_key: str | None
 ) -> None:
     key = await keys.create("agent")
@@ -222,7 +222,7 @@ async def test_a_live_key_under_another_scheme_is_refused(
 
 @OVER_ONE_STORE
 @pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
-async def test_a_malformed_key_is_told_from_an_unknown_one(
+async def test_malformed_and_unknown_keys_have_different_messages(
     quota_guard: QuotaGuard, sent: str
 ) -> None:
     assert "malformed" in (await refusal(quota_guard, f"Bearer {sent}")).message
@@ -259,7 +259,7 @@ async def test_an_unexpanded_variable_is_named(
 
 
 @OVER_ONE_STORE
-async def test_two_headers_that_differ_are_refused_although_both_keys_live(
+async def test_two_different_keys_are_refused_even_if_both_are_live(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     one, other = await keys.create("one"), await keys.create("other")
@@ -284,7 +284,7 @@ async def test_a_revoked_key_is_refused_from_then_on(
     assert error.quota.used_today == 1
 
 
-async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
+async def test_pending_calls_are_written_together_and_counted_in_order_of_arrival(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
@@ -303,7 +303,7 @@ async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arri
 
 
 @OVER_ONE_STORE
-async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
+async def test_arriving_calls_are_written_together_after_a_few_turns_at_most(
     open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     held = await open_store(HeldStore)
@@ -334,7 +334,7 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
 
 
 @pytest.mark.clause("8.2")
-async def test_keys_that_call_at_once_are_counted_each_for_itself(
+async def test_concurrent_calls_of_several_keys_are_counted_per_key(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     made = [await keys.create(f"agent {number}") for number in range(3)]
@@ -374,7 +374,7 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
     assert await stored(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
 
 
-async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
+async def test_a_disconnected_caller_is_counted_and_affects_no_other(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
@@ -393,7 +393,7 @@ async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
     assert [used for _, used in await stored(home)] == [5]
 
 
-async def test_when_all_gave_up_the_next_call_is_counted(
+async def test_after_all_callers_disconnected_the_next_call_is_counted(
     open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     failing = await open_store(FailingStore)
@@ -405,7 +405,7 @@ async def test_when_all_gave_up_the_next_call_is_counted(
     assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
 
 
-async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
+async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     failing = await open_store(FailingStore)
@@ -416,7 +416,7 @@ async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_i
     assert let_in(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
 
 
-async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
+async def test_no_call_is_admitted_while_a_table_is_missing(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     api_key = await keys.create("agent")

@@ -1,4 +1,4 @@
-"""What the calls of a key count for, over both faces together."""
+"""Which calls of a key count, over both transports."""
 
 import json
 import re
@@ -42,14 +42,14 @@ AGENTS = Path("docs/agents.md").read_text()
 
 
 class LiveBilling(NoBilling):
-    """A server that bills in live mode."""
+    """A provider in live mode."""
 
     mode: Mode | None = "live"
 
 
 @dataclass(frozen=True)
 class Called:
-    """What one call came to; `quota` is limit, remaining and reset, None where it tells none."""
+    """The result of one call; `quota` is (limit, remaining, reset), None if it is missing."""
 
     status: int
     code: str | None
@@ -120,14 +120,14 @@ def quota_of(headers: Any) -> tuple[int, int, str] | None:
 
 
 def counted(served: RunningService) -> int:
-    """Return how many calls of all keys are stored as counted."""
+    """Return the number of counted calls of all keys."""
     (row,) = run_sql(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
     total: int = row[0]
     return total
 
 
 async def bought(served: RunningService, mode: Mode) -> dict[str, str]:
-    """Return the headers of a key that was bought in a mode."""
+    """Return the headers for a key bought in a mode."""
     api_key = generate_key()
     claim = replace(CLAIM, id=mode, token_hash=hash_key(mode), mode=mode)
     await served.access.create_claim(claim)
@@ -185,9 +185,7 @@ async def test_polling_all_day_as_recommended_takes_96_calls(served: RunningServ
 
 
 @pytest.mark.clause("5.2", "8.2")
-async def test_keys_are_counted_each_for_itself(
-    served: RunningService, transport: Transport
-) -> None:
+async def test_calls_are_counted_per_key(served: RunningService, transport: Transport) -> None:
     await call(served, transport)
     other = {"X-Api-Key": await served.keys.create("other")}
     for remaining in (9_999, 9_998):
@@ -197,7 +195,7 @@ async def test_keys_are_counted_each_for_itself(
 
 
 @pytest.mark.clause("8.52")
-async def test_a_call_whose_arguments_are_refused_counts(
+async def test_a_call_with_refused_arguments_counts(
     served: RunningService, transport: Transport
 ) -> None:
     for made, arguments in enumerate(({"ticker": "BTX"}, {"colour": "red"}, {"timeframe": "2h"})):
@@ -208,7 +206,7 @@ async def test_a_call_whose_arguments_are_refused_counts(
     assert counted(served) == 3
 
 
-async def test_an_answer_that_is_not_there_yet_counts(
+async def test_a_call_before_the_first_compute_counts(
     served_empty: RunningService, transport: Transport
 ) -> None:
     assert (await call(served_empty, transport)).status == 503
@@ -226,7 +224,7 @@ async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
 
 
 @pytest.mark.clause("4.14.13")
-async def test_what_needs_no_key_is_not_counted_over_mcp(served: RunningService) -> None:
+async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService) -> None:
     for method, params in (
         ("initialize", {"protocolVersion": "2025-06-18"}),
         ("ping", None),
@@ -266,7 +264,7 @@ async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
 @pytest.mark.clause(
     "4.6.10", "4.14.15", "5.26", "7.23", "7.24", "8.1", "8.8", "8.9", "8.10", "8.14", "8.15"
 )
-async def test_the_limit_is_exact_and_then_says_when_to_come_back(
+async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
     scarce: RunningService, transport: Transport
 ) -> None:
     left = [(await call(scarce, transport, **BTC)).quota for _ in range(LIMIT)]
@@ -306,9 +304,7 @@ async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
 
 
 @pytest.mark.clause("8.3", "8.7", "8.10")
-async def test_at_midnight_the_count_starts_anew(
-    scarce: RunningService, transport: Transport
-) -> None:
+async def test_the_count_restarts_at_midnight(scarce: RunningService, transport: Transport) -> None:
     scarce.clock.now = MIDNIGHT - 1
     statuses = [(await call(scarce, transport)).status for _ in range(LIMIT + 1)]
     scarce.clock.now = MIDNIGHT
@@ -318,7 +314,7 @@ async def test_at_midnight_the_count_starts_anew(
 
 
 @pytest.mark.clause("4.10.1", "4.10.2", "8.4")
-async def test_usage_is_counted_and_answers_although_the_quota_is_spent(
+async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
     told = []
@@ -335,7 +331,7 @@ async def test_usage_is_counted_and_answers_although_the_quota_is_spent(
     assert counted(scarce) == LIMIT
 
 
-async def test_bad_arguments_of_usage_are_refused_although_the_quota_is_spent(
+async def test_bad_arguments_of_usage_are_refused_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
     for _ in range(LIMIT):
@@ -382,7 +378,7 @@ async def test_a_key_bought_in_live_mode_is_not_provisioned_on_a_test_server(
 
 
 @pytest.mark.clause("5.21")
-async def test_a_key_bought_in_test_mode_reads_what_a_live_one_does(
+async def test_a_key_bought_in_test_mode_reads_the_same_data_as_a_live_one(
     served: RunningService, tmp_path: Path
 ) -> None:
     folder = tmp_path / "live"
@@ -405,7 +401,7 @@ async def test_with_billing_off_every_key_works(tmp_path: Path, transport: Trans
             assert (await call(served, transport, headers=headers)).status == 200
 
 
-async def test_a_call_that_cannot_be_counted_is_never_answered_and_the_next_one_is(
+async def test_a_call_that_cannot_be_counted_is_503_and_the_next_one_works(
     served: RunningService, transport: Transport
 ) -> None:
     with break_usage_counting(served.access):

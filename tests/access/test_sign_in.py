@@ -1,4 +1,4 @@
-"""Signing in: a mailed link makes one session, and nobody learns whose address is a member's."""
+"""Sign-in by mailed links, which does not reveal the addresses of members."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ LIMIT = Limit(3, 600)
 
 @dataclass
 class Door:
-    """What signing in takes, on a store where one mailbox is a member's."""
+    """A SignIn with its collaborators, on a store with one member."""
 
     shop: SandboxShop
     billing: HeldProvider
@@ -44,7 +44,7 @@ class Door:
     folder: Path
 
     def opens(self, limit: Limit = DEFAULT_LIMIT) -> SignIn:
-        """Return another process's sign-in on the same store."""
+        """Return the SignIn of another process on the same store."""
         shop = self.shop
         asking = Throttle(shop.store, shop.clock, "sign-in", limit)
         return SignIn(
@@ -58,12 +58,12 @@ class Door:
         )
 
     async def mailed(self, email: str = MEMBERS) -> list[EmailMessage]:
-        """Ask for a link as a page does, and return what was mailed."""
+        """Request a link as a page does, and return the mails."""
         await self.sign_in.mail_link(await self.sign_in.request_link(email, ADDRESS))
         return [self.mailbox.mails.get_nowait() for _ in range(self.mailbox.mails.qsize())]
 
     async def link(self) -> str:
-        """Return the token of a link that was mailed to the member."""
+        """Return the token of a link mailed to the member."""
         (mail,) = await self.mailed()
         return token_in(mail)
 
@@ -96,7 +96,7 @@ async def sign_in_service(tmp_path: Path) -> AsyncIterator[Door]:
         yield Door(shop, billing, mailbox, sign_in, tmp_path)
 
 
-async def test_a_link_makes_a_session_of_who_it_was_mailed_to(sign_in_service: Door) -> None:
+async def test_a_link_creates_a_session_of_its_recipient(sign_in_service: Door) -> None:
     (mail,) = await sign_in_service.mailed()
     assert mail["To"] == MEMBERS
     session = await sign_in_service.sign_in.redeem_link(token_in(mail))
@@ -106,7 +106,7 @@ async def test_a_link_makes_a_session_of_who_it_was_mailed_to(sign_in_service: D
     assert await sign_in_service.sign_in.find_session_email("another") is None
 
 
-async def test_a_link_is_used_once_however_many_use_it_at_once(sign_in_service: Door) -> None:
+async def test_only_one_of_many_concurrent_uses_of_a_link_signs_in(sign_in_service: Door) -> None:
     link, others = await sign_in_service.link(), [sign_in_service.opens() for _ in range(8)]
     came = await asyncio.gather(*(one.redeem_link(link) for one in others), return_exceptions=True)
     (session,) = [one for one in came if isinstance(one, str)]
@@ -131,7 +131,7 @@ async def test_links_and_sessions_end_to_the_millisecond(sign_in_service: Door) 
     assert await sign_in_service.sign_in.find_session_email(session) is None
 
 
-async def test_a_used_link_an_old_one_and_one_that_never_was_are_refused_alike(
+async def test_used_expired_and_unknown_links_are_refused_alike(
     sign_in_service: Door,
 ) -> None:
     used = await sign_in_service.link()
@@ -160,7 +160,7 @@ async def test_a_mail_goes_to_the_address_that_the_processor_reported(
     assert await sign_in_service.sign_in.find_session_email(session) == MEMBERS
 
 
-async def test_who_is_no_member_is_answered_alike_and_mailed_nothing(sign_in_service: Door) -> None:
+async def test_a_stranger_gets_the_same_response_and_no_mail(sign_in_service: Door) -> None:
     assert await sign_in_service.sign_in.request_link(STRANGERS, ADDRESS) == STRANGERS
     assert await sign_in_service.sign_in.request_link(MEMBERS, ADDRESS) == MEMBERS
     with capture_logs() as lines:
@@ -179,7 +179,7 @@ async def test_an_ended_member_still_signs_in_and_one_of_another_provider_does_n
     assert await sign_in_service.mailed() == []
 
 
-async def test_who_paid_and_has_no_key_yet_is_mailed_too(sign_in_service: Door) -> None:
+async def test_a_buyer_without_a_key_is_mailed_a_link(sign_in_service: Door) -> None:
     await sign_in_service.shop.open_checkout(contact_email="Late@example.com")
     assert await sign_in_service.mailed("late@example.com") == []
     sign_in_service.shop.clock.now += sign_in_service.billing.pending_ttl_ms
@@ -188,7 +188,7 @@ async def test_who_paid_and_has_no_key_yet_is_mailed_too(sign_in_service: Door) 
     assert mail["To"] == "LATE@example.com"
 
 
-async def test_who_only_began_the_checkout_that_another_paid_is_mailed_nothing(
+async def test_the_opener_of_a_checkout_that_another_paid_gets_no_mail(
     sign_in_service: Door,
 ) -> None:
     await sign_in_service.shop.open_checkout(contact_email="beginner@example.com")
@@ -196,7 +196,7 @@ async def test_who_only_began_the_checkout_that_another_paid_is_mailed_nothing(
     assert await sign_in_service.mailed("beginner@example.com") == []
 
 
-async def test_a_client_address_asks_for_so_many_links_whoever_they_are_for(
+async def test_links_are_limited_per_client_address_for_all_mailboxes(
     sign_in_service: Door,
 ) -> None:
     sign_in = sign_in_service.opens(LIMIT)
@@ -213,7 +213,7 @@ async def test_a_client_address_asks_for_so_many_links_whoever_they_are_for(
 
 
 @pytest.mark.parametrize("email", ["", "nobody", "a@b@c", "a@example.com\r\nBcc: b@example.com"])
-async def test_what_is_no_address_is_refused_before_anything_is_looked_up(
+async def test_an_invalid_address_is_refused_before_any_lookup(
     sign_in_service: Door, email: str
 ) -> None:
     with pytest.raises(ApiError) as refusal:
@@ -221,7 +221,7 @@ async def test_what_is_no_address_is_refused_before_anything_is_looked_up(
     assert refusal.value.status == 400
 
 
-async def test_a_mailbox_is_sent_so_many_mails_however_it_is_written_and_answers_alike(
+async def test_mails_are_limited_per_mailbox_in_any_spelling_without_an_error(
     sign_in_service: Door,
 ) -> None:
     written = ["a@example.com", "A@example.com", "a@EXAMPLE.com"]
@@ -251,7 +251,7 @@ class Breaking(Mailbox):
     ("error", "said"),
     [(MailError("mail.example:587 cannot be reached"), "reached"), (KeyError(MEMBERS), "KeyError")],
 )
-async def test_a_mail_that_cannot_leave_is_logged_without_a_word_of_it(
+async def test_a_failed_mail_is_logged_without_its_content(
     sign_in_service: Door, error: Exception, said: str
 ) -> None:
     sign_in_service.mailbox = Breaking(error)
@@ -265,7 +265,7 @@ async def test_a_mail_that_cannot_leave_is_logged_without_a_word_of_it(
     assert SIGN_IN_PATH not in str(line)
 
 
-async def test_a_processor_that_cannot_be_asked_is_logged_and_the_answer_stays_the_same(
+async def test_an_unavailable_processor_is_logged_and_the_response_does_not_change(
     sign_in_service: Door,
 ) -> None:
     await sign_in_service.shop.open_checkout(contact_email="late@example.com")
@@ -276,7 +276,7 @@ async def test_a_processor_that_cannot_be_asked_is_logged_and_the_answer_stays_t
     assert "late@example.com" not in str(lines)
 
 
-async def test_the_processor_is_asked_of_a_few_checkouts_of_a_mailbox_alone(
+async def test_only_a_few_checkouts_of_a_mailbox_are_checked(
     sign_in_service: Door,
 ) -> None:
     for _ in range(8):
@@ -286,7 +286,7 @@ async def test_the_processor_is_asked_of_a_few_checkouts_of_a_mailbox_alone(
     assert len(sign_in_service.billing.checks) == MAX_CLAIMS_CHECKED
 
 
-async def test_a_membership_of_another_mode_signs_in_for_what_it_was(sign_in_service: Door) -> None:
+async def test_a_membership_of_another_mode_can_still_sign_in(sign_in_service: Door) -> None:
     member = replace(MEMBER, provider="held", mode="test", contact_email="old@example.com")
     async with sign_in_service.shop.store._engine.begin_write() as db:
         await db.execute(

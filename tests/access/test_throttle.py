@@ -1,4 +1,4 @@
-"""Attempts by client address in an exact sliding window, over all processes and restarts."""
+"""Attempts per client address in an exact sliding window, across processes and restarts."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -29,7 +29,7 @@ async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
 
 
 async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
-    """Attempt once; return after how many seconds to come back, None where it was accepted."""
+    """Attempt once; return the Retry-After seconds, None if it was accepted."""
     try:
         await throttle.take_attempt(address)
     except ApiError as error:
@@ -85,7 +85,7 @@ async def test_refused_attempts_do_not_count(store: AccessStore, clock: ManualCl
 
 
 @pytest.mark.clause("7.27")
-async def test_addresses_and_kinds_are_counted_apart(
+async def test_addresses_and_kinds_are_counted_separately(
     store: AccessStore, clock: ManualClock
 ) -> None:
     checkout = Throttle(store, clock, "checkout", Limit(1, 10))
@@ -96,7 +96,7 @@ async def test_addresses_and_kinds_are_counted_apart(
             assert await refused_for(throttle, address) == 10
 
 
-async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
+async def test_attempts_are_counted_across_processes_and_restarts(
     clock: ManualClock, home: StoreHome
 ) -> None:
     async with AsyncExitStack() as stores:
@@ -162,6 +162,6 @@ def test_a_limit_is_attempts_and_seconds(text: str, limit: Limit) -> None:
 @pytest.mark.parametrize(
     "text", ["", "20", "20/", "/600", "0/600", "20/0", "20/86401", "-1/5", "1.5/5", "a/b", "1/2/3"]
 )
-def test_a_limit_that_is_none_says_what_is_accepted(text: str) -> None:
+def test_an_invalid_limit_is_refused_with_the_accepted_form(text: str) -> None:
     with pytest.raises(ValueError, match="ATTEMPTS/SECONDS, such as 20/600"):
         Limit.parse(text)

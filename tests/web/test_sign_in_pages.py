@@ -133,7 +133,7 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     page = check_page(await served.client.get(HOME), 200, "API access")
     assert EMAIL in page.text
     again = await served.client.post(link)
-    assert "used before" in check_page(again, 404, "Not found").text
+    assert "already used" in check_page(again, 404, "Not found").text
     assert "set-cookie" not in again.headers
 
 

@@ -1,4 +1,4 @@
-"""What the operator set up at Stripe, held against the plan before anything is sold."""
+"""The check of the operator's Stripe settings before anything is sold."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -50,7 +50,7 @@ async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: st
 
 
 @pytest.mark.parametrize("api_key", ["pk_test_51a", "sk_51a", "", "sk_test_", " sk_test_51a\n"])
-def test_a_key_that_is_none_is_refused_without_being_shown(
+def test_a_malformed_key_is_refused_without_being_quoted(
     stripe: StripeDouble, api_key: str
 ) -> None:
     with pytest.raises(BillingSetupError, match="sk_test_, rk_test_, sk_live_ or rk_live_") as bad:
@@ -58,7 +58,7 @@ def test_a_key_that_is_none_is_refused_without_being_shown(
     assert "51a" not in str(bad.value)
 
 
-async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
+async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
     billing = create_billing(stripe, ManualClock())
     await billing.check_prices()
     await billing.close()
@@ -76,7 +76,7 @@ async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
         ({"recurring": None, "type": "one_time"}, "it is not recurring"),
     ],
 )
-async def test_a_price_that_differs_is_named_with_what_is_expected(
+async def test_a_differing_price_is_named_with_the_expected_value(
     stripe: StripeDouble, changed: dict[str, Any], told: str
 ) -> None:
     stripe.books.objects["price_monthly"] |= changed
@@ -105,13 +105,13 @@ async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) 
     assert "price_gone (monthly): is unknown to Stripe" in await complaint(stripe, prices=prices)
 
 
-async def test_a_key_that_stripe_refuses_is_not_shown(stripe: StripeDouble) -> None:
+async def test_a_key_that_stripe_rejects_is_not_quoted(stripe: StripeDouble) -> None:
     text = await complaint(stripe, api_key="sk_test_51OtherKey")
     assert "SIGNALS_STRIPE_API_KEY (HTTP 401)" in text
     assert "Other" not in text
 
 
-async def test_a_stripe_that_fails_is_no_mistake_of_the_operators(stripe: StripeDouble) -> None:
+async def test_a_failure_of_stripe_is_not_reported_as_a_wrong_setting(stripe: StripeDouble) -> None:
     billing = create_billing(stripe, ManualClock())
     stripe.fail(503)
     with pytest.raises(BillingError, match="APIError, HTTP 503, req_double"):

@@ -1,4 +1,4 @@
-"""A checkout opened at Stripe: what it asks for, and what becomes of it when Stripe fails."""
+"""Opening a checkout at Stripe: its parameters, and the response if Stripe fails."""
 
 import asyncio
 
@@ -58,7 +58,7 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
 
 @pytest.mark.clause("4.11.10")
 @pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
-async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
+async def test_a_failure_of_stripe_is_503_and_a_later_checkout_works(
     shop: StripeShop, status: int
 ) -> None:
     await shop.billing.check_prices()
@@ -79,7 +79,7 @@ async def unavailable(billing: StripeBilling) -> str:
     return str(failed.value)
 
 
-async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable(
+async def test_an_unreachable_or_silent_stripe_is_unavailable(
     shop: StripeShop,
 ) -> None:
     shop.stripe.hold()
@@ -94,19 +94,19 @@ async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable
     ]
 
 
-async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: StripeShop) -> None:
+async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
     told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
     assert told == "Stripe: unreadable response, AttributeError"
 
 
-async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: StripeShop) -> None:
+async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None:
     refused = await shop.post_checkout(contact_email="agent@refused.example.com")
     assert refused.status_code == 400
     assert refused.json()["message"].startswith("contact_email: the payment processor")
 
 
-async def test_special_use_addresses_are_refused_where_money_is_meant(shop: StripeShop) -> None:
+async def test_special_use_addresses_are_refused_with_real_money(shop: StripeShop) -> None:
     refused = await shop.post_checkout(contact_email="agent@service.test")
     assert refused.status_code == 400
     assert shop.stripe.requests == []

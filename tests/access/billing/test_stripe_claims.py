@@ -1,4 +1,4 @@
-"""Claims in Stripe mode: active by Stripe's word on this very session, and by nothing else."""
+"""Claims in Stripe mode: only Stripe's status of the same session makes them active."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> N
 
 
 @pytest.mark.clause("5.17")
-async def test_an_unpaid_checkout_is_pending_and_its_word_holds_two_seconds(
+async def test_an_unpaid_checkout_is_pending_and_cached_for_two_seconds(
     shop: StripeShop,
 ) -> None:
     begun = await shop.open_checkout()
@@ -59,7 +59,7 @@ async def test_an_unpaid_checkout_is_pending_and_its_word_holds_two_seconds(
     assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
 
 
-async def test_an_unknown_token_asks_stripe_nothing(shop: StripeShop) -> None:
+async def test_an_unknown_token_sends_stripe_no_request(shop: StripeShop) -> None:
     assert (await shop.post_claim("ct_" + "A" * 43)).status_code == 404
     assert shop.stripe.requests == []
 
@@ -110,7 +110,7 @@ async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeSho
         {"id": "cs_test_another"},
     ],
 )
-async def test_a_session_that_is_not_the_one_ordered_gives_no_key(
+async def test_a_session_that_differs_from_the_order_gives_no_key(
     shop: StripeShop, changed: dict[str, Any]
 ) -> None:
     begun = await shop.open_and_pay()
@@ -158,7 +158,7 @@ def disputed(stripe: StripeDouble, session: Object) -> object:
         (disputed, "was disputed"),
     ],
 )
-async def test_a_purchase_undone_before_the_claim_gives_no_key(
+async def test_a_purchase_reversed_before_the_claim_gives_no_key(
     shop: StripeShop, spoil: Spoil, why: str
 ) -> None:
     begun = await shop.open_and_pay()
@@ -167,7 +167,7 @@ async def test_a_purchase_undone_before_the_claim_gives_no_key(
 
 
 @pytest.mark.clause("3.4.7")
-async def test_what_our_own_store_says_of_payment_is_not_read(shop: StripeShop) -> None:
+async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop) -> None:
     begun = await shop.open_checkout()
     claim_id = shop.stripe.books.objects[begun.session]["client_reference_id"]
     paid = SandboxSession(

@@ -1,4 +1,4 @@
-"""Mail by the real SMTP library to a server on loopback: how it is secured, and how it fails."""
+"""Mail to an SMTP server on loopback: encryption, certificates, and failures."""
 
 import re
 
@@ -31,7 +31,7 @@ async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
 
 
 async def failure(url: str, timeout_s: float = 10) -> str:
-    """Return why a mail did not leave, once it has held that nothing of the mail is in it."""
+    """Return the error of sending a mail; assert that it quotes nothing of the mail."""
     with pytest.raises(MailError) as failed:
         await send(url, timeout_s=timeout_s)
     said = str(failed.value)
@@ -43,7 +43,7 @@ async def failure(url: str, timeout_s: float = 10) -> str:
 
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust the double's certificate as that of an authority."""
+    """Trust the certificate of the test server."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
 
@@ -64,7 +64,7 @@ async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls
     assert got.mail.get_content().splitlines() == ["Follow", "", LINK]
 
 
-async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> None:
+async def test_on_the_same_machine_any_certificate_or_none_is_accepted() -> None:
     for offers_starttls in (True, False):
         async with run_smtp_double(offers_starttls=offers_starttls) as server:
             await send(server.url())
@@ -72,7 +72,7 @@ async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> No
 
 
 @pytest.mark.parametrize("speaks_tls", [False, True])
-async def test_a_certificate_that_nobody_vouches_for_ends_it_before_the_login(
+async def test_an_untrusted_certificate_ends_the_session_before_the_login(
     speaks_tls: bool,
 ) -> None:
     async with run_smtp_double(speaks_tls=speaks_tls) as server:
@@ -89,7 +89,7 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     assert [got.user for got in server.received] == [None]
 
 
-async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
+async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
         said = await failure(server.url(login="me:other@"))
     assert said == (
@@ -110,9 +110,7 @@ async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
         ("AUTH", "what?", "rejects the request"),
     ],
 )
-async def test_what_a_server_says_of_a_mail_is_not_repeated(
-    verb: str, answer: str, why: str
-) -> None:
+async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, why: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
         assert why in await failure(server.url())
@@ -120,13 +118,13 @@ async def test_what_a_server_says_of_a_mail_is_not_repeated(
 
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
-async def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(verb: str) -> None:
+async def test_a_silent_server_is_given_up_after_the_timeout(verb: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: None}
         assert "does not respond in time" in await failure(server.url(), timeout_s=0.2)
 
 
-async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
+async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
     for answer in ("", "500 what?"):
         async with run_smtp_double() as server:
             server.answers = {"QUIT": answer}
@@ -134,7 +132,7 @@ async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
         assert len(server.received) == 1
 
 
-async def test_a_server_that_is_not_there_is_named() -> None:
+async def test_an_unreachable_server_is_named() -> None:
     async with run_smtp_double() as server:
         pass
     assert await failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
@@ -161,7 +159,7 @@ def test_an_address_adds_no_header(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["a@example.com, b@evil.example", "<b@evil.example> a@mail.example"]
 )
-async def test_whatever_stands_in_an_address_there_is_one_recipient(address: str) -> None:
+async def test_an_address_with_special_characters_is_one_recipient(address: str) -> None:
     async with run_smtp_double() as server:
         await send(server.url(), address)
     assert len(server.received[0].recipients) == 1
@@ -206,12 +204,12 @@ def test_an_address_of_a_server_is_read(url: str, expected: SmtpServer) -> None:
         "smtp://[::hidden",
     ],
 )
-def test_another_address_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_server_address_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^expected smtp://\[USER:PASSWORD@\]HOST") as refused:
         SmtpServer.parse(url)
     assert "hid" not in str(refused.value)
 
 
-def test_a_double_is_named_as_the_settings_name_servers() -> None:
+def test_the_test_servers_url_is_a_valid_setting() -> None:
     server = SmtpServer.parse(SmtpDouble(port=25).url())
     assert (server.user, server.password) == (USER, PASSWORD)
