@@ -1,6 +1,6 @@
-"""Recorded market data, what an indicator makes of it, and the plain pieces oracles are built of.
+"""Recorded market data, indicator values over it, and simple building blocks for oracles.
 
-Reading, building and latching are written apart from `compute`: a fault there cannot hide here.
+Reading files, building bars and latching do not use `compute`, so its errors cannot hide here.
 """
 
 import os
@@ -27,7 +27,7 @@ Series = dict[str, Array]
 
 
 class Size(NamedTuple):
-    """How many newest rows of each file are read; at least how many bars and readings they give."""
+    """How many newest rows of each file are read, and the minimum of bars and readings."""
 
     rows: int
     bars: int
@@ -110,7 +110,7 @@ def _to_arrays(bars: pd.DataFrame, rates: pd.DataFrame) -> Series:
 
 
 def step_recorded(indicator: Indicator, size: Size) -> list[tuple[str, Series, Series, Array]]:
-    """Step the recorded series in company; return (label, series, raw values, readings) of each."""
+    """Step all series together; return (label, series, raw values, readings) of each."""
     chosen = sorted(load_recorded_series(size.rows), key=lambda item: -len(item[1]["close"]))
     lengths = np.array([len(series["close"]) for _, series in chosen])
     carries = indicator.start(len(chosen)), indicator.start(len(chosen))
@@ -134,12 +134,12 @@ def step_recorded(indicator: Indicator, size: Size) -> list[tuple[str, Series, S
 
 
 def _first_rows(carry: Carry, count: int) -> Carry:
-    """Return the rows of the series still running; the longest come first, so no other matters."""
+    """Return the rows of the series that have not ended; the longest series come first."""
     return {key: array[:count] for key, array in carry.items()}
 
 
 def compute_plain_latch(scores: Array, enter: float, exit: float) -> Array:
-    """Return INDICATORS.md's latch over one asset's scores, one bar after another."""
+    """Return the latch of docs/indicators.md over one asset's scores, bar by bar."""
     held, out = 0, []
     for score in scores:
         if score >= enter:
@@ -161,13 +161,13 @@ def copy_newest_rows(folder: Path, names: tuple[str, ...], rows: int) -> None:
 
 
 def near_thresholds(scores: Array, *thresholds: float) -> Array:
-    """Return where |score| lies within the tolerance of a threshold."""
+    """Return a mask of scores whose absolute value is within the tolerance of a threshold."""
     near = [np.abs(np.abs(scores) - threshold) <= TOLERANCE for threshold in thresholds]
     return np.logical_or.reduce(near)
 
 
 def assert_values_agree(label: str, ours: Array, theirs: Array) -> int:
-    """Assert 1e-9 absolute + 1e-9 relative, and NaN on the same bars; return how many agree."""
+    """Assert equality within 1e-9 absolute + 1e-9 relative, with equal NaNs; return the count."""
     np.testing.assert_allclose(
         ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True, err_msg=label
     )
@@ -175,9 +175,9 @@ def assert_values_agree(label: str, ours: Array, theirs: Array) -> int:
 
 
 def assert_readings_agree(label: str, ours: Array, theirs: Array, near: Array) -> int:
-    """Assert equal readings after the warm-up; return how many were equal.
+    """Assert equal readings after the warmup; return how many were equal.
 
-    A bar whose value is `near` a threshold is excused, and so is what a latch then holds.
+    Bars with a value `near` a threshold may differ, as may the readings that a latch then holds.
     """
     assert (ours[:WARMUP] == NO_READING).all(), label
     excused = False

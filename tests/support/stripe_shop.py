@@ -1,4 +1,4 @@
-"""The running service selling by the real Stripe library, against a Stripe on loopback."""
+"""The running service, selling by the real Stripe library and a Stripe on loopback."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ BUYER = "agent@example.com"
 
 @dataclass(frozen=True)
 class OpenedCheckout:
-    """A checkout that was opened here."""
+    """An open checkout and its claim token."""
 
     session: str
     claim_token: str
@@ -28,7 +28,7 @@ class OpenedCheckout:
 
 @dataclass(frozen=True)
 class Purchase:
-    """A purchase that went through."""
+    """A completed purchase."""
 
     session: str
     subscription: str
@@ -38,7 +38,7 @@ class Purchase:
 
 @dataclass
 class StripeShop:
-    """One service, the Stripe that it sells by, and the clock of both."""
+    """A service, its Stripe, and the clock of both."""
 
     served: RunningService
     stripe: StripeDouble
@@ -75,7 +75,7 @@ class StripeShop:
         )
 
     async def send_event(self, event: Object, *, at: int | None = None) -> httpx.Response:
-        """Let Stripe send an event to the service; `at` in epoch seconds is its stamp."""
+        """Send an event from Stripe to the service, signed `at` (epoch seconds)."""
         return await self.stripe.send(f"{self.served.base_url}/webhooks/stripe", event, at=at)
 
     async def status(self, api_key: str) -> int:
@@ -84,7 +84,7 @@ class StripeShop:
 
 
 def create_billing(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
-    """Return the provider that asks a double."""
+    """Return a StripeBilling for a Stripe double."""
     usual: dict[str, Any] = {
         "api_key": stripe.api_key,
         "webhook_secret": stripe.webhook_secret,
@@ -110,6 +110,6 @@ async def open_shop(folder: Path) -> AsyncIterator[StripeShop]:
 
 @pytest.fixture
 async def shop(tmp_path: Path) -> AsyncIterator[StripeShop]:
-    """The service selling by Stripe, on an empty market."""
+    """The service selling by Stripe, with an empty market."""
     async with open_shop(tmp_path) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Stripe's API over HTTP, as far as a purchase needs it: form-encoded requests, JSON answers."""
+"""The part of Stripe's HTTP API that purchases use: form-encoded requests, JSON responses."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request as it arrived, its parameters out of their brackets."""
+    """One request, its bracketed parameters parsed into dicts and lists."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class ApiRequest:
 
 
 def parse_form(text: str) -> Object:
-    """Return what `a[b][0]=c` says: {"a": {"b": ["c"]}}."""
+    """Parse a form: `a[b][0]=c` becomes {"a": {"b": ["c"]}}."""
     root: Object = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
         *path, last = re.findall(r"[^\[\]]+", key) + (["0"] if key.endswith("[]") else [])
@@ -75,7 +75,7 @@ def _lists_from_indices(value: Any) -> Any:
 
 
 async def read_request(request: Request) -> ApiRequest:
-    """Read a request; RefusalError where it is not form-encoded."""
+    """Parse a request; raise RefusalError if it is not form-encoded."""
     body = (await request.body()).decode()
     if body and request.headers.get("content-type") != "application/x-www-form-urlencoded":
         raise RefusalError(400, "Invalid request (check that your POST content type is right).")
@@ -88,7 +88,7 @@ async def read_request(request: Request) -> ApiRequest:
 
 
 class StripeApi:
-    """Answers requests out of the books; `address` is where it is served."""
+    """Answers requests from StripeRecords; `address` is its own base URL."""
 
     def __init__(self, books: StripeRecords, api_key: str) -> None:
         self.address = ""
@@ -97,14 +97,14 @@ class StripeApi:
         self._answered: dict[str, tuple[ApiRequest, int, Object]] = {}
 
     def authenticate(self, authorization: str | None) -> None:
-        """Refuse another key than the account's, showing what Stripe shows of it."""
+        """Raise RefusalError for a wrong key, masked as Stripe masks it."""
         if authorization != f"Bearer {self._api_key}":
             sent = (authorization or "").removeprefix("Bearer ")
             masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
             raise RefusalError(401, f"Invalid API Key provided: {masked}")
 
     def answer(self, ask: ApiRequest) -> Response:
-        """Answer a request; a POST whose key was used before gets the answer of that time."""
+        """Answer a request; a POST with a known idempotency key gets the first response again."""
         known = self._answered.get(ask.idempotency_key or "") if ask.method == "POST" else None
         if known is None:
             status, body = self._executed(ask)
@@ -125,7 +125,7 @@ class StripeApi:
             return refusal.status, refusal.body
 
     def _act(self, ask: ApiRequest) -> Object:
-        """Do what a request asks; the answer is a copy, so what was answered stays answered."""
+        """Execute a request and return a copy, so that later changes do not alter the response."""
         expand = ask.parameters.get("expand", [])
         if ask.method == "POST" and ask.path == "checkout/sessions":
             return self._shown(self._open_session(ask.parameters), expand)
@@ -204,7 +204,7 @@ class StripeApi:
         return _build_list(f"/v1/checkout/sessions/{session['id']}/line_items", items)
 
     def _shown(self, found: Object, expand: list[str]) -> Object:
-        """Return a copy of an object with the ids of some fields replaced by their objects."""
+        """Return a copy of an object with some fields expanded from ids to objects."""
         shown = deepcopy(found)
         for name in expand:
             if name not in EXPANDABLE or (name not in found and name != "line_items"):
@@ -223,5 +223,5 @@ def _build_list(url: str, data: list[Object], *, has_more: bool = False) -> Obje
 
 
 def format_event(event: Object) -> bytes:
-    """Return an event as the body of a webhook: Stripe indents its JSON."""
+    """Return an event as the body of a webhook, indented as Stripe's."""
     return json.dumps(event, indent=2).encode()

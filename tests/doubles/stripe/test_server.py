@@ -1,4 +1,4 @@
-"""The Stripe that other tests buy from answers as Stripe's public API reference says."""
+"""The Stripe double answers as Stripe's public API reference says."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ async def double() -> AsyncIterator[StripeDouble]:
 
 @pytest.fixture
 async def curl(double: StripeDouble) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client with the account's key, which knows nothing of the library."""
+    """A plain HTTP client with the account's key."""
     headers = {"Authorization": f"Bearer {double.api_key}"}
     async with httpx.AsyncClient(base_url=double.base_url, headers=headers) as client:
         yield client
@@ -110,7 +110,7 @@ async def test_lists_come_in_pages_newest_first(
     assert [row["id"] for row in rest.json()["data"]] == made[:1]
 
 
-async def test_what_is_asked_for_over_http_happens(
+async def test_requests_over_http_are_executed(
     double: StripeDouble, curl: httpx.AsyncClient
 ) -> None:
     session = (await curl.post("/v1/checkout/sessions", data=SESSION)).json()["id"]
@@ -130,7 +130,7 @@ async def test_what_is_asked_for_over_http_happens(
     assert (await curl.post(f"/v1/checkout/sessions/{unpaid}/expire")).json()["status"] == "expired"
 
 
-async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
+async def test_its_customer_portal_is_opened_for_an_existing_customer(
     double: StripeDouble, curl: httpx.AsyncClient
 ) -> None:
     listed = (await curl.get("/v1/billing_portal/configurations", params={"active": "true"})).json()
@@ -146,7 +146,7 @@ async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
     assert refusal(unknown, 400)["code"] == "resource_missing"
 
 
-async def test_stripes_own_library_takes_its_signatures(double: StripeDouble) -> None:
+async def test_stripes_own_library_accepts_its_signatures(double: StripeDouble) -> None:
     payload, signed = double.sign(double.books.add_event("price.updated", {"object": "price"}))
     event = stripe.Webhook.construct_event(payload, signed, double.webhook_secret, tolerance=0)
     assert event.type == "price.updated"

@@ -1,6 +1,6 @@
-"""One server for all processes of a test run, kept by a process that ends with the run.
+"""One server for all processes of a test run, owned by a process that ends with the run.
 
-`python -m tests.support.postgres.shared_server MAJOR PID` keeps it as long as process PID lives.
+`python -m tests.support.postgres.shared_server MAJOR PID` runs it as long as process PID exists.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True, slots=True)
 class SharedServer:
-    """Where it is, and what servers of one's own start from."""
+    """The URL of the shared server, and the template for private ones."""
 
     major: str
     url: str
@@ -29,9 +29,9 @@ class SharedServer:
 
 
 def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
-    """Return the server of a run, begun by whichever of its processes asks first.
+    """Return the server of a run, started by the first of its processes that needs it.
 
-    `folder` is one that only this run's processes use, `run` the process that outlives them.
+    `folder` is used only by the processes of this run; `run` is the pid of their parent.
     """
     told = folder / f"postgres-{major}.json"
     with (folder / "postgres.lock").open("w") as lock:

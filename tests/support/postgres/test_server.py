@@ -1,4 +1,4 @@
-"""The PostgreSQL servers that tests use: empty databases, faults made on purpose, no remains."""
+"""The PostgreSQL servers for tests: empty databases, deliberate faults, clean removal."""
 
 import asyncio
 import os
@@ -45,13 +45,13 @@ async def fetched(url: str, query: str) -> object:
 
 
 def ending(session: asyncpg.Connection) -> asyncio.Event:
-    """Return what is set once a session's connection is lost."""
+    """Return an event that is set when a session's connection is lost."""
     ended = asyncio.Event()
     session.add_termination_listener(lambda _: ended.set())
     return ended
 
 
-async def test_a_database_is_empty_and_gone_afterwards_whoever_still_uses_it(
+async def test_a_database_starts_empty_and_is_dropped_even_if_in_use(
     postgres: SharedServer,
 ):
     async with make_empty_database(postgres.url) as url:
@@ -85,7 +85,7 @@ async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: 
     assert await fetched(url, "SELECT id FROM kept") == 7
 
 
-async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: PostgresServer):
+async def test_a_frozen_server_answers_after_thawing(private_postgres: PostgresServer):
     session = await asyncpg.connect(private_postgres.url())
     with private_postgres.freeze():
         answer = asyncio.create_task(session.fetchval("SELECT 1"))
@@ -96,9 +96,7 @@ async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: Postg
     await session.close()
 
 
-def test_a_run_that_is_killed_leaves_no_server_and_no_folder(
-    postgres: SharedServer, tmp_path: Path
-):
+def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp_path: Path):
     arguments = [sys.executable, "-c", RUN, postgres.major, str(tmp_path)]
     with subprocess.Popen(
         arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
