@@ -41,7 +41,7 @@ class OperatorKeys:
         self._clock = clock
 
     async def create(self, label: str) -> str:
-        """Create a key and return it, only this once; raise ValueError for a bad label."""
+        """Create a key and return it, for the only time; raise ValueError for a bad label."""
         if not is_valid_label(label):
             raise ValueError(f"a label must have 1 to {MAX_LABEL_CHARS} printable characters")
         api_key = generate_key()

@@ -13,8 +13,8 @@ from schemas.clock import Clock
 from schemas.errors import ApiError
 from store.access_rows import ClaimRow, MembershipRow, StoredMembership
 
-# A status is cached for this long, also if there was none. Each page view would else send Stripe a
-# dozen requests, and wait for its retries while it is down.
+# A status is cached for this long, also if there was none. Each page view would otherwise
+# send Stripe a dozen requests, and wait for its retries while it is down.
 STATUS_TTL_MS = 10_000
 # A page waits this long; the fetch continues, and the next page view shows its result.
 TIMEOUT_S = 3.0

@@ -98,8 +98,8 @@ class SignIn:
 
     async def mail_link(self, email: str) -> None:
         """Mail a link if the address is a member's; log failures instead of raising them."""
-        # Runs after the response. Its status, body, headers and time would else reveal who is a
-        # member.
+        # Runs after the response, whose status, body, headers and time would otherwise reveal who
+        # is a member.
         try:
             # First, because the lookup may send requests to the processor.
             await self._mail_throttle.take_attempt(normalize_email(email))

@@ -73,7 +73,7 @@ def to_network(address: str) -> str:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    # Providers assign a /64 or more to each customer, who could else use a new address per attempt.
+    # A provider assigns at least a /64 to each customer, who could use a new address per attempt.
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None:
             return str(ip.ipv4_mapped)

@@ -36,8 +36,8 @@ class NoBilling:
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
         """Raise ApiError 503: no payment can be verified."""
         raise unavailable_error(
-            "Billing is off on this server, so no payment can be verified. The token does not "
-            "change: claim again later, or contact the operator.",
+            "Billing is off on this server, so no payment can be verified. Keep the token and "
+            "claim again later, or contact the operator.",
             RETRY_AFTER_S,
         )
 
@@ -54,7 +54,7 @@ class NoBilling:
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Raise ApiError 404: no processor sends messages."""
         raise ApiError(
-            "invalid_parameter", "This server receives no messages of a payment processor.", 404
+            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
         )
 
     async def check_prices(self) -> None:

@@ -88,7 +88,7 @@ class SandboxBilling:
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
         """Raise ApiError 404: the sandbox sends no messages."""
         raise ApiError(
-            "invalid_parameter", "This server receives no messages of a payment processor.", 404
+            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
         )
 
     async def check_prices(self) -> None:

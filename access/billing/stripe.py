@@ -259,7 +259,7 @@ class StripeBilling:
         return {
             "mode": "subscription",
             "line_items": [{"price": self._prices[order.billing], "quantity": 1}],
-            "adaptive_pricing": {"enabled": False},  # else Stripe converts the amount and currency
+            "adaptive_pricing": {"enabled": False},  # or Stripe converts the currency
             "client_reference_id": order.claim_id,
             "customer_email": order.contact_email,
             "metadata": metadata,

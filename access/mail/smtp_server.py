@@ -21,7 +21,7 @@ class SmtpServer:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Parse smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; no ValueError quotes the URL."""
+        """Parse smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; no error quotes the URL."""
         try:
             parts = urlsplit(url)
             port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port

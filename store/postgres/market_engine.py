@@ -63,7 +63,8 @@ class PostgresMarketEngine(PostgresEngine):
             return
         session = await self._open_lock_session()
         # A closed session stays in place until a new one has the lock. With None here
-        # begin_compute_write would commit through the pool, although another process may hold it.
+        # begin_compute_write would commit through the pool as soon as no process holds the lock,
+        # although another one may have computed meanwhile.
         await self.unlock()
         self._lock_session = session
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(session))

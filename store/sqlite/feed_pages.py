@@ -29,7 +29,7 @@ def build_alerts_query(query: FeedQuery) -> str:
 
 def build_merged_query(query: FeedQuery) -> str:
     """Return the statement for a page of both tiers; the last column is the action or NULL."""
-    # MATERIALIZED: both halves of the UNION read the page, which would else be selected twice.
+    # MATERIALIZED: both halves of the UNION read the page, which would otherwise be selected twice.
     alert_columns = SELECT_ALERT.replace(
         "a.action, a.price", "NULL, NULL, a.price, NULL, a.action", 1
     )

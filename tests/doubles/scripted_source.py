@@ -202,7 +202,7 @@ def _make_bars(closes: list[int], ratio: int) -> Series:
 
 
 def make_universe(sessions: Mapping[str, Session]) -> Universe:
-    """Return a universe of these assets, renamed before the first bar, so that none has `dexter`."""
+    """Return a universe of these assets, renamed before the first bar, so without `dexter`."""
     assets = tuple(
         Asset(
             ticker=ticker,

@@ -66,7 +66,7 @@ class OpenApiDocument:
         )
 
     def check_response(self, method: str, path: str, answer: httpx.Response) -> None:
-        """Raise AssertionError if type, body or headers of a response contradict the document."""
+        """Assert that type, body and headers of a response match the document."""
         response = self.response(method, path, answer.status_code)
         sent = answer.headers.get("content-type", "").partition(";")[0]
         if "content" not in response:

@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
-    """Raise AssertionError if a response is not a valid page; return the parsed page."""
+    """Assert that a response is a valid page; return the parsed page."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == cache

@@ -120,7 +120,7 @@ class PostgresServer:
             time.sleep(0.002)
 
     def stop(self) -> None:
-        """Stop the server as if it crashed: sessions are lost, and the next start recovers the data."""
+        """Stop the server as if it crashed: sessions end, and the next start recovers the data."""
         if self._process is not None:
             self._process.send_signal(SIGQUIT)
             self._process.wait(WITHIN_S)
@@ -164,7 +164,7 @@ def make_private_folder(inside: Path | None = None) -> Iterator[Path]:
 
 
 def make_runnable(programs: Path, folder: Path) -> Path:
-    """Return programs that any user can run: the originals, or a copy if only root can read them."""
+    """Return programs that any user can run: these, or a copy if only root can read them."""
     if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in programs.parents):
         return programs
     package = programs.parents[1]
