@@ -28,7 +28,7 @@ class OverError(Exception):
     """The end of a test's time; stops the maintenance job."""
 
 
-async def keep_up(
+async def run_maintenance(
     store: AccessStore,
     provider: Provider,
     clock: ManualClock,
@@ -52,16 +52,18 @@ async def keep_up(
     return lines
 
 
-async def round_of(shop: StripeShop) -> list[str]:
+async def run_round(shop: StripeShop) -> list[str]:
     """Run the first round; return the names of its log events."""
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, shop.clock.now)
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, shop.clock.now)
     return [event for _, event in lines]
 
 
 async def test_a_round_runs_at_once_and_then_after_each_midnight(served: RunningService) -> None:
     provider = SandboxBilling(served.access, served.clock, served.base_url)
     start = served.clock.now
-    lines = await keep_up(served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS)
+    lines = await run_maintenance(
+        served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS
+    )
     assert [event for _, event in lines] == ["maintenance_done"] * 3
     first, second, third = (at for at, _ in lines)
     assert first == start
@@ -74,7 +76,7 @@ async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
     shop.stripe.refund(refunded.charge)
-    assert await round_of(shop) == ["membership_ended", "membership_ended", "maintenance_done"]
+    assert await run_round(shop) == ["membership_ended", "membership_ended", "maintenance_done"]
     keys = (kept.api_key, canceled.api_key, refunded.api_key)
     assert [await shop.status(key) for key in keys] == [200, 403, 403]
 
@@ -82,9 +84,9 @@ async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
 async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> None:
     bought = await shop.buy()
     shop.stripe.cancel_subscription(bought.subscription)
-    await round_of(shop)
+    await run_round(shop)
     asked = len(shop.stripe.requests)
-    await round_of(shop)
+    await run_round(shop)
     assert len(shop.stripe.requests) == asked
 
 
@@ -96,7 +98,7 @@ async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
         shop.stripe.cancel_subscription(bought.subscription)
     shop.stripe.fail(500)
     start = shop.clock.now
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
     assert lines == [
         (start, "reconcile_failed"),
         (start, "membership_ended"),
@@ -111,7 +113,7 @@ async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(shop: Stri
     bought = await shop.buy()
     del shop.stripe.books.objects[bought.subscription]
     start = shop.clock.now
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
     assert lines == [(start, "subscription_unknown"), (start, "maintenance_done")]
     assert await shop.status(bought.api_key) == 200
 
@@ -140,7 +142,7 @@ async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: St
     await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
     await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
     asked = len(shop.stripe.requests)
-    assert await round_of(shop) == ["maintenance_done"]
+    assert await run_round(shop) == ["maintenance_done"]
     assert [ask.path for ask in shop.stripe.requests[asked:]] == [
         f"subscriptions/{bought.subscription}",
         "charges",
@@ -176,7 +178,7 @@ async def test_a_failed_round_is_repeated_in_an_hour(shop: StripeShop) -> None:
     start, access = shop.clock.now, shop.served.access
     with ExitStack() as broken:
         broken.enter_context(break_usage_counting(access))
-        lines = await keep_up(
+        lines = await run_maintenance(
             access, shop.billing, shop.clock, start + 2 * HOUR_MS, on_sleep=broken.close
         )
     assert lines == [(start, "maintenance_failed"), (start + HOUR_MS, "maintenance_done")]
@@ -187,7 +189,7 @@ async def test_with_billing_off_the_store_is_still_pruned(served: RunningService
     with pytest.raises(BillingError):
         await provider.fetch_status(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
     await served.access.mark_event_handled("evt_1", served.clock.now - 31 * DAY_MS)
-    await keep_up(served.access, provider, served.clock, served.clock.now)
+    await run_maintenance(served.access, provider, served.clock, served.clock.now)
     assert not await served.access.is_event_handled("evt_1")
 
 
@@ -227,6 +229,6 @@ async def test_old_rows_are_deleted_and_young_ones_kept(served: RunningService) 
     await served.access.mark_event_handled("evt_old", now - 30 * DAY_MS - 1)
     await served.access.mark_event_handled("evt_young", now - 30 * DAY_MS)
     provider = SandboxBilling(served.access, served.clock, served.base_url)
-    await keep_up(served.access, provider, served.clock, now)
+    await run_maintenance(served.access, provider, served.clock, now)
     assert not await served.access.is_event_handled("evt_old")
     assert await served.access.is_event_handled("evt_young")

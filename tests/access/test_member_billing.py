@@ -41,7 +41,7 @@ class Desk:
     members: MemberKeys
     plans: list[MemberPlan] = field(default_factory=list)
 
-    def told(self, within_s: float) -> MemberBilling:
+    def create_billing(self, within_s: float) -> MemberBilling:
         return MemberBilling(self.members, self.billing, self.shop.clock, within_s)
 
 
@@ -60,7 +60,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
     desk: Desk,
 ) -> None:
-    told = desk.told(within_s=0.01)
+    told = desk.create_billing(within_s=0.01)
     desk.billing.released.clear()
     assert await told.fetch_statuses(desk.plans) == [None]
     assert await told.fetch_statuses(desk.plans) == [None]
@@ -73,14 +73,14 @@ async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
     await desk.shop.open_checkout(contact_email=MINE)
     desk.billing.set_paid("cs_2")
     desk.billing.released.clear()
-    assert await desk.told(within_s=0.01).list_unclaimed(MINE) is None
+    assert await desk.create_billing(within_s=0.01).list_unclaimed(MINE) is None
     desk.billing.released.set()
-    (claim,) = await desk.told(within_s=10).list_unclaimed(MINE) or []
+    (claim,) = await desk.create_billing(within_s=10).list_unclaimed(MINE) or []
     assert claim.session == "cs_2"
 
 
 async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
-    told = desk.told(within_s=10)
+    told = desk.create_billing(within_s=10)
     said = await asyncio.gather(*(told.fetch_statuses(desk.plans) for _ in range(5)))
     assert said == [[IN_FORCE]] * 5
     assert desk.billing.asked == 1

@@ -54,13 +54,13 @@ async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]
         yield SandboxShop(store, clock, billing), billing
 
 
-async def outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
+async def collect_outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
     """Return the status of each response; for an ApiError, its HTTP status."""
     answers = await asyncio.gather(*claiming, return_exceptions=True)
     return [answer.status for answer in answers]  # type: ignore[union-attr]
 
 
-def everything_in(folder: Path) -> bytes:
+def read_files(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
@@ -173,7 +173,7 @@ async def test_tokens_and_keys_are_random_and_stored_only_as_hashes(
         active = await sandbox.claim(checkout.claim_token)
         assert isinstance(active, ActiveClaim)
         secrets += [checkout.claim_token, active.api_key]
-    on_disk = everything_in(tmp_path)
+    on_disk = read_files(tmp_path)
     assert len(set(secrets)) == 10
     for secret in secrets:
         assert len(secret) == 46
@@ -208,7 +208,7 @@ async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one
     await shop.wait_for_lookups(20)
     assert billing.checks == ["cs_1"]
     billing.released.set()
-    answers = await outcomes(claiming)
+    answers = await collect_outcomes(claiming)
     assert billing.checks == ["cs_1"]
     assert answers.count("active") == is_paid
     assert answers.count(409 if is_paid else "pending") == (19 if is_paid else 20)
@@ -226,7 +226,7 @@ async def test_two_checkouts_are_checked_concurrently(
     await shop.wait_for_lookups(2)
     assert billing.running == {"cs_1": 1, "cs_2": 1}
     billing.released.set()
-    assert await outcomes(claiming) == ["pending", "active"]
+    assert await collect_outcomes(claiming) == ["pending", "active"]
 
 
 @pytest.mark.clause("4.12.4")
@@ -306,7 +306,7 @@ async def test_a_checkout_that_fails_at_the_processor_is_503_and_leaves_no_claim
     with pytest.raises(ApiError) as refused:
         await shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (503, 30)
-    assert b"agent@example.com" not in everything_in(tmp_path)
+    assert b"agent@example.com" not in read_files(tmp_path)
 
 
 async def test_the_key_goes_to_a_waiting_client_if_the_first_one_has_disconnected(

@@ -62,7 +62,7 @@ class Held:
     day: int = 0
     used: int = 0
 
-    def left(self, day: int) -> int:
+    def count_left(self, day: int) -> int:
         return DAILY_LIMIT - (self.used if day == self.day else 0)
 
 
@@ -105,7 +105,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         self.run(self.place.__aexit__(None, None, None))
         self.runner.close()
 
-    def refused(self, work: Any) -> ApiError:
+    def assert_refused(self, work: Any) -> ApiError:
         with pytest.raises(ApiError) as refusal:
             self.run(work)
         SEEN[refusal.value.status] += 1
@@ -118,7 +118,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         recent = [at for at in self.attempts if at > now - window_ms]
         if len(recent) < CHECKOUT_LIMIT.attempts:
             return self.checkout(billing)
-        refusal = self.refused(self.shop.open_checkout(billing=billing))
+        refusal = self.assert_refused(self.shop.open_checkout(billing=billing))
         seconds = -(-(recent[0] + window_ms - now) // 1000)
         assert (refusal.status, refusal.retry_after_s) == (429, seconds)
         return multiple()
@@ -149,14 +149,14 @@ class PurchaseMachine(RuleBasedStateMachine):
         status = bought.at(self.clock.now)
         if bought.is_redeemed or status in ("cancelled", "expired"):
             expected = 409 if bought.is_redeemed else 404
-            assert self.refused(self.shop.claim(token)).status == expected
+            assert self.assert_refused(self.shop.claim(token)).status == expected
             return multiple()
         answer = self.run(self.shop.claim(token))
         if status == "open":
             assert isinstance(answer, PendingClaim)
             return multiple()
         assert isinstance(answer, ActiveClaim)
-        return self.given(bought, answer)
+        return self.record_key(bought, answer)
 
     @rule(target=keys, bought=checkouts)
     def claim_at_one_instant(self, bought: Bought) -> Any:
@@ -170,9 +170,9 @@ class PurchaseMachine(RuleBasedStateMachine):
         active = [answer for answer in answers if isinstance(answer, ActiveClaim)]
         is_due = bought.at(self.clock.now) == "paid" and not bought.is_redeemed
         assert len(active) == is_due
-        return self.given(bought, active[0]) if active else multiple()
+        return self.record_key(bought, active[0]) if active else multiple()
 
-    def given(self, bought: Bought, answer: ActiveClaim) -> Held:
+    def record_key(self, bought: Bought, answer: ActiveClaim) -> Held:
         bought.is_redeemed = True
         SEEN["key"] += 1
         assert answer.api_key not in {held.api_key for held in self.held}
@@ -181,7 +181,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule(token=st.sampled_from(["ct_" + "A" * 43, "x"]))
     def claim_what_was_never_sold(self, token: str) -> None:
-        assert self.refused(self.shop.claim(token)).status == 404
+        assert self.assert_refused(self.shop.claim(token)).status == 404
 
     @rule(held=keys, calls=st.integers(1, 3))
     def call(self, held: Held, calls: int) -> None:
@@ -191,11 +191,11 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     def call_once(self, held: Held) -> None:
         day = self.clock.now // DAY_MS
-        left = held.left(day)
+        left = held.count_left(day)
         if held.is_revoked:
-            assert self.refused(self.quota_guard.authorize(None, held.api_key)).status == 403
+            assert self.assert_refused(self.quota_guard.authorize(None, held.api_key)).status == 403
         elif left == 0:
-            refusal = self.refused(self.quota_guard.authorize(None, held.api_key))
+            refusal = self.assert_refused(self.quota_guard.authorize(None, held.api_key))
             assert (refusal.status, refusal.code) == (429, "rate_limited")
         else:
             held.day, held.used = day, DAILY_LIMIT - left + 1

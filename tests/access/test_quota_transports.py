@@ -68,11 +68,11 @@ async def call(
     """Call a tool over one transport, with the key unless headers are given."""
     sent = served.key_headers if headers is None else headers
     if transport == "rest":
-        return await over_rest(served, build_path(tool, arguments), sent)
-    return await over_mcp(served, tool, arguments, sent)
+        return await call_rest(served, build_path(tool, arguments), sent)
+    return await call_mcp(served, tool, arguments, sent)
 
 
-async def over_rest(served: RunningService, path: str, sent: dict[str, str]) -> Called:
+async def call_rest(served: RunningService, path: str, sent: dict[str, str]) -> Called:
     response = await served.client.get(f"/api/v1{path}", headers=sent)
     body = response.json()
     retry_after = response.headers.get("retry-after")
@@ -81,11 +81,11 @@ async def over_rest(served: RunningService, path: str, sent: dict[str, str]) -> 
         body.get("error"),
         body.get("message", ""),
         None if retry_after is None else int(retry_after),
-        quota_of(response.headers),
+        parse_quota(response.headers),
     )
 
 
-async def over_mcp(
+async def call_mcp(
     served: RunningService, tool: str, arguments: Any, sent: dict[str, str]
 ) -> Called:
     params = {"name": tool, "arguments": arguments}
@@ -94,7 +94,7 @@ async def over_mcp(
     result = response.json()["result"]
     meta = result.get("_meta", {})
     error = json.loads(result["content"][0]["text"]) if result["isError"] else {}
-    quota = quota_of(response.headers)
+    quota = parse_quota(response.headers)
     assert "retry-after" not in response.headers
     assert ("signals/quota" in meta) is (quota is not None)
     if quota is not None:
@@ -110,7 +110,7 @@ async def over_mcp(
     )
 
 
-def quota_of(headers: Any) -> tuple[int, int, str] | None:
+def parse_quota(headers: Any) -> tuple[int, int, str] | None:
     held = {name for name in headers if name.startswith("x-ratelimit")}
     if not held:
         return None
@@ -119,7 +119,7 @@ def quota_of(headers: Any) -> tuple[int, int, str] | None:
     return int(limit), int(remaining), headers["x-ratelimit-reset"]
 
 
-def counted(served: RunningService) -> int:
+def count_usage(served: RunningService) -> int:
     """Return the number of counted calls of all keys."""
     (row,) = run_sql(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
     total: int = row[0]
@@ -150,7 +150,7 @@ async def test_rest_and_mcp_share_one_count(served: RunningService) -> None:
     assert left == [
         (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z") for made in range(1, len(faces) + 1)
     ]
-    assert counted(served) == len(faces)
+    assert count_usage(served) == len(faces)
 
 
 @pytest.mark.clause("8.4", "8.11")
@@ -163,14 +163,14 @@ async def test_every_key_protected_call_counts(
             200,
             (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z"),
         )
-    assert counted(served) == len(KEYED_PATHS) == 5
+    assert count_usage(served) == len(KEYED_PATHS) == 5
 
 
 @pytest.mark.clause("8.6")
 async def test_each_page_of_the_feed_counts(served: RunningService, transport: Transport) -> None:
     for offset in (0, 3, 6):
         assert (await call(served, transport, SIGNALS, limit=3, offset=offset)).status == 200
-    assert counted(served) == 3
+    assert count_usage(served) == 3
 
 
 @pytest.mark.clause("8.46")
@@ -179,7 +179,7 @@ async def test_polling_all_day_as_recommended_takes_96_calls(served: RunningServ
     interval_ms = manifest["polling"]["recommended_interval_s"] * 1000
     served.clock.now = MIDNIGHT
     while served.clock.now < MIDNIGHT + DAY_MS:
-        polled = await over_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
+        polled = await call_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
         served.clock.now += interval_ms
     assert polled.quota == (10_000, 10_000 - 96, "2026-10-02T00:00:00.000Z")
 
@@ -203,14 +203,14 @@ async def test_a_call_with_refused_arguments_counts(
         assert refused.status == 400
         assert refused.quota is not None
         assert refused.quota[1] == 9_999 - made
-    assert counted(served) == 3
+    assert count_usage(served) == 3
 
 
 async def test_a_call_before_the_first_compute_counts(
     served_empty: RunningService, transport: Transport
 ) -> None:
     assert (await call(served_empty, transport)).status == 503
-    assert counted(served_empty) == 1
+    assert count_usage(served_empty) == 1
 
 
 @pytest.mark.clause("8.13", "8.52")
@@ -220,7 +220,7 @@ async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
     for headers in ({}, {"X-Api-Key": "nonsense"}, {"Authorization": f"Bearer ek_{'a' * 43}"}):
         refused = await call(served, transport, headers=headers)
         assert (refused.status, refused.quota) == (401, None)
-    assert counted(served) == 0
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause("4.14.13")
@@ -241,24 +241,24 @@ async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService)
         body = {"jsonrpc": "2.0", "id": 1, "method": method, **given}
         response = await served.post_mcp(body, **served.key_headers)
         assert response.status_code == 200
-        assert quota_of(response.headers) is None
+        assert parse_quota(response.headers) is None
         assert "signals/quota" not in response.text
-    assert counted(served) == 0
+    assert count_usage(served) == 0
 
 
 async def test_a_notification_is_not_counted(served: RunningService) -> None:
     body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
     response = await served.post_mcp(body, **served.key_headers)
-    assert (response.status_code, quota_of(response.headers)) == (202, None)
-    assert counted(served) == 0
+    assert (response.status_code, parse_quota(response.headers)) == (202, None)
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause("8.12", "8.14")
 async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
     for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
         response = await served.get_api(path)
-        assert quota_of(response.headers) is None
-    assert counted(served) == 0
+        assert parse_quota(response.headers) is None
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause(
@@ -277,7 +277,7 @@ async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
         assert refused.retry_after_s == 11 * 3600 + 53 * 60 + 40
         for said in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
             assert said in refused.message
-    assert counted(scarce) == LIMIT
+    assert count_usage(scarce) == LIMIT
 
 
 async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
@@ -328,7 +328,7 @@ async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     assert "2026-10-01T00:00:00.000Z" in note
     assert (await call(scarce, transport, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
     assert (await call(scarce, transport)).status == 429
-    assert counted(scarce) == LIMIT
+    assert count_usage(scarce) == LIMIT
 
 
 async def test_bad_arguments_of_usage_are_refused_with_an_exhausted_quota(
@@ -350,7 +350,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
         refused = await call(served, transport, tool)
         assert (refused.status, refused.code) == (403, "revoked_key")
         assert refused.quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
-    assert counted(served) == 1
+    assert count_usage(served) == 1
 
 
 @pytest.mark.clause("2.11.6", "5.22", "7.2")
@@ -365,7 +365,7 @@ async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
             assert said in refused.message
         assert refused.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
         assert (await call(served, transport, USAGE, headers=test)).status == 403
-        assert counted(served) == 0
+        assert count_usage(served) == 0
         assert (await call(served, transport, headers=live)).status == 200
 
 
@@ -384,7 +384,10 @@ async def test_a_key_bought_in_test_mode_reads_the_same_data_as_a_live_one(
     folder = tmp_path / "live"
     folder.mkdir()
     async with run_service(folder, make_coverage(), provider=LiveBilling()) as live:
-        in_test, in_live = await bought(served, "test"), await bought(live, "live")
+        in_test, in_live = (
+            await bought(served, "test"),
+            await bought(live, "live"),
+        )
         for tool in (STATE, SIGNALS, CONFLUENCE, FLIPS):
             path = build_path(tool, {})
             read, meant = await served.get_api(path, **in_test), await live.get_api(path, **in_live)

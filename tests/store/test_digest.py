@@ -65,7 +65,7 @@ def test_the_sign_of_zero_does_not_reach_the_digest() -> None:
     assert digest.digest_changes([below]) == digest.digest_changes([above])
 
 
-def bar_bytes(row: BarRow) -> bytes:
+def encode_bar(row: BarRow) -> bytes:
     ticker, timeframe, open_time, *values = row
     head = b"b" + ticker.encode() + b"\0" + timeframe.encode() + b"\0"
     return head + struct.pack(">q5d", open_time, *(value + 0.0 for value in values))
@@ -87,7 +87,7 @@ def bar_bytes(row: BarRow) -> bytes:
 def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
     given = make_blocks(*sorted(rows))
     shuffled = random.sample(given, len(given))
-    expected = b"".join(map(bar_bytes, sorted(rows)))
+    expected = b"".join(map(encode_bar, sorted(rows)))
     assert digest.digest_bars(shuffled, []) == sha256(expected).digest()
 
 

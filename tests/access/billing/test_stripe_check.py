@@ -21,7 +21,7 @@ async def stripe() -> AsyncIterator[StripeDouble]:
         yield double
 
 
-async def complaint(stripe: StripeDouble, **changed: Any) -> str:
+async def get_price_error(stripe: StripeDouble, **changed: Any) -> str:
     billing = create_billing(stripe, ManualClock(), **changed)
     try:
         with pytest.raises(BillingSetupError) as refused:
@@ -80,7 +80,7 @@ async def test_a_differing_price_is_named_with_the_expected_value(
     stripe: StripeDouble, changed: dict[str, Any], told: str
 ) -> None:
     stripe.books.objects["price_monthly"] |= changed
-    text = await complaint(stripe)
+    text = await get_price_error(stripe)
     assert f"price_monthly (monthly): {told}" in text
     assert "price_yearly" not in text
 
@@ -97,16 +97,18 @@ async def test_a_price_must_recur_as_the_plan_does(
     stripe: StripeDouble, changed: dict[str, Any], told: str
 ) -> None:
     stripe.books.objects["price_yearly"]["recurring"] |= changed
-    assert f"price_yearly (yearly): {told}" in await complaint(stripe)
+    assert f"price_yearly (yearly): {told}" in await get_price_error(stripe)
 
 
 async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
     prices = {"monthly": "price_gone", "yearly": "price_yearly"}
-    assert "price_gone (monthly): is unknown to Stripe" in await complaint(stripe, prices=prices)
+    assert "price_gone (monthly): is unknown to Stripe" in await get_price_error(
+        stripe, prices=prices
+    )
 
 
 async def test_a_key_that_stripe_rejects_is_not_quoted(stripe: StripeDouble) -> None:
-    text = await complaint(stripe, api_key="sk_test_51OtherKey")
+    text = await get_price_error(stripe, api_key="sk_test_51OtherKey")
     assert "SIGNALS_STRIPE_API_KEY (HTTP 401)" in text
     assert "Other" not in text
 

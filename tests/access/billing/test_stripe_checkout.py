@@ -70,7 +70,7 @@ async def test_a_failure_of_stripe_is_503_and_a_later_checkout_works(
     assert (await shop.post_checkout()).status_code == 201
 
 
-async def unavailable(billing: StripeBilling) -> str:
+async def get_session_error(billing: StripeBilling) -> str:
     try:
         with pytest.raises(BillingError) as failed:
             await billing.open_session(ORDER)
@@ -87,7 +87,7 @@ async def test_an_unreachable_or_silent_stripe_is_unavailable(
     with open_loopback_socket() as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
         unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
-        told = await asyncio.gather(unavailable(unreached), unavailable(slow))
+        told = await asyncio.gather(get_session_error(unreached), get_session_error(slow))
     assert told == [
         "Stripe: APIConnectionError, ConnectError",
         "Stripe: APIConnectionError, ReadTimeout",
@@ -96,7 +96,7 @@ async def test_an_unreachable_or_silent_stripe_is_unavailable(
 
 async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
-    told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
+    told = await get_session_error(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
     assert told == "Stripe: unreadable response, AttributeError"
 
 

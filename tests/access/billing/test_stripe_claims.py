@@ -17,7 +17,7 @@ pytestmark = pytest.mark.clause("sales")
 Spoil = Callable[[StripeDouble, Object], object]
 
 
-async def refused(shop: StripeShop, begun: OpenedCheckout, why: str) -> None:
+async def assert_claim_fails(shop: StripeShop, begun: OpenedCheckout, why: str) -> None:
     answer = await shop.post_claim(begun.claim_token)
     assert answer.status_code == 404, answer.text
     assert f"claim_token: this checkout {why}" in answer.json()["message"]
@@ -87,13 +87,13 @@ async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeSh
 async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
     begun = await shop.open_checkout()
     shop.stripe.expire(begun.session)
-    await refused(shop, begun, "expired unpaid, so it gives no key: start again")
+    await assert_claim_fails(shop, begun, "expired unpaid, so it gives no key: start again")
 
 
 async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
     begun = await shop.open_and_pay()
     del shop.stripe.books.objects[begun.session]
-    await refused(shop, begun, "is unknown to the payment processor")
+    await assert_claim_fails(shop, begun, "is unknown to the payment processor")
 
 
 @pytest.mark.clause("3.4.7", "5.20")
@@ -117,20 +117,20 @@ async def test_a_session_that_differs_from_the_order_gives_no_key(
     shop.stripe.books.objects[begun.session] |= changed
     items = shop.stripe.books.line_items
     items[changed.get("id", begun.session)] = items[begun.session]
-    await refused(shop, begun, "does not match the order")
+    await assert_claim_fails(shop, begun, "does not match the order")
 
 
 @pytest.mark.parametrize("count", [0, 2])
 async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
     begun = await shop.open_and_pay()
     shop.stripe.books.line_items[begun.session] *= count
-    await refused(shop, begun, "does not match the order")
+    await assert_claim_fails(shop, begun, "does not match the order")
 
 
 async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
     begun = await shop.open_and_pay()
     shop.stripe.books.line_items[begun.session][0]["price"]["id"] = "price_other"
-    await refused(shop, begun, "does not match the order")
+    await assert_claim_fails(shop, begun, "does not match the order")
 
 
 def canceled(stripe: StripeDouble, session: Object) -> object:
@@ -163,7 +163,7 @@ async def test_a_purchase_reversed_before_the_claim_gives_no_key(
 ) -> None:
     begun = await shop.open_and_pay()
     spoil(shop.stripe, shop.stripe.books.objects[begun.session])
-    await refused(shop, begun, why)
+    await assert_claim_fails(shop, begun, why)
 
 
 @pytest.mark.clause("3.4.7")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.clause("dashboard")
 BACK = "https://signals.example/settings/api-access"
 
 
-async def member_of(shop: StripeShop, bought: Purchase) -> MembershipRow:
+async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
     (member,) = await shop.served.access.list_active_memberships("stripe")
     assert member.subscription == bought.subscription
     return member
@@ -27,14 +27,14 @@ async def member_of(shop: StripeShop, bought: Purchase) -> MembershipRow:
 @pytest.mark.parametrize(("billing", "days"), [("monthly", 30), ("yearly", 365)])
 async def test_an_active_plan_reports_its_next_renewal(shop: StripeShop, billing, days) -> None:
     bought = await shop.buy(billing)
-    standing = await shop.billing.fetch_status(await member_of(shop, bought))
+    standing = await shop.billing.fetch_status(await find_member(shop, bought))
     at = shop.clock.now // 1000 * 1000 + days * DAY_MS
     assert standing == SubscriptionStatus(renews_at=at)
 
 
 async def test_a_cancelled_plan_lasts_to_the_end_of_the_paid_period(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     end = (await shop.billing.fetch_status(member)).renews_at
     subscription = shop.stripe.books.objects[bought.subscription]
     subscription["cancel_at_period_end"] = True
@@ -46,7 +46,7 @@ async def test_a_cancelled_plan_lasts_to_the_end_of_the_paid_period(shop: Stripe
 @pytest.mark.parametrize("status", ["canceled", "unpaid", "paused"])
 async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     shop.stripe.set_status(bought.subscription, status)
     over = SubscriptionStatus(ended_reason=f"the subscription is {status}")
     assert await shop.billing.fetch_status(member) == over
@@ -54,7 +54,7 @@ async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status
 
 async def test_a_refunded_or_disputed_plan_reports_that(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     shop.stripe.refund(bought.charge)
     assert (
         await shop.billing.fetch_status(member)
@@ -65,14 +65,14 @@ async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
     shop: StripeShop,
 ) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     del shop.stripe.books.objects[bought.subscription]
     assert await shop.billing.fetch_status(member) == SubscriptionStatus()
 
 
 async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     addresses = {await shop.billing.create_portal_url(member, BACK) for _ in range(2)}
     visits = shop.stripe.books.list_objects("billing_portal.session")
     assert addresses == {visit["url"] for visit in visits}
@@ -84,7 +84,7 @@ async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> 
 
 async def test_an_unavailable_stripe_gives_no_status(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     for asking in (shop.billing.fetch_status(member), shop.billing.create_portal_url(member, BACK)):
         shop.stripe.fail(403)
         with pytest.raises(BillingError) as failed:

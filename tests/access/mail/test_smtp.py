@@ -30,7 +30,7 @@ async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
     await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
 
 
-async def failure(url: str, timeout_s: float = 10) -> str:
+async def get_failure(url: str, timeout_s: float = 10) -> str:
     """Return the error of sending a mail; assert that it quotes nothing of the mail."""
     with pytest.raises(MailError) as failed:
         await send(url, timeout_s=timeout_s)
@@ -76,14 +76,14 @@ async def test_an_untrusted_certificate_ends_the_session_before_the_login(
     speaks_tls: bool,
 ) -> None:
     async with run_smtp_double(speaks_tls=speaks_tls) as server:
-        assert "certificate" in await failure(server.url(REMOTE))
+        assert "certificate" in await get_failure(server.url(REMOTE))
     assert server.received == []
     assert not [line for line in server.said if line.startswith("AUTH")]
 
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
-        assert "does not offer STARTTLS" in await failure(server.url(REMOTE))
+        assert "does not offer STARTTLS" in await get_failure(server.url(REMOTE))
         assert not [line for line in server.said if line.startswith("AUTH")]
         await send(server.url(REMOTE, login=""))
     assert [got.user for got in server.received] == [None]
@@ -91,7 +91,7 @@ async def test_without_starttls_no_password_goes_to_another_machine() -> None:
 
 async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
-        said = await failure(server.url(login="me:other@"))
+        said = await get_failure(server.url(login="me:other@"))
     assert said == (
         f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
     )
@@ -113,7 +113,7 @@ async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
 async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, why: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
-        assert why in await failure(server.url())
+        assert why in await get_failure(server.url())
     assert server.received == []
 
 
@@ -121,7 +121,7 @@ async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, 
 async def test_a_silent_server_is_given_up_after_the_timeout(verb: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: None}
-        assert "does not respond in time" in await failure(server.url(), timeout_s=0.2)
+        assert "does not respond in time" in await get_failure(server.url(), timeout_s=0.2)
 
 
 async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
@@ -135,7 +135,7 @@ async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
 async def test_an_unreachable_server_is_named() -> None:
     async with run_smtp_double() as server:
         pass
-    assert await failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
+    assert await get_failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
 
 
 async def test_a_check_logs_in_and_sends_nothing() -> None:

@@ -54,14 +54,14 @@ async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
             assert "\n" not in str(told.value)
         private_postgres.start()
         async with asyncio.timeout(DEADLINE_S):
-            while (passes := await passes_of(market)) is None:
+            while (passes := await count_commits(market)) is None:
                 pass
         assert passes == 1
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
 
 
-async def passes_of(market: MarketStore) -> int | None:
+async def count_commits(market: MarketStore) -> int | None:
     """Return the number of commits in a store, None if it is unavailable."""
     with suppress(StoreError):
         return (await market.progress()).commit_count

@@ -110,21 +110,21 @@ async def access(filled: PostgresHome) -> AsyncIterator[AccessStore]:
         yield store
 
 
-def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def iter_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for part in plan.get("Plans", ()):
-        yield from steps(part)
+        yield from iter_steps(part)
 
 
-async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+async def collect_plans(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the prepared statements of a session and the steps of their plans."""
     for name, statement, places in await db.execute(PREPARED):
         values = f"({', '.join(['NULL'] * places)})" if places else ""
         ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
-        yield statement, list(steps(json.loads(told)[0]["Plan"]))
+        yield statement, list(iter_steps(json.loads(told)[0]["Plan"]))
 
 
-def walks(step: dict[str, Any]) -> bool:
+def is_full_index_walk(step: dict[str, Any]) -> bool:
     """Return whether a step reads a whole index only for its order."""
     return step["Node Type"].startswith("Index") and "Index Cond" not in step
 
@@ -135,11 +135,11 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
     If `is_searched`, no plan may read a whole index only for its order.
     """
     number = 0
-    async for statement, plan in planned(db):
+    async for statement, plan in collect_plans(db):
         number += 1
         scanned = {step["Relation Name"] for step in plan if step["Node Type"] == "Seq Scan"}
         assert scanned <= READ_WHOLE, statement
-        assert not (is_searched and any(walks(step) for step in plan)), statement
+        assert not (is_searched and any(is_full_index_walk(step) for step in plan)), statement
         if "unnest" not in statement and "FROM readings r" not in statement:
             assert not [step for step in plan if "Sort" in step["Node Type"]], statement
     return number

@@ -28,7 +28,7 @@ pytestmark = [
 STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
-async def refusal(url: str, store: str = "market") -> str:
+async def get_open_error(url: str, store: str = "market") -> str:
     """Return the error of opening a store; assert that it names the database and no secret."""
     with pytest.raises(StoreError) as refused:
         await STORES[store](url)
@@ -109,16 +109,16 @@ async def test_an_error_quotes_no_values_of_rows(
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_of_a_newer_version_is_refused(home: PostgresHome, store: str) -> None:
     await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
-    told = await refusal(home.url, store)
+    told = await get_open_error(home.url, store)
     assert "newer version of signals" in told
     assert f"{store}_9999" in told
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_that_is_not_there_is_refused(home: PostgresHome, store: str) -> None:
-    assert "does not exist" in await refusal(f"{home.url}_missing", store)
+    assert "does not exist" in await get_open_error(f"{home.url}_missing", store)
 
 
 async def test_a_server_that_is_not_there_is_refused(home: PostgresHome) -> None:
     port = str(urlsplit(home.url).port)
-    assert "postgresql://127.0.0.1:1/" in await refusal(home.url.replace(port, "1"))
+    assert "postgresql://127.0.0.1:1/" in await get_open_error(home.url.replace(port, "1"))

@@ -40,7 +40,7 @@ TABLES = (
 )
 
 
-def filling(hash_of: str) -> list[str]:
+def build_inserts(hash_of: str) -> list[str]:
     """Return the INSERT statements with two hashes in the syntax of an engine."""
     text = BEFORE
     for number in (1, 2):
@@ -69,7 +69,7 @@ async def test_a_file_from_before_sign_in_keeps_all_its_rows(tmp_path: Path) -> 
             return [db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
 
     with closing(sqlite3.connect(path)) as db:
-        for statement in filling("X'{}'"):
+        for statement in build_inserts("X'{}'"):
             db.execute(statement)
         db.commit()
     before = rows()
@@ -86,7 +86,7 @@ async def test_a_postgres_database_from_before_sign_in_keeps_all_its_rows(
     session = await connect(database, schema)
     try:
         await migrate_postgres(session, database, schema, names[:1])
-        for statement in filling("'\\x{}'"):
+        for statement in build_inserts("'\\x{}'"):
             await session.execute(statement)
 
         async def rows() -> list[object]:

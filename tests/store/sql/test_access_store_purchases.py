@@ -39,14 +39,14 @@ MEMBER = MembershipRow("stripe", "live", "sub_1", "cus_1", "a@example.com", "yea
 SESSION = SandboxSession("sb_1", "claim1", "a@example.com", "monthly", 129, "open", NOW + 1000)
 
 
-def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
+def make_other_claim(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
     """Return a second claim with its membership and key hash."""
     claim = replace(CLAIM, id=f"claim{number}", token_hash=bytes([number] * 32))
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
 
 async def bought(access: AccessStore, number: int) -> bytes:
-    claim, member, key_hash = other(number)
+    claim, member, key_hash = make_other_claim(number)
     await access.create_claim(claim)
     assert await access.redeem_claim(claim, member, key_hash, NOW + number)
     return key_hash
@@ -113,13 +113,13 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
     access: AccessStore,
 ) -> None:
     await bought(access, 1)
-    claim, _, key_hash = other(2)
+    claim, _, key_hash = make_other_claim(2)
     await access.create_claim(claim)
     assert not await access.redeem_claim(
         claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
     )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
-    assert await access.list_active_memberships("stripe") == [other(1)[1]]
+    assert await access.list_active_memberships("stripe") == [make_other_claim(1)[1]]
     assert len(await access.list_keys()) == 1
 
 
@@ -128,7 +128,7 @@ async def test_active_memberships_are_listed_by_provider_and_customer(
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
     for number, customer in theirs.items():
-        claim, member, key_hash = other(number)
+        claim, member, key_hash = make_other_claim(number)
         await access.create_claim(claim)
         await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
     found = await access.list_active_memberships("stripe", "cus_1")
@@ -143,7 +143,7 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
     access: AccessStore, home: StoreHome
 ) -> None:
     hashes = [await bought(access, number) for number in (1, 2)]
-    _, member, _ = other(1)
+    _, member, _ = make_other_claim(1)
     assert await access.end_membership(member, NOW + 50, "deleted") == 1
     assert await access.end_membership(member, NOW + 60, "refunded") == 0
     calls = [make_call_group(key_hash, NOW + 50) for key_hash in hashes]
@@ -157,7 +157,7 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
 async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore) -> None:
     await bought(access, 1)
     await access.revoke_key(1, NOW + 7)
-    assert await access.end_membership(other(1)[1], NOW + 50, "deleted") == 0
+    assert await access.end_membership(make_other_claim(1)[1], NOW + 50, "deleted") == 0
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 7]
 
 
@@ -188,7 +188,7 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
 ) -> None:
     await bought(access, 1)
     for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
-        claim, _, _ = other(number)
+        claim, _, _ = make_other_claim(number)
         await access.create_claim(replace(claim, expires_at=expires_at))
     await access.create_sandbox_session(SESSION)
     assert (
@@ -216,7 +216,7 @@ async def test_the_database_refuses_rows_that_point_nowhere(
     access: AccessStore, sql: str, values: tuple[Any, ...]
 ) -> None:
     await bought(access, 1)
-    await access.count_calls([make_call_group(other(1)[2], NOW)], "live", 10)
+    await access.count_calls([make_call_group(make_other_claim(1)[2], NOW)], "live", 10)
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         async with access._engine.begin_write() as db:
             await db.execute(sql, *values)

@@ -21,26 +21,28 @@ NOON = 20_000 * DAY_MS + DAY_MS // 2
 NOBODY = bytes(32)
 
 
-def hashed(name: str) -> bytes:
+def make_hash(name: str) -> bytes:
     return name.encode().ljust(32, b".")
 
 
 async def buy(access: AccessStore, name: str, mode: Mode) -> None:
-    claim = replace(CLAIM, id=name, token_hash=hashed(f"token {name}"), agent_name=name, mode=mode)
+    claim = replace(
+        CLAIM, id=name, token_hash=make_hash(f"token {name}"), agent_name=name, mode=mode
+    )
     await access.create_claim(claim)
     member = replace(MEMBER, subscription=name, mode=mode)
-    assert await access.redeem_claim(claim, member, hashed(name), NOON)
+    assert await access.redeem_claim(claim, member, make_hash(name), NOON)
 
 
 async def count_one(
     access: AccessStore, name: str, mode: Mode | None = None, limit: int = 10, at: int = NOON
 ) -> CountedGroup:
-    (decided,) = await access.count_calls([make_call_group(hashed(name), at)], mode, limit)
+    (decided,) = await access.count_calls([make_call_group(make_hash(name), at)], mode, limit)
     return decided
 
 
 async def test_a_call_is_counted_with_the_label_of_its_key(access: AccessStore) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
+    await access.create_key(make_hash("one"), "first", NOON)
     assert await count_one(access, "one") == CountedGroup(1, "counted", 1, "first")
     assert await count_one(access, "one") == CountedGroup(1, "counted", 2, "first")
 
@@ -54,7 +56,7 @@ async def test_a_hash_that_no_key_has_is_unknown(access: AccessStore) -> None:
 async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
     access: AccessStore,
 ) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
+    await access.create_key(make_hash("one"), "first", NOON)
     for _ in range(3):
         await count_one(access, "one")
     assert await count_one(access, "one", limit=2) == CountedGroup(0, "exhausted", 3, "first")
@@ -67,7 +69,7 @@ async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
 async def test_a_bought_key_works_in_its_mode_and_with_billing_off(
     access: AccessStore, server: Mode | None, bought_in: Mode
 ) -> None:
-    await access.create_key(hashed("own"), "own", NOON)
+    await access.create_key(make_hash("own"), "own", NOON)
     await buy(access, "member", bought_in)
     assert (await count_one(access, "own", server)).verdict == "counted"
     decided = await count_one(access, "member", server)
@@ -91,8 +93,8 @@ async def test_a_revoked_key_of_another_mode_is_reported_as_revoked(
 async def test_the_first_calls_of_a_group_that_does_not_fit_are_counted(
     access: AccessStore,
 ) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
-    group = make_call_group(hashed("one"), NOON)._replace(calls=40)
+    await access.create_key(make_hash("one"), "first", NOON)
+    group = make_call_group(make_hash("one"), NOON)._replace(calls=40)
     assert await access.count_calls([group], None, 30) == [
         CountedGroup(30, "exhausted", 30, "first")
     ]
@@ -109,9 +111,9 @@ async def test_each_key_of_the_largest_batch_is_counted(
 ) -> None:
     names = [f"key {number}" for number in range(MAX_CALL_GROUPS)]
     for name in names:
-        await access.create_key(hashed(name), name, NOON)
+        await access.create_key(make_hash(name), name, NOON)
     decided = await access.count_calls(
-        [make_call_group(hashed(name), NOON) for name in names], None, 1
+        [make_call_group(make_hash(name), NOON) for name in names], None, 1
     )
     assert decided == [CountedGroup(1, "counted", 1, name) for name in names]
 
@@ -125,7 +127,7 @@ class Model:
         self.revoked: set[str] = set()
         self.used: dict[tuple[str, int], int] = {}
 
-    def decided(self, name: str, at: int) -> tuple[str, int]:
+    def decide(self, name: str, at: int) -> tuple[str, int]:
         place = (name, at // DAY_MS)
         used = self.used.get(place, 0)
         if name not in KEYS:
@@ -174,19 +176,19 @@ async def test_any_sequence_of_calls_is_decided_as_by_the_model(
                 for (name, at), calls in arrived.items()
             ]
             expected = [
-                [model.decided(name, at) for _ in range(calls)]
+                [model.decide(name, at) for _ in range(calls)]
                 for (name, at), calls in arrived.items()
             ]
             decided = await access.count_calls(groups, mode, limit)
             assert [
-                told(one, group.calls) for one, group in zip(decided, groups, strict=True)
+                list_results(one, group.calls) for one, group in zip(decided, groups, strict=True)
             ] == expected
     names = {made.id: name for name, made in known.items()}
     stored = await run_sql(home, "SELECT key_id, day, used FROM usage")
     assert {(names[id_], day): used for id_, day, used in stored if id_ in names} == model.used
 
 
-def told(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
+def list_results(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
     """Return the verdict and count of each call of a group."""
     first = group.used - group.counted + 1
     counted = [("counted", first + number) for number in range(group.counted)]
@@ -205,8 +207,8 @@ async def make_keys(access: AccessStore) -> dict[str, Made]:
     for number, (name, bought_in) in enumerate(KEYS.items(), start + 1):
         own = f"{name} {number}"
         if bought_in is None:
-            await access.create_key(hashed(own), name, NOON)
+            await access.create_key(make_hash(own), name, NOON)
         else:
             await buy(access, own, bought_in)
-        made[name] = Made(number, hashed(own))
+        made[name] = Made(number, make_hash(own))
     return made

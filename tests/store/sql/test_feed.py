@@ -47,7 +47,7 @@ QUERIES = st.builds(
 )
 
 
-def modelled(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
+def filter_changes(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
     found = [
         row
         for row in (rows if asked.oldest_first else reversed(rows))
@@ -61,7 +61,7 @@ def modelled(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
     return found[asked.offset : asked.offset + asked.limit]
 
 
-async def next_start(market: MarketStore) -> int:
+async def find_next_start(market: MarketStore) -> int:
     """Return a time after all rows of the store, which all examples share."""
     return (await market.progress()).last_created_at + 100
 
@@ -78,7 +78,7 @@ async def test_a_page_equals_a_plain_filter_of_all_rows(
     cells: list[tuple[str, str, str, int, bool, int]],
     asked: list[FeedQuery],
 ) -> None:
-    start = await next_start(market)
+    start = await find_next_start(market)
     rows: list[ChangeRow] = []
     for ticker, indicator, timeframe, after, published, gap in cells:
         created_at = (rows[-1].created_at if rows else start) + gap
@@ -89,7 +89,7 @@ async def test_a_page_equals_a_plain_filter_of_all_rows(
     await market.commit(make_batch(changes=rows))
     for one in asked:
         moved = replace(one, after=start + one.after, until=start + one.until)
-        assert await market.changes_feed(moved) == modelled(rows, moved)
+        assert await market.changes_feed(moved) == filter_changes(rows, moved)
 
 
 async def test_a_page_begins_after_one_bound_and_ends_with_the_other(
@@ -124,9 +124,7 @@ ALERTS = st.tuples(
 )
 
 
-def modelled_alerts(
-    rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type
-) -> list[FeedRow]:
+def filter_rows(rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type) -> list[FeedRow]:
     """Return the expected rows of both tiers; `after` bounds the alerts."""
     found = [
         row
@@ -154,7 +152,7 @@ async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     rows: list[tuple[object, ...]],
     asked: list[tuple[FeedQuery, int]],
 ) -> None:
-    start = await next_start(market)
+    start = await find_next_start(market)
     made: list[FeedRow] = []
     for at, row in enumerate(rows, 1):
         created_at = start + 2 * at
@@ -172,16 +170,14 @@ async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
             replace(one, after=start + one.after, until=start + one.until),
             start + alerts_after,
         )
-        both = modelled_alerts(made, moved, after, ChangeRow, AlertRow)
+        both = filter_rows(made, moved, after, ChangeRow, AlertRow)
         assert await market.merged_feed(moved, after) == both
-        assert await market.alerts_feed(moved) == modelled_alerts(
-            made, moved, moved.after, AlertRow
-        )
+        assert await market.alerts_feed(moved) == filter_rows(made, moved, moved.after, AlertRow)
     assert [row async for row in market.alerts() if row.created_at > start] == alerts
     assert [row async for row in market.changes() if row.created_at > start] == changes
 
 
-def rows_of_both_tiers() -> list[FeedRow]:
+def make_rows_of_both_tiers() -> list[FeedRow]:
     """Rows with few of 1d, no neutral ones of llnr, and no published ones of SOL."""
     made: list[FeedRow] = []
     for number in range(96):
@@ -203,7 +199,7 @@ def rows_of_both_tiers() -> list[FeedRow]:
 async def test_joined_pages_of_every_combination_equal_a_plain_filter(
     market: MarketStore, kinds: tuple[type, ...], oldest_first: bool
 ) -> None:
-    rows = rows_of_both_tiers()
+    rows = make_rows_of_both_tiers()
     changes = [row for row in rows if isinstance(row, ChangeRow)]
     await market.commit(
         make_batch(changes=changes, alerts=[row for row in rows if isinstance(row, AlertRow)])
@@ -213,7 +209,7 @@ async def test_joined_pages_of_every_combination_equal_a_plain_filter(
         paged: list[FeedRow] = []
         while page := await read(market, replace(asked, limit=13, offset=len(paged)), kinds):
             paged.extend(page)
-        assert paged == modelled_alerts(rows, asked, NOW + 9, *kinds), filters
+        assert paged == filter_rows(rows, asked, NOW + 9, *kinds), filters
 
 
 async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:

@@ -56,7 +56,7 @@ POSTGRES_ATTACKS = (
 )
 
 
-def attacks(home: StoreHome, table: str) -> Iterator[str]:
+def build_attacks(home: StoreHome, table: str) -> Iterator[str]:
     """Return statements for every way of an engine to rewrite a table."""
     moved = MOVED[table].format
     words = {"moved": moved(of=""), "moved_t": moved(of="t."), "moved_own": moved(of=f"{table}.")}
@@ -85,10 +85,10 @@ async def test_a_stored_row_withstands_every_way_to_rewrite_it(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:
     await market.commit(make_full_batch())
-    await assert_refused(home, *attacks(home, table))
+    await assert_refused(home, *build_attacks(home, table))
 
 
-def inserted(home: StoreHome, table: str, created_at: object, close_time: object) -> str:
+def build_insert(home: StoreHome, table: str, created_at: object, close_time: object) -> str:
     """Return an INSERT of a copy of the oldest row of a tier with some changed values."""
     rest = "NULL, -1, 1.0, 1" if table == "changes" else "action, 1.0"
     return (
@@ -102,7 +102,7 @@ async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:
     await market.commit(make_full_batch())
-    await assert_refused(home, inserted(home, table, NOW + 99, "close_time"))
+    await assert_refused(home, build_insert(home, table, NOW + 99, "close_time"))
 
 
 @pytest.mark.parametrize("table", ["changes", "alerts"])
@@ -111,13 +111,13 @@ async def test_a_row_cannot_be_inserted_before_the_newest_of_either_tier(
 ) -> None:
     await market.commit(make_full_batch())
     times = ["NULL", NOW + 3, NOW, 1, -5]
-    await assert_refused(home, *(inserted(home, table, at, 1) for at in times))
+    await assert_refused(home, *(build_insert(home, table, at, 1) for at in times))
     newer = {
         "changes": {"alerts": [make_alert(NOW + 9)]},
         "alerts": {"changes": [make_change(NOW + 9)]},
     }
     await market.commit(make_batch(NOW + 9, **newer[table]))
-    await assert_refused(home, inserted(home, table, NOW + 9, 1))
+    await assert_refused(home, build_insert(home, table, NOW + 9, 1))
 
 
 async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(

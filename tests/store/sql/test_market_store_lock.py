@@ -35,7 +35,7 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def holding(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
+async def hold_lock_elsewhere(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run another process that holds the lock until the block ends or it is killed."""
     holder = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HOLD, home.address),
@@ -88,7 +88,7 @@ async def test_a_released_lock_can_be_acquired_again(
 
 
 async def test_the_lock_dies_with_its_process(market: MarketStore, home: StoreHome) -> None:
-    async with holding(home) as holder:
+    async with hold_lock_elsewhere(home) as holder:
         with pytest.raises(LockTakenError, match=f"pid {holder.pid}"):
             await market.lock()
         holder.send_signal(signal.SIGKILL)

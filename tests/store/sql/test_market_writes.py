@@ -55,11 +55,11 @@ asyncio.run(main())
 """
 
 
-def empty(ticker: str) -> BarBlock:
+def make_empty_block(ticker: str) -> BarBlock:
     return BarBlock(ticker, "1h", np.empty(0, dtype=np.int64), np.empty((0, 5)))
 
 
-async def all_changes(store: MarketStore) -> list[ChangeRow]:
+async def load_changes(store: MarketStore) -> list[ChangeRow]:
     return [row async for row in store.changes()]
 
 
@@ -68,7 +68,7 @@ async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore)
     await market.commit(given)
     assert to_rows(await market.bars()) == to_rows([given.bars[1], given.bars[0]])
     assert await market.funding() == list(given.funding)
-    assert await all_changes(market) == list(given.changes)
+    assert await load_changes(market) == list(given.changes)
     assert [row async for row in market.alerts()] == list(given.alerts)
     assert await market.carries() == list(given.carries)
     assert await market.epochs() == list(given.epochs)
@@ -163,7 +163,7 @@ async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("BTC", 7200), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL", 3600), make_bar("SOL", 0))),
-        make_batch(bars=[make_blocks(make_bar("SOL"))[0], empty("BTC")]),
+        make_batch(bars=[make_blocks(make_bar("SOL"))[0], make_empty_block("BTC")]),
         make_batch(bars=make_blocks(make_bar("SOL")._replace(volume=float("nan")))),
         make_batch(funding=[FundingRow("BTC", 0, 0.1)]),
         make_batch(epochs=[make_epoch("SOL"), make_epoch(number=0)]),
@@ -229,7 +229,7 @@ async def test_a_killed_process_leaves_complete_commits(
     assert killed.returncode == -signal.SIGKILL
     store = await open_market()
     assert (await store.progress()).commit_count == 1
-    assert await all_changes(store) == list(make_full_batch().changes)
+    assert await load_changes(store) == list(make_full_batch().changes)
     assert await store.count_unreferenced() == 0
     await take_lock_when_free(store)
     await store.commit(make_full_batch(NOW + 1, step=1))
@@ -308,7 +308,7 @@ async def test_changes_come_in_batches_without_a_gap(
     monkeypatch.setattr(market_store, "ROWS_PER_READ", 3)
     rows = [make_change(1000 * at, published=at % 2 == 0) for at in range(1, 11)]
     await market.commit(make_batch(changes=rows))
-    assert await all_changes(market) == rows
+    assert await load_changes(market) == rows
 
 
 async def test_a_stream_of_changes_left_early_holds_nothing_open(market: MarketStore) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clause("store")
 EDGE = NOW - 365 * DAY_MS
 
 
-async def stored(store: MarketStore) -> list[int]:
+async def load_created_at(store: MarketStore) -> list[int]:
     return [row.created_at async for row in store.changes()]
 
 
@@ -42,7 +42,7 @@ async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) 
     await market.commit(make_batch(NOW, changes=[*old, *young]))
     assert await market.prune() == 2
     expected = [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
-    assert await stored(market) == expected
+    assert await load_created_at(market) == expected
     assert await market.prune() == 0
     assert (await market.progress()).pruned_before == EDGE
 
@@ -55,7 +55,7 @@ async def test_prune_follows_only_the_recorded_clock(market: MarketStore) -> Non
     assert await market.prune() == 0
     await market.commit(make_batch(NOW + 365 * DAY_MS + 1))
     assert await market.prune() == 1
-    assert await stored(market) == [NOW]
+    assert await load_created_at(market) == [NOW]
 
 
 async def test_prune_leaves_the_board_the_bars_and_the_chain(market: MarketStore) -> None:
@@ -82,7 +82,7 @@ async def test_prune_deletes_in_short_transactions(
     await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
     assert (committing.done(), pruning.done()) == (True, False)
     assert await pruning == 8
-    assert await stored(market) == [EDGE - 1]
+    assert await load_created_at(market) == [EDGE - 1]
 
 
 async def test_created_at_keeps_growing_after_all_rows_were_pruned(market: MarketStore) -> None:

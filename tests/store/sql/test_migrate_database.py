@@ -9,7 +9,7 @@ import pytest
 from store.errors import LockTakenError, StoreError
 from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
-from tests.store.sql.test_market_store_coverage import covering
+from tests.store.sql.test_market_store_coverage import make_coverage
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.shared_server import SharedServer
@@ -52,7 +52,7 @@ class StoppedError(Exception):
     """Stands for a move that was interrupted."""
 
 
-def stopping(at: int) -> Callable[[int, int], None]:
+def stop_after(at: int) -> Callable[[int, int], None]:
     """Return a progress callback that raises StoppedError after so many commits."""
 
     def told(done: int, total: int) -> None:
@@ -67,7 +67,7 @@ async def fill(home: StoreHome) -> None:
     """Fill both stores, with commits on different days."""
     async with open_and_close(home.open_market()) as market:
         await market.adopt_source("simulated", NOW)
-        await market.publish_coverage(covering(NOW))
+        await market.publish_coverage(make_coverage(NOW))
         for step in range(PASSES):
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
     async with open_and_close(home.open_access()) as access:
@@ -91,7 +91,7 @@ async def move(
         await market.finish_move()
 
 
-async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
+async def load_rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
     """Return all rows of both stores."""
     tables = (*MARKET_TABLES, *ACCESS_TABLES, FACTS_TABLE, Table("clock", "market_time", "id"))
     async with home.open_plain() as run:
@@ -124,8 +124,8 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     told: list[tuple[int, int]] = []
     await move(source, target, lambda done, total: told.append((done, total)))
     assert told == [(done, PASSES) for done in range(PASSES + 1)]
-    held = await rows(source)
-    assert await rows(target) == held
+    held = await load_rows(source)
+    assert await load_rows(target) == held
     assert all(held.values())
     async with open_and_close(target.open_market()) as market:
         await market.adopt_source("simulated", NOW)
@@ -140,7 +140,7 @@ async def test_an_interrupted_move_continues_after_the_last_moved_day(
 ) -> None:
     source, target = homes
     with pytest.raises(StoppedError):
-        await move(source, target, stopping(at=2))
+        await move(source, target, stop_after(at=2))
     async with open_and_close(target.open_market()) as market:
         with pytest.raises(StoreError, match="not finished: run `signals migrate` again"):
             await market.adopt_source("simulated", NOW)
@@ -149,7 +149,7 @@ async def test_an_interrupted_move_continues_after_the_last_moved_day(
     told: list[int] = []
     await move(source, target, lambda done, _: told.append(done))
     assert told == [2, 3, 4, 5]
-    assert await rows(target) == await rows(source)
+    assert await load_rows(target) == await load_rows(source)
 
 
 async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
@@ -157,7 +157,7 @@ async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
 ) -> None:
     source, target = homes
     with pytest.raises(StoppedError):
-        await move(source, target, stopping(at=PASSES))
+        await move(source, target, stop_after(at=PASSES))
     async with open_and_close(source.open_market()) as market:
         await market.commit(make_batch(NOW + 400 * DAY_MS))
         assert await market.prune() > 0
@@ -171,7 +171,7 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
         await market.adopt_source("simulated", NOW)
     with pytest.raises(StoreError, match="is in use: name a database that holds nothing"):
         await move(source, target)
-    held = await rows(target)
+    held = await load_rows(target)
     assert [table for table in held if held[table]] == ["facts"]
 
 

@@ -76,17 +76,19 @@ def histories(draw: st.DrawFn) -> list[Batch]:
                 newest = max(newest + draw(st.sampled_from([1, 1, 400])), written_at or run)
                 cell = draw(st.sampled_from(TICKERS)), draw(st.sampled_from(KEYS))
                 rows.append(make_change(newest, *cell, after=draw(st.integers(-1, 1))))
-        late = [WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(subsets(TICKERS))]
+        late = [
+            WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(draw_subsets(TICKERS))
+        ]
         passes.append(make_batch(ends, changes=rows, written_at=written_at, watermarks=late))
         hour = ends
     return [*passes, make_batch(LAST, written_at=LAST)]
 
 
-def subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
+def draw_subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(of), unique=True)
 
 
-def modelled(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
+def replay_commits(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
     """Return market time, readings and late assets at a time by replaying all commits."""
     cells: dict[tuple[str, str], int] = {}
     late: tuple[str, ...] = ()
@@ -105,7 +107,7 @@ def modelled(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
     return market_time, cells, late
 
 
-def told(held: StoredSnapshot) -> tuple[object, ...]:
+def summarize(held: StoredSnapshot) -> tuple[object, ...]:
     cells = {
         (ticker, key): readings["1h"]
         for ticker, keys in held.readings.items()
@@ -114,7 +116,7 @@ def told(held: StoredSnapshot) -> tuple[object, ...]:
     return held.market_time, cells, held.late_tickers
 
 
-def moments(passes: Sequence[Batch]) -> list[int]:
+def list_moments(passes: Sequence[Batch]) -> list[int]:
     """Return each time at which something changes, and its neighbours, if within the history."""
     times = {EDGE, LAST}
     for work_ in passes:
@@ -136,6 +138,6 @@ async def test_every_past_moment_equals_the_model_before_and_after_pruning(
         for work_ in passes:
             await store.commit(work_)
         for _ in range(2):
-            for at in moments(passes):
-                assert told(await store.snapshot_at(at)) == modelled(passes, at), at
+            for at in list_moments(passes):
+                assert summarize(await store.snapshot_at(at)) == replay_commits(passes, at), at
             await store.prune()

@@ -30,16 +30,16 @@ def home(tmp_path: Path) -> StoreHome:
 
 
 @asynccontextmanager
-async def traced(access: AccessStore) -> AsyncIterator[list[str]]:
+async def trace_statements(access: AccessStore) -> AsyncIterator[list[str]]:
     """Yield the list of statements that a store's connections execute."""
     said: list[str] = []
     held = access._engine
-    await tracing(held, said.append)
+    await set_trace(held, said.append)
     yield said
-    await tracing(held, None)
+    await set_trace(held, None)
 
 
-async def tracing(held: SqliteEngine, listener: Callable[[str], None] | None) -> None:
+async def set_trace(held: SqliteEngine, listener: Callable[[str], None] | None) -> None:
     held._direct.set_trace_callback(listener)
     for connection in (held._writer, held._reader):
         await connection.connection.set_trace_callback(listener)
@@ -50,7 +50,7 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
     access: AccessStore, verb: str
 ) -> None:
     writer = access._engine._writer
-    async with traced(access) as said:
+    async with trace_statements(access) as said:
         await (DURABLE_CALLS | FAST_CALLS)[verb](access)
     begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
     assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
@@ -86,17 +86,17 @@ async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
     await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
-    async with traced(access) as said:
+    async with trace_statements(access) as said:
         for name, verb in REQUEST_CALLS.items():
             with suppress(StoreError):
                 await verb(access)
             assert said, name
-            for step in plan(access._engine.path, said):
+            for step in explain(access._engine.path, said):
                 assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
             said.clear()
 
 
-def plan(path: Path, statements: Sequence[str]) -> Iterator[str]:
+def explain(path: Path, statements: Sequence[str]) -> Iterator[str]:
     """Yield the plan steps of statements, except for those of constant rows."""
     with closing(sqlite3.connect(path)) as db:
         for sql in statements:

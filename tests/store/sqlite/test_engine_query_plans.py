@@ -80,7 +80,7 @@ BOARD = {"SCAN r", "SCAN a"}
 OF_BOTH = {"MATERIALIZE page", "SCAN page"}
 
 
-def plan_of(connection: sqlite3.Connection, sql: str, asked: FeedQuery | None = None) -> list[str]:
+def explain(connection: sqlite3.Connection, sql: str, asked: FeedQuery | None = None) -> list[str]:
     """Return the steps of a plan, without the numbers of its subqueries."""
     names = ("after", "alerts_after", "until", "limit", "offset", *FILTERS)
     values = {name: getattr(asked, name, None) for name in names}
@@ -88,7 +88,7 @@ def plan_of(connection: sqlite3.Connection, sql: str, asked: FeedQuery | None = 
     return [row[3].rstrip("0123456789").rstrip() for row in plan]
 
 
-def arms(tier: str, filters: dict[str, object]) -> dict[str, int]:
+def list_arms(tier: str, filters: dict[str, object]) -> dict[str, int]:
     """Return the expected search steps of a tier with their counts, one per open combination."""
     cells = 1 if filters["indicator"] else INDICATORS[tier]
     cells *= 1 if filters["timeframe"] else 3
@@ -109,9 +109,9 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
     with closing(sqlite3.connect(path)) as connection:
         for filters in COMBINATIONS:
             asked = make_query(**filters, oldest_first=oldest_first)
-            steps = Counter(plan_of(connection, STATEMENTS[tier](asked), asked))
+            steps = Counter(explain(connection, STATEMENTS[tier](asked), asked))
             for one in TIERS[tier]:
-                for search, number in arms(one, filters).items():
+                for search, number in list_arms(one, filters).items():
                     assert steps.pop(search) == number, filters
             assert set(steps) <= allowed, filters
 
@@ -153,7 +153,7 @@ async def test_every_other_read_neither_scans_nor_sorts(
     assert len(of_rows) >= 10
     with closing(sqlite3.connect(path)) as connection:
         for sql in of_rows:
-            steps = plan_of(connection, sql)
+            steps = explain(connection, sql)
             assert not [step for step in steps if "TEMP B-TREE" in step], sql
             scanned = {step for step in steps if step.startswith("SCAN")}
             assert scanned <= (BOARD if "FROM readings r" in sql else {"SCAN CONSTANT ROW"}), sql

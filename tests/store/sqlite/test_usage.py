@@ -7,7 +7,7 @@ import pytest
 
 from store.access_rows import CallGroup, CountedGroup
 from store.sql.access_store import AccessStore
-from tests.store.sql.test_access_store_usage import NOON, hashed
+from tests.store.sql.test_access_store_usage import NOON, make_hash
 
 pytestmark = [
     pytest.mark.clause("access"),
@@ -16,7 +16,7 @@ pytestmark = [
 
 
 async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
-    await access.create_key(hashed("member"), "member", 1)
+    await access.create_key(make_hash("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
     begun: list[str] = []
 
@@ -31,6 +31,6 @@ async def test_calls_interrupted_by_another_process_are_counted_once(access: Acc
     access._engine._direct.set_trace_callback(interrupt)
     with closing(rival):
         (decided,) = await access.count_calls(
-            [CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3
+            [CallGroup(make_hash("member"), 20_000, 5, NOON)], None, 3
         )
     assert decided == CountedGroup(3, "exhausted", 3, "member")

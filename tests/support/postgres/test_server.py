@@ -36,7 +36,7 @@ with PostgresServer.start_new(shared.template) as own, own.freeze():
 WITHIN_S = 30
 
 
-async def fetched(url: str, query: str) -> object:
+async def fetch_first(url: str, query: str) -> object:
     session = await asyncpg.connect(url)
     try:
         return await session.fetchval(query)
@@ -44,7 +44,7 @@ async def fetched(url: str, query: str) -> object:
         await session.close()
 
 
-def ending(session: asyncpg.Connection) -> asyncio.Event:
+def watch_end(session: asyncpg.Connection) -> asyncio.Event:
     """Return an event that is set when a session's connection is lost."""
     ended = asyncio.Event()
     session.add_termination_listener(lambda _: ended.set())
@@ -55,12 +55,12 @@ async def test_a_database_starts_empty_and_is_dropped_even_if_in_use(
     postgres: SharedServer,
 ):
     async with make_empty_database(postgres.url) as url:
-        assert str(await fetched(url, "SHOW server_version")).startswith(f"{postgres.major}.")
-        assert await fetched(url, TABLES) == 0
+        assert str(await fetch_first(url, "SHOW server_version")).startswith(f"{postgres.major}.")
+        assert await fetch_first(url, TABLES) == 0
         session = await asyncpg.connect(url)
         await session.execute("CREATE TABLE kept (id INTEGER)")
-        assert await fetched(url, TABLES) == 1
-        ended = ending(session)
+        assert await fetch_first(url, TABLES) == 1
+        ended = watch_end(session)
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     with pytest.raises(asyncpg.InvalidCatalogNameError):
         await asyncpg.connect(url)
@@ -68,7 +68,7 @@ async def test_a_database_starts_empty_and_is_dropped_even_if_in_use(
 
 async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer, database: str):
     elsewhere, cut = await asyncpg.connect(postgres.url), await asyncpg.connect(database)
-    ended = ending(cut)
+    ended = watch_end(cut)
     await cut_sessions(database)
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     assert await elsewhere.fetchval("SELECT 1") == 1
@@ -79,10 +79,10 @@ async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: 
     url = private_postgres.url()
     session = await asyncpg.connect(url)
     await session.execute("CREATE TABLE kept AS SELECT 7 AS id")
-    ended = ending(session)
+    ended = watch_end(session)
     private_postgres.restart()
     await asyncio.wait_for(ended.wait(), WITHIN_S)
-    assert await fetched(url, "SELECT id FROM kept") == 7
+    assert await fetch_first(url, "SELECT id FROM kept") == 7
 
 
 async def test_a_frozen_server_answers_after_thawing(private_postgres: PostgresServer):
@@ -103,7 +103,7 @@ def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp
     ) as run:
         assert run.stdout is not None
         folder, *pids = run.stdout.readline().decode().split()
-        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), parent(int(pids[0])))]
+        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), get_parent(int(pids[0])))]
         run.kill()
     for one in alive:
         assert select.select([one], [], [], WITHIN_S)[0] == [one]
@@ -111,7 +111,7 @@ def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp
     assert not Path(folder).exists()
 
 
-def parent(pid: int) -> int:
+def get_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
