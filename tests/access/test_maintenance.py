@@ -85,9 +85,9 @@ async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> Non
     bought = await shop.buy()
     shop.stripe.cancel_subscription(bought.subscription)
     await run_round(shop)
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     await run_round(shop)
-    assert len(shop.stripe.requests) == asked
+    assert len(shop.stripe.requests) == count_before
 
 
 async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
@@ -141,9 +141,9 @@ async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: St
     member = (await access.list_active_memberships("stripe"))[0]
     await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
     await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     assert await run_round(shop) == ["maintenance_done"]
-    assert [ask.path for ask in shop.stripe.requests[asked:]] == [
+    assert [request.path for request in shop.stripe.requests[count_before:]] == [
         f"subscriptions/{bought.subscription}",
         "charges",
     ]

@@ -24,10 +24,10 @@ IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
 class SlowBilling(HeldProvider):
     """A HeldProvider whose `fetch_status` can be held too."""
 
-    asked = 0
+    fetch_count = 0
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        self.asked += 1
+        self.fetch_count += 1
         await self.released.wait()
         return IN_FORCE
 
@@ -60,13 +60,13 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
     desk: Desk,
 ) -> None:
-    told = desk.create_billing(within_s=0.01)
+    billing = desk.create_billing(within_s=0.01)
     desk.billing.released.clear()
-    assert await told.fetch_statuses(desk.plans) == [None]
-    assert await told.fetch_statuses(desk.plans) == [None]
+    assert await billing.fetch_statuses(desk.plans) == [None]
+    assert await billing.fetch_statuses(desk.plans) == [None]
     desk.billing.released.set()
-    assert await told.fetch_statuses(desk.plans) == [IN_FORCE]
-    assert desk.billing.asked == 1
+    assert await billing.fetch_statuses(desk.plans) == [IN_FORCE]
+    assert desk.billing.fetch_count == 1
 
 
 async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
@@ -80,7 +80,7 @@ async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
 
 
 async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
-    told = desk.create_billing(within_s=10)
-    said = await asyncio.gather(*(told.fetch_statuses(desk.plans) for _ in range(5)))
-    assert said == [[IN_FORCE]] * 5
-    assert desk.billing.asked == 1
+    billing = desk.create_billing(within_s=10)
+    statuses = await asyncio.gather(*(billing.fetch_statuses(desk.plans) for _ in range(5)))
+    assert statuses == [[IN_FORCE]] * 5
+    assert desk.billing.fetch_count == 1

@@ -29,13 +29,13 @@ class HeldStore(AccessStore):
 
     def hold(self) -> None:
         self.groups: list[list[int]] = []
-        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+        self.started, self.let_go = asyncio.Event(), asyncio.Event()
 
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         self.groups.append([group.calls for group in groups])
-        self.asked.set()
+        self.started.set()
         await self.let_go.wait()
         return await super().count_calls(groups, mode, limit)
 
@@ -292,7 +292,7 @@ async def test_pending_calls_are_written_together_and_counted_in_order_of_arriva
     held.hold()
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
     first = asyncio.create_task(quota_guard.authorize(None, api_key))
-    await held.asked.wait()
+    await held.started.wait()
     rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
     await asyncio.sleep(0)
     held.let_go.set()
@@ -358,7 +358,7 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=1)
     clock.now = MIDNIGHT - 1
     late = asyncio.create_task(outcomes(quota_guard, api_key, 2))
-    await held.asked.wait()
+    await held.started.wait()
     clock.now = MIDNIGHT
     next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
     await asyncio.sleep(0)
@@ -384,7 +384,7 @@ async def test_a_disconnected_caller_is_counted_and_affects_no_other(
     held.hold()
     api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock)
     waiting = [asyncio.create_task(quota_guard.authorize(None, api_key)) for _ in range(5)]
-    await held.asked.wait()
+    await held.started.wait()
     for leaving in (waiting[0], waiting[3]):
         leaving.cancel()
     await asyncio.sleep(0)

@@ -98,9 +98,9 @@ async def call_mcp(
     assert "retry-after" not in response.headers
     assert ("signals/quota" in meta) is (quota is not None)
     if quota is not None:
-        told = meta["signals/quota"]
-        assert (told["daily_limit"], told["remaining_today"], told["resets_at"]) == quota
-        assert told["remaining_today"] == max(told["daily_limit"] - told["used_today"], 0)
+        usage = meta["signals/quota"]
+        assert (usage["daily_limit"], usage["remaining_today"], usage["resets_at"]) == quota
+        assert usage["remaining_today"] == max(usage["daily_limit"] - usage["used_today"], 0)
     return Called(
         meta.get("signals/status", 200),
         error.get("error"),
@@ -275,8 +275,8 @@ async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
         assert refused.quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
         # 12:06:20 to midnight.
         assert refused.retry_after_s == 11 * 3600 + 53 * 60 + 40
-        for said in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
-            assert said in refused.message
+        for words in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
+            assert words in refused.message
     assert count_usage(scarce) == LIMIT
 
 
@@ -317,13 +317,13 @@ async def test_the_count_restarts_at_midnight(scarce: RunningService, transport:
 async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
-    told = []
+    quotas = []
     for _ in range(LIMIT + 2):
         answer = await scarce.fetch_answer(transport, USAGE)
-        told.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
+        quotas.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
         note = answer["meta"]["note"]
         assert (note is None) is (answer["quota"]["remaining_today"] > 0)
-    assert told == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
+    assert quotas == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
     assert "used up" in note
     assert "2026-10-01T00:00:00.000Z" in note
     assert (await call(scarce, transport, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
@@ -361,8 +361,8 @@ async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
         test, live = await bought(served, "test"), served.key_headers
         refused = await call(served, transport, headers=test)
         assert (refused.status, refused.code) == (403, "not_provisioned")
-        for said in ("test mode", "live mode", "/api/v1/access/checkout"):
-            assert said in refused.message
+        for words in ("test mode", "live mode", "/api/v1/access/checkout"):
+            assert words in refused.message
         assert refused.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
         assert (await call(served, transport, USAGE, headers=test)).status == 403
         assert count_usage(served) == 0

@@ -248,11 +248,11 @@ class Breaking(Mailbox):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [(MailError("mail.example:587 cannot be reached"), "reached"), (KeyError(MEMBERS), "KeyError")],
 )
 async def test_a_failed_mail_is_logged_without_its_content(
-    sign_in_service: Door, error: Exception, said: str
+    sign_in_service: Door, error: Exception, expected: str
 ) -> None:
     sign_in_service.mailbox = Breaking(error)
     sign_in = sign_in_service.open_sign_in()
@@ -260,7 +260,7 @@ async def test_a_failed_mail_is_logged_without_its_content(
         await sign_in.mail_link(MEMBERS)
     (line,) = lines
     assert line["event"] == "sign_in_not_mailed"
-    assert said in str(line)
+    assert expected in str(line)
     assert MEMBERS not in str(line)
     assert SIGN_IN_PATH not in str(line)
 

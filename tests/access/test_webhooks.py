@@ -145,11 +145,11 @@ async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.set_status(bought.subscription, "past_due")
     await shop.send_event(event)
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     assert (await shop.send_event(event)).status_code == 200
-    assert len(shop.stripe.requests) == asked
+    assert len(shop.stripe.requests) == count_before
     await shop.send_event(shop.stripe.set_status(bought.subscription, "past_due"))
-    assert len(shop.stripe.requests) > asked
+    assert len(shop.stripe.requests) > count_before
 
 
 async def test_an_event_is_not_handled_while_stripe_is_unavailable(shop: StripeShop) -> None:
@@ -190,9 +190,9 @@ async def test_events_of_other_types_and_modes_are_accepted_and_ignored(
 ) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription) | changed
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     assert (await shop.send_event(event)).status_code == 200
-    assert len(shop.stripe.requests) == asked
+    assert len(shop.stripe.requests) == count_before
     assert await shop.status(bought.api_key) == 200
 
 
@@ -210,23 +210,23 @@ async def test_no_secret_is_logged_or_answered(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
-        begun = await shop.open_and_pay()
+        opened = await shop.open_and_pay()
         shop.stripe.fail(500)
         shop.stripe.fail(401)
-        answers = [await shop.post_claim(begun.claim_token) for _ in range(2)]
-        active = await shop.post_claim(begun.claim_token)
-        subscription = shop.stripe.subscription_of(begun.session)
+        answers = [await shop.post_claim(opened.claim_token) for _ in range(2)]
+        active = await shop.post_claim(opened.claim_token)
+        subscription = shop.stripe.subscription_of(opened.session)
         event = shop.stripe.cancel_subscription(subscription)
         answers.append(await shop.send_event(event, at=1))
         answers.append(await shop.send_event(event))
-    told = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
-    assert "billing_unavailable" in told
-    assert "membership_ended" in told
-    assert "Request to Stripe api" in told
+    output = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
+    assert "billing_unavailable" in output
+    assert "membership_ended" in output
+    assert "Request to Stripe api" in output
     secrets = [
         shop.stripe.api_key,
         shop.stripe.webhook_secret,
-        begun.claim_token,
+        opened.claim_token,
         active.json()["api_key"],
     ]
-    assert [secret for secret in secrets if secret in told] == []
+    assert [secret for secret in secrets if secret in output] == []

@@ -174,11 +174,11 @@ class ScriptedSource:
             bars, NO_FUNDING, watermark, self.bars(ticker, -1, after, watermark), why
         )
 
-    def bars(self, ticker: str, after: int, until: int, told_at: int) -> Series:
+    def bars(self, ticker: str, after: int, until: int, known_at: int) -> Series:
         """Return the bars in (after, until], with the splits known at a time applied."""
         closes = self.closes(ticker, after, until)
         there = [c for c in closes if self.delays.get((ticker, c), 0) is not None]
-        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= told_at]
+        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= known_at]
         return _make_bars(there, prod(ratios))
 
     def closes(self, ticker: str, after: int, until: int) -> list[int]:

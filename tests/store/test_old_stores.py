@@ -89,8 +89,8 @@ async def test_an_old_store_continues_as_with_the_version_that_wrote_it(
     await assert_clean(store, universe)
     rows = await load_rows(store)
     for name in ("changes", "alerts"):
-        begun, added = rows[name][: len(old[name])], rows[name][len(old[name]) :]
-        assert begun == old[name]
+        kept, added = rows[name][: len(old[name])], rows[name][len(old[name]) :]
+        assert kept == old[name]
         # A new indicator's rows may come in between and move the others by milliseconds.
         kept = [row for row in added if row[2] in old_keys]
         assert [row[1:] for row in kept] == [row[1:] for row in later[name]]

@@ -55,7 +55,7 @@ class BrowserWindow:
     hosts: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda sent: self.hosts.add(urlsplit(sent.url).netloc))
 

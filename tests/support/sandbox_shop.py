@@ -72,10 +72,10 @@ class HeldProvider:
         assert self.running[claim.session] == 1, "two checks of one checkout at a time"
         await self.released.wait()
         self.running[claim.session] -= 1
-        said = self.payments.get(claim.session, PendingPayment())
-        if isinstance(said, Exception):
-            raise said
-        return said
+        payment = self.payments.get(claim.session, PendingPayment())
+        if isinstance(payment, Exception):
+            raise payment
+        return payment
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         return SubscriptionStatus()

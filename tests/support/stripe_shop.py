@@ -59,18 +59,18 @@ class StripeShop:
         return OpenedCheckout(self.stripe.sessions()[0]["id"], answer.json()["claim_token"])
 
     async def open_and_pay(self, billing: Billing = "monthly") -> OpenedCheckout:
-        begun = await self.open_checkout(billing)
-        self.stripe.pay(begun.session)
-        return begun
+        opened = await self.open_checkout(billing)
+        self.stripe.pay(opened.session)
+        return opened
 
     async def buy(self, billing: Billing = "monthly") -> Purchase:
-        begun = await self.open_and_pay(billing)
-        answer = await self.post_claim(begun.claim_token)
+        opened = await self.open_and_pay(billing)
+        answer = await self.post_claim(opened.claim_token)
         assert answer.json()["status"] == "active", answer.text
         return Purchase(
-            begun.session,
-            self.stripe.subscription_of(begun.session),
-            self.stripe.charge_of(begun.session),
+            opened.session,
+            self.stripe.subscription_of(opened.session),
+            self.stripe.charge_of(opened.session),
             answer.json()["api_key"],
         )
 

@@ -34,9 +34,9 @@ def assert_only_expected(findings: list[str], expected: list[str]) -> None:
         assert any(re.match(pattern, finding) for finding in findings), pattern
 
 
-def find_richest(asked: list[QueryResponse]) -> QueryResponse:
+def find_richest(responses: list[QueryResponse]) -> QueryResponse:
     """Return the response with the most assets."""
-    return max(asked, key=lambda a: len(a.body.get("results", a.body.get("groups"))))
+    return max(responses, key=lambda a: len(a.body.get("results", a.body.get("groups"))))
 
 
 def find_place(answers: Responses, path: str) -> tuple[Any, Any]:

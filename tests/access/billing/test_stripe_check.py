@@ -62,12 +62,15 @@ async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
     billing = create_billing(stripe, ManualClock())
     await billing.check_prices()
     await billing.close()
-    assert [ask.path for ask in stripe.requests] == ["prices/price_monthly", "prices/price_yearly"]
+    assert [request.path for request in stripe.requests] == [
+        "prices/price_monthly",
+        "prices/price_yearly",
+    ]
 
 
 @pytest.mark.clause("5.15", "5.20")
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"unit_amount": 99_00}, "unit_amount is 9900, expected 12900"),
         ({"currency": "eur"}, "currency is eur, expected usd"),
@@ -77,16 +80,16 @@ async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
     ],
 )
 async def test_a_differing_price_is_named_with_the_expected_value(
-    stripe: StripeDouble, changed: dict[str, Any], told: str
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
 ) -> None:
     stripe.books.objects["price_monthly"] |= changed
     text = await get_price_error(stripe)
-    assert f"price_monthly (monthly): {told}" in text
+    assert f"price_monthly (monthly): {expected}" in text
     assert "price_yearly" not in text
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"interval": "month"}, "interval is month, expected year"),
         ({"interval_count": 2}, "interval_count is 2, expected 1"),
@@ -94,10 +97,10 @@ async def test_a_differing_price_is_named_with_the_expected_value(
     ],
 )
 async def test_a_price_must_recur_as_the_plan_does(
-    stripe: StripeDouble, changed: dict[str, Any], told: str
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
 ) -> None:
     stripe.books.objects["price_yearly"]["recurring"] |= changed
-    assert f"price_yearly (yearly): {told}" in await get_price_error(stripe)
+    assert f"price_yearly (yearly): {expected}" in await get_price_error(stripe)
 
 
 async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
@@ -135,5 +138,5 @@ async def test_prices_are_checked_once_before_sales(shop: StripeShop) -> None:
     await shop.billing.check_prices()
     await shop.open_checkout()
     await shop.open_checkout()
-    asked = [ask.path.partition("/")[0] for ask in shop.stripe.requests]
-    assert asked == ["prices", "prices", "checkout", "checkout"]
+    resources = [request.path.partition("/")[0] for request in shop.stripe.requests]
+    assert resources == ["prices", "prices", "checkout", "checkout"]

@@ -49,11 +49,11 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
         shop.stripe.drop(is_executed=True)
     else:
         shop.stripe.fail(500, is_executed=True)
-    begun = await shop.open_checkout()
-    creations = [ask for ask in shop.stripe.requests if ask.path == "checkout/sessions"]
+    opened = await shop.open_checkout()
+    creations = [request for request in shop.stripe.requests if request.path == "checkout/sessions"]
     assert len(creations) == 2
     assert creations[0] == creations[1]
-    assert [session["id"] for session in shop.stripe.sessions()] == [begun.session]
+    assert [session["id"] for session in shop.stripe.sessions()] == [opened.session]
 
 
 @pytest.mark.clause("4.11.10")
@@ -87,8 +87,8 @@ async def test_an_unreachable_or_silent_stripe_is_unavailable(
     with open_loopback_socket() as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
         unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
-        told = await asyncio.gather(get_session_error(unreached), get_session_error(slow))
-    assert told == [
+        errors = await asyncio.gather(get_session_error(unreached), get_session_error(slow))
+    assert errors == [
         "Stripe: APIConnectionError, ConnectError",
         "Stripe: APIConnectionError, ReadTimeout",
     ]
@@ -96,8 +96,8 @@ async def test_an_unreachable_or_silent_stripe_is_unavailable(
 
 async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
-    told = await get_session_error(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
-    assert told == "Stripe: unreadable response, AttributeError"
+    errors = await get_session_error(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
+    assert errors == "Stripe: unreadable response, AttributeError"
 
 
 async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None:

@@ -64,9 +64,9 @@ def test_a_message_without_signature_is_refused(header: str | None) -> None:
     ],
 )
 def test_a_signature_of_another_body_or_time_is_refused(header: str) -> None:
-    told = get_refusal(BODY, header)
-    assert "does not sign this body" in told
-    assert "SIGNALS_STRIPE_WEBHOOK_SECRET" in told
+    message = get_refusal(BODY, header)
+    assert "does not sign this body" in message
+    assert "SIGNALS_STRIPE_WEBHOOK_SECRET" in message
 
 
 @pytest.mark.parametrize("body", [BODY + b"\n", BODY.replace(b"cus_1", b"cus_2"), b"", b"\xff"])
@@ -83,9 +83,9 @@ def test_a_signed_body_that_is_not_an_event_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("age_s", [-86_400, -301, 301, 86_400])
 def test_a_message_signed_long_ago_or_in_the_future_is_refused(age_s: int) -> None:
-    told = get_refusal(BODY, sign_payload(BODY, NOW_S - age_s, SECRET))
-    assert f"signed {abs(age_s)} seconds {'ago' if age_s > 0 else 'in the future'}" in told
-    assert "check the clock" in told
+    message = get_refusal(BODY, sign_payload(BODY, NOW_S - age_s, SECRET))
+    assert f"signed {abs(age_s)} seconds {'ago' if age_s > 0 else 'in the future'}" in message
+    assert "check the clock" in message
 
 
 @pytest.mark.parametrize("age_s", [-300, 300])

@@ -34,11 +34,11 @@ async def get_failure(url: str, timeout_s: float = 10) -> str:
     """Return the error of sending a mail; assert that it quotes nothing of the mail."""
     with pytest.raises(MailError) as failed:
         await send(url, timeout_s=timeout_s)
-    said = str(failed.value)
-    assert not [secret for secret in SECRETS if secret in said]
+    message = str(failed.value)
+    assert not [secret for secret in SECRETS if secret in message]
     assert failed.value.__cause__ is None
-    assert "\n" not in said
-    return said
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture
@@ -78,21 +78,21 @@ async def test_an_untrusted_certificate_ends_the_session_before_the_login(
     async with run_smtp_double(speaks_tls=speaks_tls) as server:
         assert "certificate" in await get_failure(server.url(REMOTE))
     assert server.received == []
-    assert not [line for line in server.said if line.startswith("AUTH")]
+    assert not [line for line in server.commands if line.startswith("AUTH")]
 
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
         assert "does not offer STARTTLS" in await get_failure(server.url(REMOTE))
-        assert not [line for line in server.said if line.startswith("AUTH")]
+        assert not [line for line in server.commands if line.startswith("AUTH")]
         await send(server.url(REMOTE, login=""))
     assert [got.user for got in server.received] == [None]
 
 
 async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
-        said = await get_failure(server.url(login="me:other@"))
-    assert said == (
+        message = await get_failure(server.url(login="me:other@"))
+    assert message == (
         f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
     )
 
@@ -145,7 +145,7 @@ async def test_a_check_logs_in_and_sends_nothing() -> None:
         server.answers = {"AUTH": "535 no"}
         with pytest.raises(MailError, match="SIGNALS_SMTP_URL"):
             await mailer.check()
-    assert [line.split()[0] for line in server.said].count("MAIL") == 0
+    assert [line.split()[0] for line in server.commands].count("MAIL") == 0
 
 
 @pytest.mark.parametrize(

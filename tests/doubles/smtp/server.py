@@ -43,7 +43,7 @@ class SmtpDouble:
     speaks_tls: bool = False
     answers: dict[str, str | None] = field(default_factory=dict)
     received: list[ReceivedMail] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     port: int = 0
     _sessions: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -84,7 +84,7 @@ class _Session:
     async def run(self) -> None:
         await self._say("220 mail.example ready")
         while line := (await self._reader.readuntil(b"\r\n")).decode().strip():
-            self._double.said.append(line)
+            self._double.commands.append(line)
             verb = line.split()[0].upper()
             answer = self._double.answers.get(verb, "its own")
             if answer is None:

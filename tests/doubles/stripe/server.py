@@ -161,16 +161,16 @@ class StripeDouble:
     async def _answer(self, request: Request) -> Response:
         try:
             self._api.authenticate(request.headers.get("authorization"))
-            ask = await read_request(request)
+            call = await read_request(request)
         except RefusalError as refusal:
             return JSONResponse(refusal.body, refusal.status)
-        self.requests.append(ask)
+        self.requests.append(call)
         trouble = self._troubles.popleft() if self._troubles else None
         await self._open.wait()
         if trouble is None:
-            return self._api.answer(ask)
+            return self._api.answer(call)
         if trouble.is_executed:
-            self._api.answer(ask)
+            self._api.answer(call)
         return DroppedResponse() if trouble.status is None else _build_failure(trouble)
 
     async def _pay_page(self, request: Request) -> Response:

@@ -90,8 +90,8 @@ async def test_its_pay_page_pays(double: StripeDouble, curl: httpx.AsyncClient) 
     assert (paid.status_code, paid.headers["Location"]) == (303, SESSION["success_url"])
     found = (await curl.get(f"/v1/checkout/sessions/{session['id']}")).json()
     assert (found["status"], found["payment_status"]) == ("complete", "paid")
-    told = [event["type"] for event in double.events]
-    assert told == [
+    types = [event["type"] for event in double.events]
+    assert types == [
         "checkout.session.completed",
         "charge.succeeded",
         "customer.subscription.created",
@@ -103,10 +103,10 @@ async def test_lists_come_in_pages_newest_first(
 ) -> None:
     made = [double.books.add_charge("cus_1", 1)["id"] for _ in range(3)]
     double.books.add_charge("cus_2", 1)
-    asked = {"customer": "cus_1", "limit": "2"}
-    page = (await curl.get("/v1/charges", params=asked)).json()
+    parameters = {"customer": "cus_1", "limit": "2"}
+    page = (await curl.get("/v1/charges", params=parameters)).json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == (made[:0:-1], True)
-    rest = await curl.get("/v1/charges", params=asked | {"starting_after": made[1]})
+    rest = await curl.get("/v1/charges", params=parameters | {"starting_after": made[1]})
     assert [row["id"] for row in rest.json()["data"]] == made[:1]
 
 
@@ -138,9 +138,9 @@ async def test_its_customer_portal_is_opened_for_an_existing_customer(
     session = (await curl.post("/v1/checkout/sessions", data=SESSION)).json()["id"]
     double.pay(session)
     customer = double.books.objects[session]["customer"]
-    asked = {"customer": customer, "return_url": "http://127.0.0.1/back"}
-    visit = (await curl.post("/v1/billing_portal/sessions", data=asked)).json()
-    assert (visit["customer"], visit["return_url"]) == (customer, asked["return_url"])
+    parameters = {"customer": customer, "return_url": "http://127.0.0.1/back"}
+    visit = (await curl.post("/v1/billing_portal/sessions", data=parameters)).json()
+    assert (visit["customer"], visit["return_url"]) == (customer, parameters["return_url"])
     assert visit["url"].startswith(double.base_url)
     unknown = await curl.post("/v1/billing_portal/sessions", data={"customer": "cus_none"})
     assert refusal(unknown, 400)["code"] == "resource_missing"

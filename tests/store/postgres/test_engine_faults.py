@@ -49,9 +49,9 @@ async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
             market.snapshot(),
             market.lock(),
         ):
-            with pytest.raises(StoreError) as told:
+            with pytest.raises(StoreError) as refusal:
                 await verb
-            assert "\n" not in str(told.value)
+            assert "\n" not in str(refusal.value)
         private_postgres.start()
         async with asyncio.timeout(DEADLINE_S):
             while (passes := await count_commits(market)) is None:
@@ -79,8 +79,8 @@ async def test_a_rejected_login_is_reported_without_user_and_password(
     await session.close()
     for secret in ("operator:wrong", "nobody-such:right"):
         url = private_postgres.url().replace("postgres@", f"{secret}@")
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as refusal:
             await open_postgres_market(url)
-        said = str(told.value)
-        assert said.endswith("rejects the user or password in its URL")
-        assert not any(word in said for word in (*secret.split(":"), "\n"))
+        message = str(refusal.value)
+        assert message.endswith("rejects the user or password in its URL")
+        assert not any(word in message for word in (*secret.split(":"), "\n"))

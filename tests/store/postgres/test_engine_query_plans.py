@@ -120,8 +120,8 @@ async def collect_plans(db: Database) -> AsyncIterator[tuple[str, list[dict[str,
     """Yield the prepared statements of a session and the steps of their plans."""
     for name, statement, places in await db.execute(PREPARED):
         values = f"({', '.join(['NULL'] * places)})" if places else ""
-        ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
-        yield statement, list(iter_steps(json.loads(told)[0]["Plan"]))
+        ((document,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
+        yield statement, list(iter_steps(json.loads(document)[0]["Plan"]))
 
 
 def is_full_index_walk(step: dict[str, Any]) -> bool:
@@ -148,10 +148,10 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
 async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_in_its_order(
     market: MarketStore,
 ) -> None:
-    for asked in QUERIES:
-        assert await market.changes_feed(asked)
-        assert await market.alerts_feed(asked)
-        assert await market.merged_feed(asked, NOW)
+    for query in QUERIES:
+        assert await market.changes_feed(query)
+        assert await market.alerts_feed(query)
+        assert await market.merged_feed(query, NOW)
     async with market._engine.acquire_connection() as db:
         assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
     assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE

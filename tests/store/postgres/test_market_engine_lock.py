@@ -96,12 +96,12 @@ async def test_a_holder_stopped_during_a_commit_loses_the_lock_and_the_commit(
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
         holder.send_signal(signal.SIGCONT)
-        told, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
+        output, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
     finally:
         if holder.returncode is None:
             holder.kill()
             await holder.communicate()
-    assert told.split() == [b"LockTakenError"] * 3
+    assert output.split() == [b"LockTakenError"] * 3
     await market.commit(make_full_batch(NOW + 2, step=2))
     await assert_whole(market, passes=3)
 

@@ -32,11 +32,11 @@ async def get_open_error(url: str, store: str = "market") -> str:
     """Return the error of opening a store; assert that it names the database and no secret."""
     with pytest.raises(StoreError) as refused:
         await STORES[store](url)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert "postgres@" not in told
-    assert urlsplit(url).path in told
-    return told
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "postgres@" not in message
+    assert urlsplit(url).path in message
+    return message
 
 
 async def test_a_new_version_is_notified_at_once(
@@ -100,18 +100,18 @@ async def test_an_error_quotes_no_values_of_rows(
     await access.create_claim(CLAIM)
     with pytest.raises(StoreError) as refused:
         await access.create_claim(CLAIM)
-    told = str(refused.value)
-    assert "unique" in told
-    assert CLAIM.id not in told
-    assert "\n" not in told
+    message = str(refused.value)
+    assert "unique" in message
+    assert CLAIM.id not in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_of_a_newer_version_is_refused(home: PostgresHome, store: str) -> None:
     await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
-    told = await get_open_error(home.url, store)
-    assert "newer version of signals" in told
-    assert f"{store}_9999" in told
+    message = await get_open_error(home.url, store)
+    assert "newer version of signals" in message
+    assert f"{store}_9999" in message
 
 
 @pytest.mark.parametrize("store", STORES)

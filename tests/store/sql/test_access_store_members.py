@@ -12,7 +12,14 @@ from store.access_rows import KeyLimits, RetentionCutoffs, SignInRow, normalize_
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
-from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW, bought, make_other_claim
+from tests.store.sql.test_access_store_purchases import (
+    CLAIM,
+    KEY_HASH,
+    MEMBER,
+    NOW,
+    bought,
+    make_other_claim,
+)
 from tests.support.row_builders import DAY_MS, make_call_group
 from tests.support.store_homes import StoreHome, open_home, run_sql
 
@@ -37,28 +44,30 @@ async def add_membership(access: AccessStore, email: str = "a@example.com", numb
     return (await access.list_memberships_by_email(email))[-1].id
 
 
-@pytest.mark.parametrize("asked", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
-async def test_a_mailbox_is_found_regardless_of_ascii_case(access: AccessStore, asked: str) -> None:
+@pytest.mark.parametrize("spelling", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
+async def test_a_mailbox_is_found_regardless_of_ascii_case(
+    access: AccessStore, spelling: str
+) -> None:
     await add_membership(access, "a@Example.com")
-    (held,) = await access.list_memberships_by_email(asked)
+    (held,) = await access.list_memberships_by_email(spelling)
     assert held.row.contact_email == "a@Example.com"
     assert (held.ended_at, held.ended_reason) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "asked"),
+    ("theirs", "spelling"),
     [(KELVIN, "kay@example.com"), ("kay@example.com", KELVIN), ("Ä@example.com", "ä@example.com")],
 )
 async def test_letters_that_only_unicode_folds_are_different_mailboxes(
-    access: AccessStore, theirs: str, asked: str
+    access: AccessStore, theirs: str, spelling: str
 ) -> None:
     await add_membership(access, theirs)
     await access.create_claim(replace(make_other_claim(2)[0], contact_email=theirs))
-    assert await access.list_memberships_by_email(asked) == []
-    assert await access.list_unredeemed_claims(asked, "stripe", "live", 5) == []
+    assert await access.list_memberships_by_email(spelling) == []
+    assert await access.list_unredeemed_claims(spelling, "stripe", "live", 5) == []
     assert len(await access.list_memberships_by_email(theirs)) == 1
     assert len(await access.list_unredeemed_claims(theirs, "stripe", "live", 5)) == 1
-    assert normalize_email(theirs) != normalize_email(asked)
+    assert normalize_email(theirs) != normalize_email(spelling)
 
 
 async def test_an_ended_membership_says_when_and_why(access: AccessStore) -> None:
@@ -168,9 +177,9 @@ async def make_keys_elsewhere(home: StoreHome, membership: int, first: int) -> i
         cwd=ROOT,
         stdout=subprocess.PIPE,
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return int(told)
+    return int(output)
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=pytest.mark.prove)])

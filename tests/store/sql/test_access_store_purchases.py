@@ -150,8 +150,8 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
     verdicts = [call.verdict for call in await access.count_calls(calls, "live", 10)]
     assert verdicts == ["revoked", "counted"]
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
-    told = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
-    assert told == [(NOW + 50, "deleted"), (None, None)]
+    found = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
+    assert found == [(NOW + 50, "deleted"), (None, None)]
 
 
 async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore) -> None:

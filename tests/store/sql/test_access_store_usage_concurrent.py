@@ -36,13 +36,13 @@ async def count(store: AccessStore, seed: int, rounds: int) -> list[Answer]:
     """Count groups of calls repeatedly, in an order that differs between processes."""
     chance, answers = random.Random(seed), list[Answer]()
     for _ in range(rounds):
-        asked = {place: chance.randint(1, 6) for place in chance.sample(range(len(PLACES)), 5)}
+        requested = {place: chance.randint(1, 6) for place in chance.sample(range(len(PLACES)), 5)}
         groups = [
             CallGroup(*PLACES[place], calls, PLACES[place][1] * DAY_MS)
-            for place, calls in asked.items()
+            for place, calls in requested.items()
         ]
         decided = await store.count_calls(groups, None, LIMIT)
-        for (place, calls), group in zip(asked.items(), decided, strict=True):
+        for (place, calls), group in zip(requested.items(), decided, strict=True):
             answers.append((place, calls, group.counted, group.used, group.verdict))
     return answers
 
@@ -54,9 +54,9 @@ async def count_elsewhere(home: StoreHome, seed: int, rounds: int) -> list[Answe
         cwd=ROOT,
         stdout=subprocess.PIPE,
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return [(place, *rest) for place, *rest in json.loads(told)]
+    return [(place, *rest) for place, *rest in json.loads(output)]
 
 
 @pytest.mark.parametrize(
@@ -74,17 +74,17 @@ async def test_concurrent_calls_are_counted_up_to_the_limit_each_with_its_own_nu
     else:
         stores = [access, *[await open_access() for _ in range(3)]]
         counting = [count(store, seed, rounds) for seed, store in enumerate(stores * 2)]
-    answers = [answer for told in await asyncio.gather(*counting) for answer in told]
-    numbers, asked = defaultdict[int, list[int]](list), defaultdict[int, int](int)
+    answers = [answer for output in await asyncio.gather(*counting) for answer in output]
+    numbers, requested = defaultdict[int, list[int]](list), defaultdict[int, int](int)
     for place, calls, counted, used, verdict in answers:
         assert used <= LIMIT
         assert (counted == calls) is (verdict == "counted")
         assert verdict == "counted" or (verdict, used) == ("exhausted", LIMIT)
         numbers[place] += range(used - counted + 1, used + 1)
-        asked[place] += calls
+        requested[place] += calls
     for place, given in numbers.items():
-        assert sorted(given) == list(range(1, min(LIMIT, asked[place]) + 1))
-    assert min(asked.values()) > LIMIT
+        assert sorted(given) == list(range(1, min(LIMIT, requested[place]) + 1))
+    assert min(requested.values()) > LIMIT
     stored = await run_sql(home, "SELECT used FROM usage")
     assert stored == [(LIMIT,)] * len(PLACES)
 

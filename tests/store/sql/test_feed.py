@@ -47,18 +47,18 @@ QUERIES = st.builds(
 )
 
 
-def filter_changes(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
+def filter_changes(rows: list[ChangeRow], query: FeedQuery) -> list[ChangeRow]:
     found = [
         row
-        for row in (rows if asked.oldest_first else reversed(rows))
+        for row in (rows if query.oldest_first else reversed(rows))
         if row.published
-        and asked.after < row.created_at <= asked.until
-        and asked.ticker in (None, row.ticker)
-        and asked.indicator in (None, row.indicator)
-        and asked.timeframe in (None, row.timeframe)
-        and asked.direction in (None, row.after)
+        and query.after < row.created_at <= query.until
+        and query.ticker in (None, row.ticker)
+        and query.indicator in (None, row.indicator)
+        and query.timeframe in (None, row.timeframe)
+        and query.direction in (None, row.after)
     ]
-    return found[asked.offset : asked.offset + asked.limit]
+    return found[query.offset : query.offset + query.limit]
 
 
 async def find_next_start(market: MarketStore) -> int:
@@ -71,12 +71,12 @@ async def find_next_start(market: MarketStore) -> int:
 )
 @given(
     cells=st.lists(CELLS, min_size=25, max_size=30),
-    asked=st.lists(QUERIES, min_size=20, max_size=20),
+    queries=st.lists(QUERIES, min_size=20, max_size=20),
 )
 async def test_a_page_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
-    asked: list[FeedQuery],
+    queries: list[FeedQuery],
 ) -> None:
     start = await find_next_start(market)
     rows: list[ChangeRow] = []
@@ -87,7 +87,7 @@ async def test_a_page_equals_a_plain_filter_of_all_rows(
         )
         rows.append(row)
     await market.commit(make_batch(changes=rows))
-    for one in asked:
+    for one in queries:
         moved = replace(one, after=start + one.after, until=start + one.until)
         assert await market.changes_feed(moved) == filter_changes(rows, moved)
 
@@ -124,20 +124,20 @@ ALERTS = st.tuples(
 )
 
 
-def filter_rows(rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type) -> list[FeedRow]:
+def filter_rows(rows: list[FeedRow], query: FeedQuery, after: int, *kinds: type) -> list[FeedRow]:
     """Return the expected rows of both tiers; `after` bounds the alerts."""
     found = [
         row
-        for row in (rows if asked.oldest_first else reversed(rows))
+        for row in (rows if query.oldest_first else reversed(rows))
         if isinstance(row, kinds)
         and (isinstance(row, AlertRow) or row.published)
-        and (after if isinstance(row, AlertRow) else asked.after) < row.created_at <= asked.until
-        and asked.ticker in (None, row.ticker)
-        and asked.indicator in (None, row.indicator)
-        and asked.timeframe in (None, row.timeframe)
-        and asked.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)
+        and (after if isinstance(row, AlertRow) else query.after) < row.created_at <= query.until
+        and query.ticker in (None, row.ticker)
+        and query.indicator in (None, row.indicator)
+        and query.timeframe in (None, row.timeframe)
+        and query.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)
     ]
-    return found[asked.offset : asked.offset + asked.limit]
+    return found[query.offset : query.offset + query.limit]
 
 
 @settings(
@@ -145,12 +145,12 @@ def filter_rows(rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type)
 )
 @given(
     rows=st.lists(st.one_of(ALERTS, CELLS), min_size=25, max_size=30),
-    asked=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
+    queries=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
 )
 async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     rows: list[tuple[object, ...]],
-    asked: list[tuple[FeedQuery, int]],
+    queries: list[tuple[FeedQuery, int]],
 ) -> None:
     start = await find_next_start(market)
     made: list[FeedRow] = []
@@ -165,7 +165,7 @@ async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     changes = [row for row in made if isinstance(row, ChangeRow)]
     alerts = [row for row in made if isinstance(row, AlertRow)]
     await market.commit(make_batch(changes=changes, alerts=alerts))
-    for one, alerts_after in asked:
+    for one, alerts_after in queries:
         moved, after = (
             replace(one, after=start + one.after, until=start + one.until),
             start + alerts_after,
@@ -205,20 +205,20 @@ async def test_joined_pages_of_every_combination_equal_a_plain_filter(
         make_batch(changes=changes, alerts=[row for row in rows if isinstance(row, AlertRow)])
     )
     for filters in COMBINATIONS:
-        asked = make_query(**filters, oldest_first=oldest_first)
+        query = make_query(**filters, oldest_first=oldest_first)
         paged: list[FeedRow] = []
-        while page := await read(market, replace(asked, limit=13, offset=len(paged)), kinds):
+        while page := await read(market, replace(query, limit=13, offset=len(paged)), kinds):
             paged.extend(page)
-        assert paged == filter_rows(rows, asked, NOW + 9, *kinds), filters
+        assert paged == filter_rows(rows, query, NOW + 9, *kinds), filters
 
 
-async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
+async def read(market: MarketStore, query: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
     """Return a page of one tier or both; alerts start later than changes."""
     if kinds == (ChangeRow,):
-        return await market.changes_feed(asked)
+        return await market.changes_feed(query)
     if kinds == (AlertRow,):
-        return await market.alerts_feed(replace(asked, after=NOW + 9))
-    return await market.merged_feed(asked, NOW + 9)
+        return await market.alerts_feed(replace(query, after=NOW + 9))
+    return await market.merged_feed(query, NOW + 9)
 
 
 async def test_an_alert_and_a_change_never_share_a_time(market: MarketStore) -> None:

@@ -40,12 +40,12 @@ def count_rows(rows: list[ChangeRow], after: int, until: int, kept_after: int) -
 )
 @given(
     cells=st.lists(CELLS, min_size=0, max_size=30),
-    asked=st.lists(BOUNDS, min_size=20, max_size=20),
+    windows=st.lists(BOUNDS, min_size=20, max_size=20),
 )
 async def test_counts_are_those_of_a_plain_walk_over_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
-    asked: list[tuple[int, int, int]],
+    windows: list[tuple[int, int, int]],
 ) -> None:
     start = await find_next_start(market)
     rows: list[ChangeRow] = []
@@ -56,7 +56,7 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(
         )
         rows.append(row)
     await market.commit(make_batch(changes=rows))
-    for bounds in asked:
+    for bounds in windows:
         moved = [start + bound for bound in bounds]
         assert await market.statistics("universe", *moved) == count_rows(rows, *moved)
 

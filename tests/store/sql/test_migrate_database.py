@@ -55,12 +55,12 @@ class StoppedError(Exception):
 def stop_after(at: int) -> Callable[[int, int], None]:
     """Return a progress callback that raises StoppedError after so many commits."""
 
-    def told(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         assert done <= total == PASSES
         if done >= at:
             raise StoppedError
 
-    return told
+    return on_progress
 
 
 async def fill(home: StoreHome) -> None:
@@ -78,7 +78,7 @@ async def fill(home: StoreHome) -> None:
 
 
 async def move(
-    source: StoreHome, target: StoreHome, told: Callable[[int, int], None] = lambda *_: None
+    source: StoreHome, target: StoreHome, progress: Callable[[int, int], None] = lambda *_: None
 ):
     async with (
         open_and_close(source.open_market()) as held,
@@ -86,7 +86,7 @@ async def move(
         open_and_close(source.open_access()) as keys,
         open_and_close(target.open_access()) as access,
     ):
-        await market.move_from(held, told)
+        await market.move_from(held, progress)
         await access.move_from(keys)
         await market.finish_move()
 
@@ -121,9 +121,9 @@ async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
-    told: list[tuple[int, int]] = []
-    await move(source, target, lambda done, total: told.append((done, total)))
-    assert told == [(done, PASSES) for done in range(PASSES + 1)]
+    progress: list[tuple[int, int]] = []
+    await move(source, target, lambda done, total: progress.append((done, total)))
+    assert progress == [(done, PASSES) for done in range(PASSES + 1)]
     held = await load_rows(source)
     assert await load_rows(target) == held
     assert all(held.values())
@@ -146,9 +146,9 @@ async def test_an_interrupted_move_continues_after_the_last_moved_day(
             await market.adopt_source("simulated", NOW)
     async with open_and_close(source.open_market()) as market:
         await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
-    told: list[int] = []
-    await move(source, target, lambda done, _: told.append(done))
-    assert told == [2, 3, 4, 5]
+    progress: list[int] = []
+    await move(source, target, lambda done, _: progress.append(done))
+    assert progress == [2, 3, 4, 5]
     assert await load_rows(target) == await load_rows(source)
 
 

@@ -32,10 +32,10 @@ def home(tmp_path: Path) -> StoreHome:
 @asynccontextmanager
 async def trace_statements(access: AccessStore) -> AsyncIterator[list[str]]:
     """Yield the list of statements that a store's connections execute."""
-    said: list[str] = []
+    executed: list[str] = []
     held = access._engine
-    await set_trace(held, said.append)
-    yield said
+    await set_trace(held, executed.append)
+    yield executed
     await set_trace(held, None)
 
 
@@ -50,10 +50,10 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
     access: AccessStore, verb: str
 ) -> None:
     writer = access._engine._writer
-    async with trace_statements(access) as said:
+    async with trace_statements(access) as executed:
         await (DURABLE_CALLS | FAST_CALLS)[verb](access)
-    begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
-    assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
+    start = executed.index(next(line for line in executed if not line.startswith("PRAGMA")))
+    assert ("PRAGMA synchronous = FULL" in executed[:start]) is (verb in DURABLE_CALLS), executed
     assert await fetch_value(writer, "PRAGMA synchronous") == 1
 
 
@@ -67,8 +67,8 @@ async def test_durability_settings_apply_inside_the_transaction(access: AccessSt
             assert await fetch_value(db, "PRAGMA synchronous") == synchronous
             assert await fetch_value(db, "PRAGMA foreign_keys") == 1
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
-        asked = f"PRAGMA {pragma}"
-        found = await connections.run_decision(lambda db, sql=asked: db.execute(sql).fetchone())
+        statement = f"PRAGMA {pragma}"
+        found = await connections.run_decision(lambda db, sql=statement: db.execute(sql).fetchone())
         assert tuple(found) == (value,)
 
 
@@ -86,14 +86,14 @@ async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
     await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
-    async with trace_statements(access) as said:
+    async with trace_statements(access) as executed:
         for name, verb in REQUEST_CALLS.items():
             with suppress(StoreError):
                 await verb(access)
-            assert said, name
-            for step in explain(access._engine.path, said):
+            assert executed, name
+            for step in explain(access._engine.path, executed):
                 assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
-            said.clear()
+            executed.clear()
 
 
 def explain(path: Path, statements: Sequence[str]) -> Iterator[str]:

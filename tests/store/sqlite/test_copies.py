@@ -98,6 +98,6 @@ def test_a_damaged_file_is_reported_in_one_line(
         with path.open("r+b") as file:
             file.seek(size // 2 // 4096 * 4096)
             file.write(bytes(8192))
-    with pytest.raises(StoreError, match=r"damaged|malformed") as told:
+    with pytest.raises(StoreError, match=r"damaged|malformed") as refusal:
         check_integrity(path, pragma)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)

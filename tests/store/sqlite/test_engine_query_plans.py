@@ -80,11 +80,11 @@ BOARD = {"SCAN r", "SCAN a"}
 OF_BOTH = {"MATERIALIZE page", "SCAN page"}
 
 
-def explain(connection: sqlite3.Connection, sql: str, asked: FeedQuery | None = None) -> list[str]:
+def explain(connection: sqlite3.Connection, sql: str, query: FeedQuery | None = None) -> list[str]:
     """Return the steps of a plan, without the numbers of its subqueries."""
     names = ("after", "alerts_after", "until", "limit", "offset", *FILTERS)
-    values = {name: getattr(asked, name, None) for name in names}
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values if asked else ())
+    values = {name: getattr(query, name, None) for name in names}
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values if query else ())
     return [row[3].rstrip("0123456789").rstrip() for row in plan]
 
 
@@ -108,8 +108,8 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
     allowed = MERGED | LOOKED_UP | (OF_BOTH if tier == "all" else set())
     with closing(sqlite3.connect(path)) as connection:
         for filters in COMBINATIONS:
-            asked = make_query(**filters, oldest_first=oldest_first)
-            steps = Counter(explain(connection, STATEMENTS[tier](asked), asked))
+            query = make_query(**filters, oldest_first=oldest_first)
+            steps = Counter(explain(connection, STATEMENTS[tier](query), query))
             for one in TIERS[tier]:
                 for search, number in list_arms(one, filters).items():
                     assert steps.pop(search) == number, filters

@@ -18,15 +18,15 @@ pytestmark = [
 async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
     await access.create_key(make_hash("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
-    begun: list[str] = []
+    interrupted: list[str] = []
 
     def interrupt(statement: str) -> None:
         """Write before every second statement, unless a transaction excludes other writers."""
         rival.rollback()
-        if len(begun) % 2 == 0:
+        if len(interrupted) % 2 == 0:
             with suppress(sqlite3.OperationalError):
                 rival.execute("BEGIN IMMEDIATE")
-        begun.append(statement)
+        interrupted.append(statement)
 
     access._engine._direct.set_trace_callback(interrupt)
     with closing(rival):

@@ -144,8 +144,8 @@ class PostgresServer:
 
     def _is_ready(self) -> bool:
         with suppress(FileNotFoundError):
-            told = (self.data / "postmaster.pid").read_text().splitlines()
-            return told[:1] == [str(self.pid)] and told[7:8] == ["ready   "]
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return lines[:1] == [str(self.pid)] and lines[7:8] == ["ready   "]
         return False
 
 

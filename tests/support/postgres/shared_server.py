@@ -33,23 +33,25 @@ def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
 
     `folder` is used only by the processes of this run; `run` is the pid of their parent.
     """
-    told = folder / f"postgres-{major}.json"
+    description = folder / f"postgres-{major}.json"
     with (folder / "postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not told.exists():
-            told.write_text(_start_keeper(major, run))
-    url, pid, programs, data = json.loads(told.read_text())
+        if not description.exists():
+            description.write_text(_start_keeper(major, run))
+    url, pid, programs, data = json.loads(description.read_text())
     return SharedServer(major, url, pid, ServerTemplate(Path(programs), Path(data)))
 
 
 def _start_keeper(major: str, run: int) -> str:
     keeper = [sys.executable, "-m", "tests.support.postgres.shared_server", major, str(run)]
-    with subprocess.Popen(["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE) as begun:
-        assert begun.stdout is not None
-        told = begun.stdout.readline().decode()
-    if not told:
+    with subprocess.Popen(
+        ["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE
+    ) as keeping:
+        assert keeping.stdout is not None
+        description = keeping.stdout.readline().decode()
+    if not description:
         raise RuntimeError(f"PostgreSQL {major} did not start")
-    return told
+    return description
 
 
 def _keep_server(major: str, run: int) -> None:
@@ -57,8 +59,8 @@ def _keep_server(major: str, run: int) -> None:
     with make_private_folder() as folder:
         origin = ServerTemplate.create(find_installations()[major], folder)
         with PostgresServer.start_new(origin) as server:
-            told = (server.url(), server.pid, str(origin.programs), str(origin.data))
-            print(json.dumps(told), flush=True)
+            description = (server.url(), server.pid, str(origin.programs), str(origin.data))
+            print(json.dumps(description), flush=True)
             select.select([alive], [], [])
 
 
