@@ -88,7 +88,7 @@ class SignIn:
         return session_token
 
     async def find_session_email(self, session_token: str) -> str | None:
-        """Return the e-mail address whose session a token is, None for none that lasts."""
+        """Return the e-mail address of a session, None if it is unknown or has expired."""
         session = await self._store.find_session(hash_token(session_token), self._clock())
         return None if session is None else session.contact_email
 

@@ -57,7 +57,7 @@ class BarBlock:
 
 
 class FundingRow(NamedTuple):
-    """One funding settlement of a perpetual: the rate as a fraction, not annualised."""
+    """One funding settlement of a perpetual; the rate is a fraction per settlement."""
 
     ticker: str
     settled_at: int
