@@ -49,5 +49,7 @@ async def load_database_info(url: str, schema: str) -> DatabaseInfo:
         finally:
             await session.close()
     # PostgreSQL hides application_name from a role that may not read the other session's activity.
-    lock_holder = None if holder is None else holder["application_name"] or "another role's"
+    lock_holder = (
+        None if holder is None else holder["application_name"] or "a session of another role"
+    )
     return DatabaseInfo(**server, lock_holder=lock_holder)
