@@ -58,7 +58,7 @@ class Counter:
         (counted,) = await self.shop.store.count_calls(
             [make_call_group(hash_key(api_key), self.shop.clock())], "live", 10
         )
-        return counted.get_verdict
+        return counted.verdict
 
 
 @pytest.fixture
