@@ -1,1 +1,1 @@
-"""Who may call: keys and what they are worth. Imports store and schemas."""
+"""Access control: API keys, quotas, purchases, sign-in and mail. Imports store and schemas."""

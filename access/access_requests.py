@@ -1,4 +1,4 @@
-"""Requests for terms of their own, which a human answers by e-mail."""
+"""Requests for custom terms, which the operator answers by e-mail."""
 
 from access.email_address import parse_contact_email
 from access.throttle import Throttle
@@ -9,7 +9,7 @@ from store.sql.access_store import AccessStore
 
 
 class AccessRequests:
-    """Takes requests into one access store; `clock` tells epoch ms."""
+    """Stores access requests; `clock` returns epoch ms."""
 
     def __init__(
         self,
@@ -25,10 +25,15 @@ class AccessRequests:
         self._accepts_special_use_email = accepts_special_use_email
 
     async def submit_request(self, body: AccessRequestBody, address: str) -> AccessRequestResponse:
-        """Take a request from a client address; one of the same e-mail address is replaced."""
+        """Store a request, replacing an earlier one of the same e-mail address.
+
+        `address` is the client's IP address. Raise ApiError 400 for a bad e-mail address, 429 if
+        the client made too many requests.
+        """
         email = parse_contact_email(
             body.contact_email, accepts_special_use=self._accepts_special_use_email
         ).lower()
+        # Only valid bodies count: typing errors harm no one.
         await self._throttle.take_attempt(address)
         now = self._clock()
         request = AccessRequestRow(
@@ -40,6 +45,7 @@ class AccessRequests:
             created_at=now,
             updated_at=now,
         )
+        # The response repeats nothing that was stored: the sender need not own the address.
         if await self._store.put_access_request(request):
             message = "Your request was received; a human replies by e-mail."
             return AccessRequestResponse(status="received", message=message)

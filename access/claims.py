@@ -1,4 +1,4 @@
-"""Checkouts without a key: what the processor says of them, and how each gets its one key."""
+"""Unredeemed checkouts: fetches their payment status and exchanges a paid one for its key."""
 
 import asyncio
 
@@ -9,15 +9,15 @@ from schemas.clock import Clock
 from store.access_rows import ClaimRow, MembershipRow, normalize_email
 from store.sql.access_store import AccessStore
 
-# Of how many checkouts of a mailbox the processor is asked, newest first.
+# Checkouts checked per mailbox, newest first; each costs several requests to the processor.
 MAX_CLAIMS_CHECKED = 5
 
 
 class Claims:
-    """The claims of one access store towards one provider; `clock` tells epoch ms.
+    """Checks and redeems the claims of one provider; `clock` returns epoch ms.
 
-    A process has one, as at most one check of a checkout runs at a time. A word other than paid is
-    repeated for as long as the provider holds it.
+    Create one per process, because concurrent checks of the same checkout are shared. Any status
+    other than paid is cached for the provider's `pending_ttl_ms`.
     """
 
     def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
@@ -27,14 +27,14 @@ class Claims:
         self._payments = SingleFlightCache[Payment](clock, self._get_ttl_ms)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return the processor's word on a claim; ApiError 503 where it cannot be asked."""
+        """Return the payment of a claim; raise ApiError 503 if the processor is unavailable."""
         return await self._payments.get(claim.id, lambda: self._query_provider(claim))
 
     async def list_unredeemed(self, email: str) -> list[tuple[ClaimRow, SettledPayment]]:
-        """Return what a mailbox paid for and nobody redeemed, newest first.
+        """Return the paid, unredeemed claims of a mailbox with their payments, newest first.
 
-        The processor's e-mail decides ownership, not the one typed at checkout. ApiError 503 if the
-        processor is unavailable.
+        The processor's e-mail decides ownership, not the one typed at checkout. Raise ApiError 503
+        if the processor is unavailable.
         """
         mode = self._provider.mode
         if mode is None:
@@ -51,7 +51,7 @@ class Claims:
         ]
 
     async def redeem(self, claim: ClaimRow, payment: SettledPayment) -> str | None:
-        """Make the one key of a paid claim and return it; None where it was redeemed before."""
+        """Create the one key of a paid claim and return it; None if it was already redeemed."""
         api_key, now = generate_key(), self._clock()
         member = MembershipRow(
             provider=claim.provider,
@@ -67,11 +67,14 @@ class Claims:
         return api_key
 
     async def _query_provider(self, claim: ClaimRow) -> Payment:
+        # The operator may have changed the processor or mode since. The claim then fails instead of
+        # being looked up under a foreign id.
         provider = self._provider
         origin = (claim.provider, claim.mode)
         if provider.mode is not None and origin != (provider.name, provider.mode):
-            return FailedPayment(f"was begun in {claim.mode} mode with another payment processor")
+            return FailedPayment(f"was started in {claim.mode} mode with another payment processor")
         return await call_provider(provider.fetch_payment(claim))
 
     def _get_ttl_ms(self, payment: Payment) -> int:
+        # A paid claim is redeemed at once, so a refund that comes next must be seen.
         return 0 if isinstance(payment, SettledPayment) else self._provider.pending_ttl_ms

@@ -1,15 +1,16 @@
-"""E-mail addresses, checked by the email-validator library; nothing is looked up on the network."""
+"""Validates e-mail addresses with email-validator, without network lookups."""
 
 from email_validator import SPECIAL_USE_DOMAIN_NAMES, EmailNotValidError, validate_email
 
 from schemas.errors import invalid_parameter_error
 
-# Stands behind a special-use domain while the library looks at the rest of the address.
+# The library rejects special-use domains. Appending this suffix to one lets it validate the rest of
+# the address; its own list does not contain .example.
 ORDINARY_SUFFIX = ".example"
 
 
 def parse_contact_email(text: str, *, accepts_special_use: bool) -> str:
-    """Return an address in its normal form; ApiError 400 where it is none."""
+    """Return the normalized address; raise ApiError 400 if it is not valid."""
     try:
         return normalize_email(text, accepts_special_use=accepts_special_use)
     except ValueError as error:
@@ -17,18 +18,18 @@ def parse_contact_email(text: str, *, accepts_special_use: bool) -> str:
 
 
 def normalize_email(text: str, *, accepts_special_use: bool) -> str:
-    """Return an address in its normal form; ValueError says why it is none.
+    """Return the normalized address; raise ValueError if it is not valid.
 
-    Special-use domains (localhost, .test, .invalid and their like) reach nobody: they are taken
-    only where no real money and no real mail is meant.
+    Special-use domains (localhost, .test, .invalid and others) receive no mail. Accept them only if
+    neither real money nor real mail is involved.
     """
     suffix = ORDINARY_SUFFIX if accepts_special_use and _is_special_use(text) else ""
     try:
         validated = validate_email(text + suffix, check_deliverability=False, strict=True)
     except EmailNotValidError as error:
         raise ValueError(
-            f"is no e-mail address ({str(error).rstrip('.')}); accepted: one address such as "
-            "agent@example.com."
+            f"is not a valid e-mail address ({str(error).rstrip('.')}); accepted: one address such "
+            "as agent@example.com."
         ) from None
     return validated.normalized.removesuffix(suffix)
 

@@ -1,4 +1,4 @@
-"""API keys: how they are made, stored as a hash alone, sent and revoked."""
+"""API keys: format, hashing, request headers, and the operator's commands."""
 
 import re
 import secrets
@@ -18,37 +18,38 @@ BUY_KEY_HINT = "To get a key: POST /api/v1/access/checkout, pay, then POST /api/
 
 
 def hash_key(api_key: str) -> bytes:
-    """Return the SHA-256 of a key; a key is 256 random bits, so a slow hash would add nothing."""
+    """Return the SHA-256 of a key, under which it is stored."""
+    # A key is 256 random bits, so a slow password hash would add cost but no security.
     return sha256(api_key.encode()).digest()
 
 
 def generate_key() -> str:
-    """Return a fresh key: `ek_` and 32 random bytes."""
+    """Return a new key: `ek_` and 32 random bytes in URL-safe base64."""
     return f"ek_{secrets.token_urlsafe(32)}"
 
 
 def is_valid_label(text: str) -> bool:
-    """Tell whether a key may have this label: 1 to MAX_LABEL printable characters."""
+    """Return whether a label has 1 to MAX_LABEL_CHARS printable characters."""
     return 1 <= len(text) <= MAX_LABEL_CHARS and text.isprintable()
 
 
 class OperatorKeys:
-    """The operator's hand on the keys of one access store; `clock` tells epoch milliseconds."""
+    """Creates, revokes and lists keys for the operator; `clock` returns epoch milliseconds."""
 
     def __init__(self, store: AccessStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 
     async def create(self, label: str) -> str:
-        """Make a key and return it, the only time it is shown; ValueError for a bad label."""
+        """Create a key and return it, for the only time; raise ValueError for a bad label."""
         if not is_valid_label(label):
-            raise ValueError(f"a label has 1 to {MAX_LABEL_CHARS} printable characters")
+            raise ValueError(f"a label must have 1 to {MAX_LABEL_CHARS} printable characters")
         api_key = generate_key()
         await self._store.create_key(hash_key(api_key), label, self._clock())
         return api_key
 
     async def revoke(self, key_id: int) -> bool:
-        """Revoke a key for good; False where no such key exists."""
+        """Revoke a key for good; return False if there is no such key."""
         return await self._store.revoke_key(key_id, self._clock())
 
     async def list(self) -> list[KeyRow]:
@@ -57,7 +58,7 @@ class OperatorKeys:
 
 
 def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
-    """Return the well-formed key that the two headers agree on; ApiError where there is none."""
+    """Return the key from the headers; raise ApiError 401 if missing, malformed or ambiguous."""
     keys = []
     if authorization is not None:
         keys.append(_parse_bearer(authorization))
@@ -75,13 +76,15 @@ def read_key_headers(authorization: str | None, x_api_key: str | None) -> str:
 
 
 def _parse_bearer(authorization: str) -> str:
+    # The usual form first: it needs one match per call.
     if (match := _BEARER_PATTERN.fullmatch(authorization)) is not None:
         return match[1]
     scheme, _, value = authorization.strip().partition(" ")
     _reject_unexpanded(authorization)
     if scheme.lower() != "bearer":
         raise invalid_key_error(
-            f"The Authorization header is not of the scheme Bearer. {SEND_KEY_HINT} {BUY_KEY_HINT}"
+            "The Authorization header does not use the Bearer scheme. "
+            f"{SEND_KEY_HINT} {BUY_KEY_HINT}"
         )
     return _check_key_format(value.strip())
 
@@ -90,7 +93,7 @@ def _check_key_format(value: str) -> str:
     _reject_unexpanded(value)
     if not value:
         raise invalid_key_error(
-            f"The header that should carry the API key is empty. {SEND_KEY_HINT} {BUY_KEY_HINT}"
+            f"The header for the API key is empty. {SEND_KEY_HINT} {BUY_KEY_HINT}"
         )
     if not _API_KEY_PATTERN.fullmatch(value):
         raise invalid_key_error(
@@ -101,6 +104,7 @@ def _check_key_format(value: str) -> str:
 
 
 def _reject_unexpanded(value: str) -> None:
+    # Some MCP hosts send the placeholder of their configuration file without expanding it.
     if "${" in value:
         raise invalid_key_error(
             "The client sent the text ${SIGNALS_API_KEY} unexpanded instead of a key: set the "
@@ -110,5 +114,5 @@ def _reject_unexpanded(value: str) -> None:
 
 
 def invalid_key_error(message: str) -> ApiError:
-    """Return the refusal of a key that is none."""
+    """Return the ApiError 401 for a key that is malformed or unknown."""
     return ApiError("invalid_key", message, 401)

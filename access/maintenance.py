@@ -1,8 +1,4 @@
-"""Daily maintenance of the access store: checks memberships with the processor, deletes old rows.
-
-It sleeps in short steps and judges by the clock alone, so neither suspend nor a jump of the clock
-does harm.
-"""
+"""Daily maintenance of the access store: deletes old rows and ends lapsed memberships."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,14 +12,15 @@ from schemas.vocabulary import DAY_MS
 from store.access_rows import RetentionCutoffs
 from store.sql.access_store import AccessStore
 
+# Short, because a sleep until the next day would be wrong after a suspend or a change of the clock.
 SLEEP_STEP_S = 30.0
 RETRY_MS = 3_600_000
 
-log = structlog.get_logger("upkeep")
+log = structlog.get_logger("maintenance")
 
 
 class MaintenanceJob:
-    """Makes a round at once, then one each UTC day; a round that fails is made again in an hour."""
+    """Runs a round at once, then one per UTC day; repeats a failed round after an hour."""
 
     def __init__(
         self,
@@ -32,7 +29,7 @@ class MaintenanceJob:
         clock: Clock,
         sleep: Callable[[float], Awaitable[object]],
     ) -> None:
-        """`clock` tells epoch ms; `sleep` waits for some seconds."""
+        """`clock` returns epoch ms; `sleep` takes seconds."""
         self._store = store
         self._provider = provider
         self._clock = clock
@@ -41,7 +38,7 @@ class MaintenanceJob:
         self._failed_at: int | None = None
 
     async def run(self) -> None:
-        """Keep up until cancelled; a failure is logged and ends nothing."""
+        """Run rounds until cancelled; log failures and continue."""
         while True:
             now = self._clock()
             if self._is_due(now):
@@ -51,6 +48,7 @@ class MaintenanceJob:
     def _is_due(self, now: int) -> bool:
         if now // DAY_MS == self._last_done_day:
             return False
+        # If the clock was set back, the failure lies in the future and must not delay a round.
         return self._failed_at is None or not 0 <= now - self._failed_at < RETRY_MS
 
     async def _run_round(self, now: int) -> None:
@@ -58,16 +56,18 @@ class MaintenanceJob:
             pruned = await self._store.prune(compute_cutoffs(now))
             unreached = await self._reconcile()
         except Exception as error:
-            log.error("upkeep_failed", **describe_failure(error))
+            log.error("maintenance_failed", **describe_failure(error))
             self._failed_at = self._clock()
             return
-        log.info("upkeep", pruned=pruned, unasked=unreached)
+        log.info("maintenance_done", pruned=pruned, unreached=unreached)
         self._failed_at = self._clock() if unreached else None
         if not unreached:
             self._last_done_day = now // DAY_MS
 
     async def _reconcile(self) -> int:
-        """End what is over, whatever message was missed; return how many could not be asked for."""
+        """End lapsed memberships; return how many the processor gave no status for."""
+        # Covers webhooks that were lost, and one that arrived between the check of a claim and its
+        # redemption, when there was no membership to end yet.
         unreached = 0
         for member in await self._store.list_active_memberships(self._provider.name):
             if member.mode != self._provider.mode:
@@ -86,9 +86,10 @@ class MaintenanceJob:
 
 
 def compute_cutoffs(now: int) -> RetentionCutoffs:
-    """Return before which times the access store's rows are no longer needed; epoch ms."""
+    """Return the times (epoch ms) before which rows of the access store are deleted."""
     return RetentionCutoffs(
         usage=now - 400 * DAY_MS,
+        # Counted from the end of a checkout, so a paid token can be redeemed for at least 90 days.
         unredeemed_claims=now - 90 * DAY_MS,
         events=now - 30 * DAY_MS,
         attempts=now - DAY_MS,

@@ -1,4 +1,4 @@
-"""What members learn of billing: where a plan stands, and the way to the processor's own pages."""
+"""Billing for members: the status of their plans, and links to the processor's portal."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -13,9 +13,10 @@ from schemas.clock import Clock
 from schemas.errors import ApiError
 from store.access_rows import ClaimRow, MembershipRow, StoredMembership
 
-# For how long a page repeats a word, or that there is none: who reloads asks nobody anew.
+# A status is cached for this long, also if there was none. Each page view would otherwise
+# send Stripe a dozen requests, and wait for its retries while it is down.
 STATUS_TTL_MS = 10_000
-# For how long a page waits; what comes later, the next one shows.
+# A page waits this long; the fetch continues, and the next page view shows its result.
 TIMEOUT_S = 3.0
 
 ValueT = TypeVar("ValueT")
@@ -24,7 +25,7 @@ log = structlog.get_logger("billing")
 
 
 class MemberBilling:
-    """The processor's word on what members bought; `clock` tells epoch ms."""
+    """Reads the billing status of memberships; `clock` returns epoch ms."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class MemberBilling:
         clock: Clock,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """A processor that takes longer than `timeout_s` counts as unavailable."""
+        """If the processor takes longer than `timeout_s`, it counts as unavailable."""
         self._members = members
         self._provider = provider
         self._timeout_s = timeout_s
@@ -42,24 +43,25 @@ class MemberBilling:
         )
 
     async def fetch_statuses(self, plans: Sequence[MemberPlan]) -> list[SubscriptionStatus | None]:
-        """Return the processor's word on each plan, None where it has none or cannot be asked."""
+        """Return the status of each plan; None if it has ended or the processor is unavailable."""
         return await asyncio.gather(*map(self._fetch_status, plans))
 
     async def list_unclaimed(self, email: str) -> list[ClaimRow] | None:
-        """Return what a mailbox paid for without a key of it, None where nobody can be asked."""
+        """Return the paid claims that have no key yet; None if the processor is unavailable."""
         try:
             return await self._await_in_time(self._members.list_unclaimed(email))
         except ApiError:
             return None
 
     def is_manageable(self, membership: StoredMembership) -> bool:
-        """Tell whether the processor has pages on a membership."""
+        """Return whether the processor's portal can manage a membership."""
         return self._provider.has_portal and membership.row.mode == self._provider.mode
 
     async def create_portal_url(self, email: str, membership_id: int, return_url: str) -> str:
-        """Return where a member manages a plan, an address for one visit.
+        """Return a portal URL for one visit to manage a plan.
 
-        ApiError 404 for what is not the member's or not managed, 503 where nobody can be asked.
+        Raise ApiError 404 if the plan is not the member's or has no portal, 503 if the processor is
+        unavailable.
         """
         for plan in await self._members.list_plans(email):
             membership = plan.membership
@@ -67,7 +69,9 @@ class MemberBilling:
                 return await call_provider(
                     self._provider.create_portal_url(membership.row, return_url)
                 )
-        raise ApiError("invalid_parameter", "You have no such plan to manage here.", 404)
+        raise ApiError(
+            "invalid_parameter", "You have no such plan to manage. Reload the page.", 404
+        )
 
     async def _fetch_status(self, plan: MemberPlan) -> SubscriptionStatus | None:
         if not plan.is_live:

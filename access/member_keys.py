@@ -1,4 +1,4 @@
-"""What members do with keys: they make them without a second purchase, name and revoke them."""
+"""Keys of members: create them without a second purchase, rename and revoke them."""
 
 from dataclasses import dataclass
 from operator import itemgetter
@@ -13,15 +13,16 @@ from store.access_rows import ClaimRow, KeyLimits, MemberKey, StoredMembership
 from store.sql.access_store import AccessStore
 
 MAX_LIVE_KEYS = 3
-# Of a membership in any 24 hours, as each key has a quota of its own.
+# Per membership in any 24 hours. Each key has its own quota, so creating and revoking keys freely
+# would multiply the calls that the plan includes.
 MAX_NEW_KEYS_PER_DAY = 10
-# How many keys that are of no use any more are told of.
+# The page lists only the latest of the revoked keys.
 MAX_REVOKED_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """A membership and its keys, oldest first; `is_live` where its keys work on this server."""
+    """A membership and its keys, oldest first; `is_live` if its keys work on this server."""
 
     membership: StoredMembership
     keys: list[MemberKey]
@@ -34,14 +35,14 @@ class MemberPlan:
 
     @property
     def revoked_keys(self) -> list[MemberKey]:
-        """The few that were revoked last, newest first."""
+        """The last MAX_REVOKED_SHOWN revoked keys, newest first."""
         revoked = [(held.key.revoked_at, held) for held in self.keys if held.key.revoked_at]
         revoked.sort(key=itemgetter(0), reverse=True)
         return [held for _, held in revoked[:MAX_REVOKED_SHOWN]]
 
 
 class MemberKeys:
-    """The members' hands on the keys of one access store; `clock` tells epoch ms."""
+    """Lets members manage the keys of their memberships; `clock` returns epoch ms."""
 
     def __init__(
         self, store: AccessStore, provider: Provider, claims: Claims, clock: Clock
@@ -52,11 +53,11 @@ class MemberKeys:
         self._clock = clock
 
     async def is_member(self, email: str) -> bool:
-        """Tell whether a mailbox holds the plan on this server, now."""
+        """Return whether a mailbox has an active membership on this server."""
         return any(self._is_live(membership) for membership in await self._list_memberships(email))
 
     async def list_plans(self, email: str) -> list[MemberPlan]:
-        """Return what a mailbox has bought here, oldest first, what has ended too."""
+        """Return the memberships of a mailbox, active or ended, with their keys; oldest first."""
         day = self._clock() // DAY_MS
         return [
             MemberPlan(
@@ -68,17 +69,17 @@ class MemberKeys:
         ]
 
     async def create(self, email: str, membership_id: int, label: str) -> str:
-        """Make a key of a membership and return it, the only time it is shown.
+        """Create a key of a membership and return it; it cannot be shown again.
 
-        ApiError 400 for a bad label, 404 for somebody else's membership, 409 where it has ended,
-        has as many live keys as it may, or makes no more today.
+        Raise ApiError 400 for a bad label, 404 if the mailbox has no such membership, and 409 if
+        that has ended or reached a limit on keys.
         """
         membership, clean_label = (
             await self._get_membership(email, membership_id),
             parse_label(label),
         )
         if not self._is_live(membership):
-            raise _conflict_error("This membership has ended, or is of another billing mode")
+            raise _conflict_error("This membership has ended or belongs to another billing mode")
         api_key, now = generate_key(), self._clock()
         limits = KeyLimits(MAX_LIVE_KEYS, MAX_NEW_KEYS_PER_DAY, created_since=now - DAY_MS)
         if not await self._store.create_member_key(
@@ -87,12 +88,12 @@ class MemberKeys:
             raise _conflict_error(
                 f"A membership has at most {MAX_LIVE_KEYS} live keys, and at most "
                 f"{MAX_NEW_KEYS_PER_DAY} new ones in 24 hours. "
-                "Revoke one that you no longer use, or come back tomorrow"
+                "Revoke a key that you no longer use, or try again tomorrow"
             )
         return api_key
 
     async def relabel(self, email: str, membership_id: int, key_id: int, label: str) -> None:
-        """Name a live key anew; ApiError 400 for a bad label, 404 where there is no such key."""
+        """Rename a live key; raise ApiError 400 for a bad label, 404 if there is no such key."""
         membership, clean_label = (
             await self._get_membership(email, membership_id),
             parse_label(label),
@@ -101,13 +102,13 @@ class MemberKeys:
             raise _not_found_error("key")
 
     async def revoke(self, email: str, membership_id: int, key_id: int) -> None:
-        """Revoke a key for good; ApiError 404 where there is no such key."""
+        """Revoke a key for good; raise ApiError 404 if there is no such key."""
         membership = await self._get_membership(email, membership_id)
         if not await self._store.revoke_member_key(membership.id, key_id, self._clock()):
             raise _not_found_error("key")
 
     async def get_live_key(self, email: str, membership_id: int, key_id: int) -> MemberKey:
-        """Return a key that has not been revoked; ApiError 404 where there is no such key."""
+        """Return a live key; raise ApiError 404 if there is no such live key."""
         membership = await self._get_membership(email, membership_id)
         for stored_key in await self._store.list_member_keys(
             membership.id, self._clock() // DAY_MS
@@ -117,25 +118,25 @@ class MemberKeys:
         raise _not_found_error("key")
 
     async def list_unclaimed(self, email: str) -> list[ClaimRow]:
-        """Return what a mailbox paid for without a key of it, newest first.
+        """Return the paid claims of a mailbox that have no key yet, newest first.
 
-        ApiError 503 where the processor cannot be asked.
+        Raise ApiError 503 if the processor is unavailable.
         """
         return [claim for claim, _ in await self._claims.list_unredeemed(email)]
 
     async def claim(self, email: str, claim_id: str) -> str:
-        """Make the one key of a paid checkout and return it, the only time it is shown.
+        """Create the one key of a paid checkout and return it; it cannot be shown again.
 
-        ApiError 404 where there is none of this mailbox, 409 where its agent was faster, 503 where
-        the processor cannot be asked.
+        Raise ApiError 404 if the mailbox has no such checkout, 409 if another client has just
+        redeemed it, 503 if the processor is unavailable.
         """
+        # For buyers whose agent lost the claim token. Redeeming is the same statement as with the
+        # token, so only the first of the two gets the key.
         for claim, payment in await self._claims.list_unredeemed(email):
             if claim.id == claim_id:
                 api_key = await self._claims.redeem(claim, payment)
                 if api_key is None:
-                    raise _conflict_error(
-                        "The key of this payment was made just now, somewhere else"
-                    )
+                    raise _conflict_error("Another client has just created the key of this payment")
                 return api_key
         raise _not_found_error("payment without a key")
 
@@ -158,21 +159,23 @@ class MemberKeys:
 
 
 def parse_label(label: str) -> str:
-    """Return a label as it is kept; ApiError 400 where it is none."""
+    """Return a label without surrounding spaces; raise ApiError 400 if it is not valid."""
     label = label.strip()
     if not is_valid_label(label):
         raise invalid_parameter_error(
             f"label: is empty, too long or has control characters; accepted: 1 to "
-            f"{MAX_LABEL_CHARS} printable characters that tell you where the key is used."
+            f"{MAX_LABEL_CHARS} printable characters, such as the name of the program that uses it."
         )
     return label
 
 
-def _not_found_error(what: str) -> ApiError:
+def _not_found_error(name: str) -> ApiError:
     return ApiError(
-        "invalid_parameter", f"You have no such {what}: reload the page for those you have.", 404
+        "invalid_parameter",
+        f"You have no such {name}. Reload the page to see the current list.",
+        404,
     )
 
 
 def _conflict_error(reason: str) -> ApiError:
-    return ApiError("invalid_parameter", f"No key was made. {reason}.", 409)
+    return ApiError("invalid_parameter", f"No key was created. {reason}.", 409)

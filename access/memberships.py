@@ -1,4 +1,4 @@
-"""Whether what was bought still holds: the processor is asked, and says when it is over."""
+"""Ends a membership when the payment processor reports that it has ended."""
 
 import structlog
 
@@ -12,9 +12,10 @@ log = structlog.get_logger("billing")
 async def revoke_if_ended(
     store: AccessStore, provider: Provider, member: MembershipRow, now: int
 ) -> None:
-    """Revoke a membership's keys where the processor says that it is over; `now` is epoch ms.
+    """Revoke a membership's keys if the processor reports that it has ended; `now` is epoch ms.
 
-    BillingError where it cannot be asked. What is over stays so, whatever is said later.
+    An ended membership never becomes active again. Raise BillingError if the processor is
+    unavailable.
     """
     reason = (await provider.fetch_status(member)).ended_reason
     if reason is not None:

@@ -1,4 +1,4 @@
-"""The one plan, what it costs, and how an agent buys it."""
+"""The only plan: its prices, and the steps by which an agent buys it."""
 
 from schemas.errors import HowToGetAccess
 from schemas.purchase import CLAIM_POLL_DURATION_S, CLAIM_POLL_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Buying a key: a checkout gives a one-time token, and a settled payment turns it into one key."""
+"""Sells keys: a checkout returns a one-time claim token, exchanged for one key when paid."""
 
 import secrets
 from hashlib import sha256
@@ -31,7 +31,7 @@ ClaimResult = ActiveClaim | PendingClaim
 
 
 class Purchases:
-    """Sells the plan on one access store through one provider; `clock` tells epoch ms."""
+    """Opens checkouts with one provider and redeems claim tokens; `clock` returns epoch ms."""
 
     def __init__(
         self,
@@ -54,7 +54,11 @@ class Purchases:
         self._daily_limit = daily_limit
 
     async def create_checkout(self, body: CheckoutBody, address: str) -> CheckoutResponse:
-        """Open a checkout for a client address; its token is stored as a hash alone."""
+        """Open a checkout and return its URL and claim token, which is stored only as a hash.
+
+        `address` is the client's IP address. Raise ApiError 400 for a bad e-mail address, 429 if
+        the client opened too many checkouts, 503 if the processor is unavailable.
+        """
         email = parse_contact_email(
             body.contact_email, accepts_special_use=self._provider.accepts_special_use_email
         )
@@ -94,9 +98,10 @@ class Purchases:
         )
 
     async def claim(self, body: ClaimBody, address: str) -> ClaimResult:
-        """Turn a paid token into its one key; ApiError 404 or 409 where none comes of it.
+        """Redeem a claim token for its key, or return that the payment is pending.
 
-        Of those who wait for the processor's word, the first that is still there gets the key.
+        Raise ApiError 404 if the token is unknown or its checkout failed, 409 if it was already
+        redeemed.
         """
         claim = await self._store.find_claim(_hash_token(body.claim_token))
         if claim is None:
@@ -105,11 +110,13 @@ class Purchases:
             )
         if claim.redeemed_at is not None:
             raise self._already_redeemed_error()
+        # A client that disconnects cancels only its own claim, not the shared check. The first one
+        # that is still connected redeems, so a timeout and a retry lose no paid key.
         payment = await self._claims.fetch_payment(claim)
         if isinstance(payment, SettledPayment):
             return await self._redeem(claim, payment)
         if isinstance(payment, FailedPayment):
-            raise self._no_key_error(f"this checkout {payment.reason}, so no key comes of it:")
+            raise self._no_key_error(f"this checkout {payment.reason}, so it gives no key:")
         return self._build_pending()
 
     async def _redeem(self, claim: ClaimRow, payment: SettledPayment) -> ActiveClaim:
@@ -127,8 +134,8 @@ class Purchases:
                 start_here=f"Register the MCP server {self._api_url}/mcp and call "
                 f"signals_get_state with a ticker, or GET {self._api_url}/state?ticker=BTC",
             ),
-            store_this="Store api_key now: it is shown this once and cannot be recovered. Whoever "
-            f"paid makes others at {self._dashboard_url}.",
+            store_this="Store api_key now: it is shown only once and cannot be recovered. The "
+            f"buyer can create more keys at {self._dashboard_url}.",
             docs=self._api_url,
             catalog=f"{self._api_url}/catalog",
         )
@@ -143,14 +150,14 @@ class Purchases:
         )
 
     def _no_key_error(self, reason: str) -> ApiError:
-        message = f"claim_token: {reason} start anew with POST {self._api_url}/access/checkout."
+        message = f"claim_token: {reason} start again with POST {self._api_url}/access/checkout."
         return ApiError("invalid_parameter", message, 404)
 
     def _already_redeemed_error(self) -> ApiError:
         return ApiError(
             "invalid_parameter",
             "claim_token: was already redeemed; its key was shown once and is not recoverable. "
-            f"Whoever paid makes another at {self._dashboard_url}, without a second purchase.",
+            f"The buyer can create another key at {self._dashboard_url} without paying again.",
             409,
         )
 

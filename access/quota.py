@@ -1,4 +1,4 @@
-"""Whether a call is let in: one statement decides it and counts it, for many calls at a time."""
+"""Admits calls: one statement checks keys and quotas and counts, for many calls at a time."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,28 +13,30 @@ from schemas.vocabulary import DAY_MS, Instant, Mode, format_instant
 from store.access_rows import MAX_CALL_GROUPS, CallGroup, CountedGroup
 from store.sql.access_store import AccessStore
 
+# Measured at 32 connections: with up to four turns a group has 32 calls instead of 18, which saves
+# 4 of 57 microseconds per call.
 MAX_LOOP_TURNS = 4
 
 
 class Caller(NamedTuple):
-    """Whose call was let in, and what it left of the day's quota."""
+    """The label of an admitted key, and its quota after this call."""
 
     label: str | None
     quota: QuotaUsage
 
 
 class PendingBatch(NamedTuple):
-    """Calls of one key and day that wait together: what each is to learn, and since when."""
+    """Calls of one key and day that wait to be counted: their futures and arrival times (ms)."""
 
     futures: list["asyncio.Future[CountedGroup]"]
     arrival_times: list[int]
 
 
 class QuotaGuard:
-    """Decides calls on one access store; `mode` is the server's, `clock` tells epoch ms.
+    """Admits and counts the calls of API keys; `mode` is the server's, `clock` returns epoch ms.
 
-    Calls that arrive turn upon turn of the event loop, or while others are being written, wait and
-    are then written together: one commit, however many they are.
+    Calls that arrive in consecutive turns of the event loop, or while a batch is being written, are
+    collected and counted in one commit.
     """
 
     def __init__(
@@ -51,12 +53,13 @@ class QuotaGuard:
     async def authorize(
         self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
     ) -> Caller:
-        """Count a call of the key that two headers carry and let it in; ApiError says why not.
+        """Count a call with the key in either header; raise ApiError if it is refused.
 
-        With `allow_over_quota` an exhausted key is accepted. StoreError where nothing can be
-        counted. Looking a hash up tells at most how much of a SHA-256 matched, from which nobody
-        can steer towards a key, so it needs no constant-time comparison.
+        With `allow_over_quota` an exhausted key is accepted. Raise StoreError if the call cannot be
+        counted: no call is free.
         """
+        # The lookup by hash need not take constant time. Its duration can only reveal how much of
+        # a SHA-256 matched, which does not help to find a key.
         key_hash, now = hash_key(read_key_headers(authorization, x_api_key)), self._clock()
         decision = await self._enqueue(key_hash, now)
         if decision.verdict == "unknown":
@@ -65,17 +68,17 @@ class QuotaGuard:
             )
         limit, used = self._daily_limit, decision.used
         quota = QuotaUsage(limit, used, max(limit - used, 0), _format_reset(now // DAY_MS))
-        if decision.verdict == "counted" or (decision.verdict == "spent" and allow_over_quota):
+        if decision.verdict == "counted" or (decision.verdict == "exhausted" and allow_over_quota):
             return Caller(decision.label, quota)
         raise self._build_refusal(now, decision, quota)
 
     def _build_refusal(self, now: int, decision: CountedGroup, quota: QuotaUsage) -> ApiError:
         if decision.verdict == "revoked":
-            message = f"This API key was revoked and stays so: use another key. {BUY_KEY_HINT}"
+            message = f"This API key was revoked for good: use another key. {BUY_KEY_HINT}"
             return ApiError("revoked_key", message, 403, quota=quota)
         if decision.verdict == "wrong_mode":
             message = (
-                f"This API key was bought in {decision.mode} mode and works in that mode alone; "
+                f"This API key was bought in {decision.mode} mode and works only in that mode; "
                 f"this server bills in {self._mode} mode. {BUY_KEY_HINT}"
             )
             return ApiError("not_provisioned", message, 403, quota=quota)
@@ -87,7 +90,7 @@ class QuotaGuard:
         return ApiError("rate_limited", message, 429, retry_after_s=retry_after_s, quota=quota)
 
     def _enqueue(self, key_hash: bytes, now: int) -> "asyncio.Future[CountedGroup]":
-        """Return what a call will be told: its own count, or the verdict on it."""
+        """Return a future for the result of a call: its count, or the refusal."""
         key = (key_hash, now // DAY_MS)
         batch = self._pending.get(key)
         if batch is None:
@@ -101,7 +104,7 @@ class QuotaGuard:
         return future
 
     async def _flush(self) -> None:
-        """Write what waits until nothing does."""
+        """Count pending calls until there are none."""
         try:
             while self._pending:
                 await self._coalesce()
@@ -111,7 +114,7 @@ class QuotaGuard:
             self._flush_task = None
 
     async def _coalesce(self) -> None:
-        """Wait for a turn of the loop that brings no call, for a commit costs as much as six."""
+        """Wait until a turn of the loop brings no call: a commit costs as much as six calls."""
         for _ in range(MAX_LOOP_TURNS):
             count_before = self._arrival_count
             await asyncio.sleep(0)
@@ -126,6 +129,7 @@ class QuotaGuard:
         try:
             decisions = await self._store.count_calls(groups, self._mode, self._daily_limit)
         except Exception as error:
+            # Every waiting call must end, or its request would hang.
             for batch in batches.values():
                 for call in batch.futures:
                     if not call.done():
@@ -138,10 +142,10 @@ class QuotaGuard:
 def _resolve_futures(
     futures: Sequence["asyncio.Future[CountedGroup]"], group: CountedGroup
 ) -> None:
-    """Tell the first calls of a group their counts, in their order, and the rest why not."""
+    """Resolve the first calls of a group with their counts, the rest with the refusal."""
     first_count = group.used - group.counted + 1
     for number, future in enumerate(futures):
-        if not future.done():
+        if not future.done():  # done if its client disconnected; the call is counted all the same
             is_counted = number < group.counted
             outcome = (
                 CountedGroup(1, "counted", first_count + number, group.label)

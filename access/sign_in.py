@@ -1,7 +1,7 @@
-"""How members sign in: a link is mailed to the address that the payment processor reported.
+"""Sign-in of members by a link, mailed to the address that the payment processor reported.
 
-A link works once and for minutes, and makes a session; both are stored as hashes alone. Whoever
-asks for a link learns nothing of who is a member.
+A link works once, for a few minutes, and creates a session; only hashes of both are stored. The
+response to a sign-in request does not reveal whether the address belongs to a member.
 """
 
 import secrets
@@ -20,10 +20,12 @@ from schemas.vocabulary import DAY_MS
 from store.access_rows import SignInRow, normalize_email
 from store.sql.access_store import AccessStore
 
+# A link may wait in a mailbox that others can open later, so it lasts only minutes. A session can
+# only create keys, which the member sees in a list and can revoke.
 LINK_MINUTES = 15
 LINK_MS = LINK_MINUTES * 60_000
 SESSION_MS = 7 * DAY_MS
-# What a mailbox is sent at most, whoever asks.
+# Per mailbox, for all clients together. Further requests are dropped without an error.
 MAIL_LIMIT = Limit(5, 3600)
 SIGN_IN_PATH = "/sign-in/"
 
@@ -31,9 +33,9 @@ log = structlog.get_logger("sign_in")
 
 
 class SignIn:
-    """Lets the members of one access store in; `clock` tells epoch ms.
+    """Mails sign-in links and manages sessions; `clock` returns epoch ms.
 
-    `request_throttle` limits requests by client address.
+    `request_throttle` limits requests per client address.
     """
 
     def __init__(
@@ -57,9 +59,9 @@ class SignIn:
         self._link_base = f"{base_url}{SIGN_IN_PATH}"
 
     async def request_link(self, email: str, address: str) -> str:
-        """Return the address that `mail_link` is to be called with, once the asker has his answer.
+        """Return the normalized e-mail address; call `mail_link` with it after responding.
 
-        ApiError 400 for what is no address, 429 for too many from a client address.
+        Raise ApiError 400 if the address is not valid, 429 if the client made too many requests.
         """
         normalized = parse_contact_email(
             email, accepts_special_use=self._provider.accepts_special_use_email
@@ -68,9 +70,9 @@ class SignIn:
         return normalized
 
     async def redeem_link(self, link_token: str) -> str:
-        """Use a link up and return the token of the session that it makes.
+        """Exchange a link for a session and return the session's token.
 
-        ApiError 404 where it was used before, is older than minutes, or never was one.
+        Raise ApiError 404 if the link was used before, has expired or is unknown.
         """
         session_token, now = f"ss_{secrets.token_urlsafe(32)}", self._clock()
         email = await self._store.sign_in(
@@ -79,28 +81,27 @@ class SignIn:
         if email is None:
             raise ApiError(
                 "invalid_parameter",
-                f"This link was used before, is older than {LINK_MINUTES} minutes, or was not "
-                "copied whole. Ask for another one.",
+                f"This link was already used, is older than {LINK_MINUTES} minutes, or is "
+                "incomplete. Request a new one.",
                 404,
             )
         return session_token
 
     async def find_session_email(self, session_token: str) -> str | None:
-        """Return the e-mail address whose session a token is, None for none that lasts."""
+        """Return the e-mail address of a session, None if it is unknown or has expired."""
         session = await self._store.find_session(hash_token(session_token), self._clock())
         return None if session is None else session.contact_email
 
     async def sign_out(self, session_token: str) -> None:
-        """Sign out everywhere; idempotent."""
+        """End every session of the member who owns this one; idempotent."""
         await self._store.end_sessions(hash_token(session_token))
 
     async def mail_link(self, email: str) -> None:
-        """Mail a link where an address is a member's; what goes wrong is logged, not raised.
-
-        An answer that waited for it, or told of it, would tell who is a member.
-        """
+        """Mail a link if the address is a member's; log failures instead of raising them."""
+        # Runs after the response, whose status, body, headers and time would otherwise reveal who
+        # is a member.
         try:
-            # Before anything is looked up, for the processor may have to be asked.
+            # First, because the lookup may send requests to the processor.
             await self._mail_throttle.take_attempt(normalize_email(email))
             reported = await self._find_reported_email(email)
             if reported is not None:
@@ -113,25 +114,28 @@ class SignIn:
             log.error("sign_in_not_mailed", **describe_failure(error))
 
     async def _find_reported_email(self, email: str) -> str | None:
-        """Return how the processor wrote the address of who bought here, None for nobody."""
+        """Return a member's address as the processor reported it, None if there is no member."""
         for membership in reversed(await self._store.list_memberships_by_email(email)):
             if membership.row.provider == self._provider.name:
                 return membership.row.contact_email
+        # A buyer whose agent lost the claim token has no membership yet, but can claim the key.
         for _, payment in await self._claims.list_unredeemed(email):
             return payment.contact_email
         return None
 
     async def _send_link(self, email: str) -> None:
-        """Mail to the address that the processor reported, not to the one that was typed in."""
+        """Store a new link and mail it."""
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
         text = (
-            f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"
-            f"The link works once, for {LINK_MINUTES} minutes. If it was not you, do nothing."
+            "You asked to sign in to Signals. Open this link to continue:\n\n"
+            f"{self._link_base}{token}\n\n"
+            f"The link works once and expires after {LINK_MINUTES} minutes.\n"
+            "If you didn't ask to sign in, ignore this e-mail."
         )
-        await self._mailer.send(build_mail(email, "Sign in to signals", text, now))
+        await self._mailer.send(build_mail(email, "Sign in to Signals", text, now))
 
 
 def hash_token(token: str) -> bytes:
-    """Return the SHA-256 of a token; it is 256 random bits, so a slow hash would add nothing."""
+    """Return the SHA-256 of a token, under which it is stored; see hash_key."""
     return sha256(token.encode()).digest()

@@ -1,4 +1,4 @@
-"""What the processor is asked: once for all who wait for it, and the answer holds for a while."""
+"""Shares concurrent requests to the payment processor and caches their results for a while."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -43,6 +43,7 @@ class SingleFlightCache(Generic[ValueT]):
     async def _fetch(self, key: str, fetch: Callable[[], Coroutine[Any, Any, ValueT]]) -> ValueT:
         value = await fetch()
         now = self._clock()
+        # Drop expired entries here, so that the cache is bounded by the rate of fetches.
         self._entries = {about: entry for about, entry in self._entries.items() if now < entry[1]}
         self._entries[key] = (value, now + self._get_ttl_ms(value))
         return value
@@ -50,11 +51,12 @@ class SingleFlightCache(Generic[ValueT]):
     def _on_done(self, key: str, task: "asyncio.Task[ValueT]") -> None:
         del self._tasks[key]
         if not task.cancelled():
-            task.exception()  # Else asyncio reports one for which nobody waited.
+            # Retrieve it: if all callers were cancelled, asyncio would log it as never retrieved.
+            task.exception()
 
 
 async def call_provider(request: Awaitable[ValueT]) -> ValueT:
-    """Return what the processor says; ApiError 503 where it cannot be asked."""
+    """Await a provider's method; log its BillingError and raise ApiError 503 instead."""
     try:
         return await request
     except BillingError as error:

@@ -1,4 +1,4 @@
-"""How often one client address may try something: so many attempts in any window of time."""
+"""Limits attempts per client address in a sliding window."""
 
 import re
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from schemas.vocabulary import DAY_MS
 from store.sql.access_store import AccessStore
 
 AttemptKind = Literal["checkout", "access-request", "sign-in", "sign-in-mail"]
+# Maintenance deletes attempts after a day, so a longer window would forget some.
 MAX_WINDOW_S = DAY_MS // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many attempts in any so many seconds."""
+    """At most `attempts` attempts in any `window_s` seconds."""
 
     attempts: int
     window_s: int
@@ -26,7 +27,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `ATTEMPTS/SECONDS`; ValueError says what is accepted."""
+        """Parse `ATTEMPTS/SECONDS`; raise ValueError naming the accepted form."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
         attempts, window_s = map(int, match.groups()) if match else (0, 0)
         if attempts < 1 or not 1 <= window_s <= MAX_WINDOW_S:
@@ -40,7 +41,7 @@ DEFAULT_LIMIT = Limit(20, 600)
 
 
 class Throttle:
-    """Counts one kind of attempt by client address, over all serving processes."""
+    """Counts one kind of attempt per client address, across all serving processes."""
 
     def __init__(self, store: AccessStore, clock: Clock, kind: AttemptKind, limit: Limit) -> None:
         self._store = store
@@ -49,7 +50,7 @@ class Throttle:
         self._limit = limit
 
     async def take_attempt(self, address: str) -> None:
-        """Take one attempt of an address; ApiError 429 where none is left."""
+        """Record an attempt of a client address; raise ApiError 429 if none is left."""
         now, limit = self._clock(), self._limit
         free_at = await self._store.record_attempt(
             self._kind, to_network(address), now, limit.attempts, limit.window_s * 1000
@@ -59,7 +60,7 @@ class Throttle:
         retry_after_s = max(-(-(free_at - now) // 1000), 1)
         raise ApiError(
             "rate_limited",
-            f"Too many {self._kind} submissions from this address: {limit.attempts} in "
+            f"Too many {self._kind} submissions from this address: at most {limit.attempts} in "
             f"{limit.window_s} seconds are accepted. Retry after {retry_after_s} seconds.",
             429,
             retry_after_s=retry_after_s,
@@ -67,11 +68,12 @@ class Throttle:
 
 
 def to_network(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, the /64 of an IPv6 one."""
+    """Return the network that counts as one client: an IPv4 address, or the /64 of an IPv6 one."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
         return address
+    # A provider assigns at least a /64 to each customer, who could use a new address per attempt.
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None:
             return str(ip.ipv4_mapped)

@@ -1,4 +1,4 @@
-"""Messages of the payment processor: each is a hint to ask it again, and never believed itself."""
+"""Webhooks of the payment processor: each one only triggers a fresh query of the membership."""
 
 from access.billing.provider import Provider
 from access.memberships import revoke_if_ended
@@ -8,7 +8,7 @@ from store.sql.access_store import AccessStore
 
 
 class WebhookHandler:
-    """Takes one provider's messages into one access store; `clock` tells epoch ms."""
+    """Handles the webhooks of one provider; `clock` returns epoch ms."""
 
     def __init__(self, store: AccessStore, provider: Provider, clock: Clock) -> None:
         self._store = store
@@ -16,10 +16,11 @@ class WebhookHandler:
         self._clock = clock
 
     async def handle_message(self, payload: bytes, signature: str | None) -> None:
-        """Act on a message once; ApiError 400 for a foreign one.
+        """Handle a message once; raise ApiError 400 if its signature is not valid.
 
-        ApiError 503 where the processor cannot be asked: it then sends the message again.
+        Raise ApiError 503 if the processor is unavailable, so that it sends the message again.
         """
+        # Messages can arrive late and out of order, so their content is not used.
         event = await call_provider(self._provider.verify_event(payload, signature))
         if event.customer is None or await self._store.is_event_handled(event.id):
             return
@@ -28,4 +29,5 @@ class WebhookHandler:
         ):
             now = self._clock()
             await call_provider(revoke_if_ended(self._store, self._provider, member, now))
+        # Marked last: after a failure the processor must be able to repeat the message.
         await self._store.mark_event_handled(event.id, self._clock())

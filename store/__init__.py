@@ -1,1 +1,1 @@
-"""Everything kept on disk; all SQL lives here. Imports schemas only."""
+"""Persistence: the market store, the access store and all SQL. Imports schemas only."""

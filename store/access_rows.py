@@ -1,20 +1,20 @@
-"""The rows of the access store: keys, counted calls, purchases and requests. Times are epoch ms."""
+"""Rows of the access store: keys, usage, purchases, sign-ins and requests. Times are epoch ms."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from schemas.vocabulary import Billing, Mode
 
-Verdict = Literal["counted", "unknown", "revoked", "wrong_mode", "spent"]
+Verdict = Literal["counted", "unknown", "revoked", "wrong_mode", "exhausted"]
 SandboxStatus = Literal["open", "paid", "cancelled"]
 
-# How many groups of calls are counted at once.
+# Bounds the VALUES list of one counting statement: its parameters and its prepared variants.
 MAX_CALL_GROUPS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """One API key, without the key; `mode` and `membership_id` are None on the operator's own."""
+    """One API key without its secret; operator keys have neither `mode` nor `membership_id`."""
 
     id: int
     label: str | None
@@ -26,15 +26,18 @@ class KeyRow:
 
 
 def normalize_email(address: str) -> str:
-    """Return what counts as one mailbox: letters of ASCII are the same in either case, others not.
+    """Return the form of an address by which mailboxes are compared: ASCII letters in lower case.
 
-    Unicode would make one of letters that mail servers tell apart, such as K and the Kelvin sign.
+    Other letters stay as they are.
     """
+    # str.lower would also turn the Kelvin sign into "k". Mail servers treat the two as different
+    # mailboxes, so the owner of one could sign in as the owner of the other. SQLite's lower() and
+    # PostgreSQL's with COLLATE "C" fold the same letters as bytes.lower does.
     return address.encode().lower().decode()
 
 
 class CallGroup(NamedTuple):
-    """Calls of one key on one UTC day (days since 1970) that ask to be counted together."""
+    """Calls of one key on one UTC day (days since 1970) that are counted by one statement."""
 
     key_hash: bytes
     day: int
@@ -42,17 +45,17 @@ class CallGroup(NamedTuple):
     last_at: int
 
 
-# A key's hash, and a UTC day.
+# Key hash and UTC day; unique within one call of `count_calls`.
 GroupKey = tuple[bytes, int]
 
 
 def get_group_key(group: CallGroup) -> GroupKey:
-    """Return the key and day that no other group of the same call to the store has."""
+    """Return the key hash and day that identify a group."""
     return group.key_hash, group.day
 
 
 class KeyLimits(NamedTuple):
-    """How many keys a membership may have: `live` ones, and `made` ones since a time, epoch ms."""
+    """Bounds on a membership's keys: live at once, and created since `created_since` (epoch ms)."""
 
     max_live: int
     max_created: int
@@ -60,9 +63,9 @@ class KeyLimits(NamedTuple):
 
 
 class CountedGroup(NamedTuple):
-    """What became of a group: its first `counted` calls count, `verdict` is that of the rest.
+    """The result for a group: the first `counted` calls are counted, `verdict` applies to the rest.
 
-    `used` is the key's count of the day, the counted ones included.
+    `used` is the key's count for the day, including these calls.
     """
 
     counted: int
@@ -74,7 +77,7 @@ class CountedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimRow:
-    """One checkout and what its token may be redeemed for; `session` is the processor's id."""
+    """One checkout whose claim token can be redeemed for a key; `session` is the processor's id."""
 
     id: str
     token_hash: bytes
@@ -91,7 +94,7 @@ class ClaimRow:
 
 @dataclass(frozen=True, slots=True)
 class MembershipRow:
-    """One subscription whose keys live as long as it does; the ids are the processor's."""
+    """One subscription, which keeps its keys live until it ends; the ids are the processor's."""
 
     provider: str
     mode: Mode
@@ -104,7 +107,7 @@ class MembershipRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredMembership:
-    """A membership as it is kept; `ended_why` is why its keys were revoked, None while it lasts."""
+    """A stored membership; `ended_at` and `ended_reason` are None while it is active."""
 
     id: int
     row: MembershipRow
@@ -114,7 +117,7 @@ class StoredMembership:
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
-    """A key of a member's, and how many calls it has made on the UTC day that was asked about."""
+    """A key of a membership and the number of calls it has used on the requested UTC day."""
 
     key: KeyRow
     used: int
@@ -122,7 +125,7 @@ class MemberKey:
 
 @dataclass(frozen=True, slots=True)
 class SignInRow:
-    """What lets somebody in: a mailed link, or a session; its token is stored as SHA-256."""
+    """A mailed sign-in link or a session; only the SHA-256 of its token is stored."""
 
     token_hash: bytes
     contact_email: str
@@ -131,7 +134,7 @@ class SignInRow:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSession:
-    """One checkout in the sandbox processor's own books."""
+    """One checkout of the sandbox payment processor."""
 
     id: str
     claim_id: str
@@ -144,7 +147,7 @@ class SandboxSession:
 
 @dataclass(frozen=True, slots=True)
 class AccessRequestRow:
-    """Somebody who asks a human for terms of their own."""
+    """A request for custom terms, which the operator answers by e-mail."""
 
     contact_email: str
     agent_name: str | None
@@ -157,7 +160,7 @@ class AccessRequestRow:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a serving process saw that the operator should know."""
+    """An event in a serving process that `signals doctor` reports to the operator."""
 
     name: str
     detail: str
@@ -166,7 +169,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class RetentionCutoffs:
-    """Before which times (epoch ms) rows of the access store are no longer needed."""
+    """Times (epoch ms) before which rows of the access store are deleted, by kind of row."""
 
     usage: int
     unredeemed_claims: int

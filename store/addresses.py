@@ -1,18 +1,18 @@
-"""Addresses: how a database's reads to an operator, and which are this machine; no engine loads."""
+"""Database URLs without credentials, and loopback hosts; loads no database driver."""
 
 import ipaddress
 from urllib.parse import urlsplit
 
 
 def redact_database_url(url: str) -> str:
-    """Return a PostgreSQL database's address without user, password and options."""
+    """Return a PostgreSQL URL without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"postgresql://{host}{parts.path}"
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host to listen on, or of an address, is this machine alone."""
+    """Return whether a host name or IP address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Blocks of bars as the bytes that market_0001.sql describes; neither way lets nonsense through."""
+"""Packs and unpacks blocks of bars in the layout of market_0001.sql, validating both ways."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -11,25 +11,28 @@ from store.errors import DamagedError, StoreError
 from store.market_rows import BarBlock
 from store.sql.database import Row
 
+# A row per asset, timeframe and commit, since with a row per bar the first start waited for SQLite.
+# The database cannot check these bytes, so every read validates them here, and the digest chain
+# covers them.
 _STORED_BAR_DTYPE = np.dtype([("open_time", "<i8"), ("values", "<f8", (5,))])
 
 
 def pack_block(block: BarBlock) -> tuple[int, int, int, bytes]:
-    """Return first_open, last_open, count and data; StoreError where a bar is out of place."""
+    """Return first_open, last_open, count and data; raise StoreError if the bars are invalid."""
     bars = np.empty(len(block), dtype=_STORED_BAR_DTYPE)
     bars["open_time"] = block.open_time
     bars["values"] = block.values
     if not _is_valid(bars):
-        message = "empty, not in the order of time, or not of finite numbers"
-        raise StoreError(f"bars of {block.ticker} {block.timeframe} are {message}")
+        message = "expected at least one bar, ascending open times and finite values"
+        raise StoreError(f"invalid bars of {block.ticker} {block.timeframe}: {message}")
     return int(block.open_time[0]), int(block.open_time[-1]), len(block), bars.tobytes()
 
 
 def build_blocks(rows: Iterable[Row], after: int | None = None) -> list[BarBlock]:
-    """Join rows into blocks; bars that open up to `after` are left out.
+    """Join rows into one block per ticker, revision and timeframe; omit bars opening up to `after`.
 
-    A row has ticker, generation, timeframe, pass, first_open, last_open, count and data. They come
-    in the order of the first three and of time.
+    A row has ticker, generation, timeframe, pass, first_open, last_open, count and data. Rows must
+    be sorted by the first three columns and by time. Raise DamagedError if a row is not valid.
     """
     found = [
         _build_block(ticker, revision, code, list(block_rows), after)
@@ -44,10 +47,12 @@ def _build_block(
     ticker: str, revision: int, code: int, rows: list[Row], after: int | None
 ) -> BarBlock:
     if code not in TIMEFRAMES_BY_CODE:
-        raise DamagedError(f"pass {rows[0]['pass']} holds bars of {ticker} of an unknown timeframe")
+        raise DamagedError(
+            f"commit {rows[0]['pass']} holds bars of {ticker} with an unknown timeframe"
+        )
     bars = np.concatenate([_unpack_row(ticker, row) for row in rows])
     if not _is_valid(bars):
-        raise DamagedError(f"bars of {ticker} overlap in pass {rows[-1]['pass']} or before")
+        raise DamagedError(f"bars of {ticker} overlap in commit {rows[-1]['pass']} or before")
     if after is not None:
         bars = bars[np.searchsorted(bars["open_time"], after, side="right") :]
     open_times, values = bars["open_time"], bars["values"]
@@ -61,18 +66,18 @@ def _build_block(
 
 
 def _unpack_row(ticker: str, row: Row) -> NDArray[np.void]:
-    """Read the bytes of one row; DamagedError where they are not what its columns say."""
+    """Return the bars of one row; raise DamagedError if they contradict its columns."""
     count, data = row["count"], row["data"]
     if count >= 1 and len(data) == count * _STORED_BAR_DTYPE.itemsize:
         bars = np.frombuffer(data, dtype=_STORED_BAR_DTYPE)
         ends = (int(bars["open_time"][0]), int(bars["open_time"][-1]))
         if ends == (row["first_open"], row["last_open"]) and _is_valid(bars):
             return bars
-    raise DamagedError(f"pass {row['pass']} holds damaged bars of {ticker}")
+    raise DamagedError(f"commit {row['pass']} holds damaged bars of {ticker}")
 
 
 def _is_valid(bars: NDArray[np.void]) -> bool:
-    """Say whether there are bars, each later than the one before, of finite numbers."""
+    """Return whether there is at least one bar, in ascending order, with finite values only."""
     open_times = bars["open_time"]
     is_ordered = bool((open_times[1:] > open_times[:-1]).all())
     return len(bars) > 0 and is_ordered and bool(np.isfinite(bars["values"]).all())

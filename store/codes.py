@@ -1,4 +1,4 @@
-"""The codes of schemas/vocabulary.py, by key and by number, as both engines store them."""
+"""Maps between the keys of schemas/vocabulary.py and the integer codes that are stored."""
 
 from schemas.vocabulary import (
     ACTION_CODES,

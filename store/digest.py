@@ -1,7 +1,7 @@
-"""The digest chain over passes: pure functions over canonical, big-endian bytes.
+"""The digest chain over commits: pure functions over canonical, big-endian bytes.
 
-Text is UTF-8 ended by a zero byte, a missing reading is 127, -0.0 counts as 0.0 (SQLite keeps
-no sign of zero), and every row starts with a letter of its kind.
+Text is UTF-8 terminated by a zero byte, a missing reading is 127, and every row starts with a
+letter for its kind: b or g (bar), f (funding), w (watermark), c (change), a (alert).
 """
 
 import struct
@@ -29,10 +29,10 @@ def digest_bars(
     funding: Iterable[FundingRow],
     watermarks: Iterable[WatermarkRow] = (),
 ) -> bytes:
-    """Return the SHA-256 of what a pass took in, in whatever order it is given.
+    """Return the SHA-256 of a commit's inputs; the order of the arguments' rows does not matter.
 
-    A bar counts as `b`, ticker, timeframe, open_time (int64) and its five values (float64); one of
-    a later generation as `g`, generation in decimal digits, ticker and so on.
+    A bar is encoded as `b`, ticker, timeframe, open_time (int64) and its five values (float64). If
+    its revision is above 0, `g` and the revision in decimal digits replace the `b`.
     """
     digest = sha256()
     for block in sorted(bars, key=lambda block: (block.ticker, block.timeframe)):
@@ -44,13 +44,13 @@ def digest_bars(
 
 
 def digest_changes(changes: Iterable[ChangeRow]) -> bytes:
-    """Return the SHA-256 of a pass's changes, ordered by `created_at`."""
+    """Return the SHA-256 of a commit's changes, sorted by `created_at`."""
     ordered = sorted(changes, key=attrgetter("created_at"))
     return sha256(b"".join(map(_encode_change, ordered))).digest()
 
 
 def digest_alerts(alerts: Iterable[AlertRow]) -> bytes | None:
-    """Return the SHA-256 of a pass's alerts, ordered by `created_at`; None where there are none."""
+    """Return the SHA-256 of a commit's alerts, sorted by `created_at`; None if there are none."""
     ordered = sorted(alerts, key=attrgetter("created_at"))
     return sha256(b"".join(map(_encode_alert, ordered))).digest() if ordered else None
 
@@ -62,23 +62,24 @@ def digest_commit(
     changes_digest: bytes,
     alerts_digest: bytes | None = None,
 ) -> bytes:
-    """Return the digest of a pass; the one before the first is GENESIS.
-
-    A pass without alerts has the digest that it had before there was an alerts tier.
-    """
+    """Return the digest of a commit; `previous_digest` of the first commit is GENESIS."""
     time_bytes = market_time.to_bytes(8, "big", signed=True)
     parts = previous_digest + time_bytes + bars_digest + changes_digest
+    # A commit without alerts adds no bytes, so chains written before the alerts tier still verify.
+    # Alerts have a digest of their own because they expire earlier than changes, whose digest can
+    # still be checked then.
     return sha256(parts + (alerts_digest or b"")).digest()
 
 
 def _encode_block(block: BarBlock) -> bytes:
+    # One structured array instead of a loop over bars: a year of history has millions of them.
     kind = f"g{block.revision}\0" if block.revision else "b"
     head = np.frombuffer(f"{kind}{block.ticker}\0{block.timeframe}\0".encode(), dtype=np.uint8)
     layout = [("head", "u1", head.shape), ("open_time", ">i8"), ("values", ">f8", (5,))]
     rows = np.empty(len(block), dtype=layout)
     rows["head"] = head
     rows["open_time"] = block.open_time
-    rows["values"] = block.values + 0.0
+    rows["values"] = block.values + 0.0  # -0.0 becomes 0.0: SQLite stores no sign of zero
     return rows.tobytes()
 
 

@@ -1,15 +1,15 @@
-"""How stores fail."""
+"""Exceptions of the stores."""
 
 from schemas.operator_error import OperatorError
 
 
 class StoreError(OperatorError):
-    """An operator's mistake about the store, told in one line."""
+    """The store cannot be used; the message is one line that the operator can act on."""
 
 
 class LockTakenError(StoreError):
-    """Another process computes on this store, or may since this one's session with it ended."""
+    """Another process holds the compute lock, or may hold it since this one lost its session."""
 
 
 class DamagedError(StoreError):
-    """The store holds what no commit wrote."""
+    """The store holds rows that no commit can have written."""

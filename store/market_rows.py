@@ -1,6 +1,7 @@
-"""The rows that pass through a store, and what a pass and a snapshot are made of.
+"""Rows of the market store, and the batches, commits and snapshots made of them.
 
-Times of bars are epoch seconds, times of rows epoch milliseconds, both UTC.
+Bar times (open, close, watermark, settlement) are epoch seconds; row times (`created_at`,
+`market_time`, `written_at`) are epoch milliseconds; both are UTC.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from schemas.coverage import Coverage
 from schemas.vocabulary import Action, Timeframe
 
-if TYPE_CHECKING:  # Commands about keys do without the library.
+if TYPE_CHECKING:  # `signals keys` loads this module and must start without NumPy.
     import numpy as np
     from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ MAX_OFFSET = 2**63 - 1
 
 
 class BarRow(NamedTuple):
-    """One stepped bar as the source gave it; `timeframe` is that of the source's bar."""
+    """One stepped bar as the source delivered it, in the source's own timeframe."""
 
     ticker: str
     timeframe: Timeframe
@@ -35,8 +36,8 @@ class BarRow(NamedTuple):
 class BarBlock:
     """Stepped bars of one asset and native timeframe, oldest first, at least one.
 
-    `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume. A history
-    that is restated is of the asset's next revision, the first one being 0.
+    `open_time` has shape (bars,), `values` (bars, 5): open, high, low, close, volume. `revision`
+    starts at 0 and grows by one each time the asset's history is restated.
     """
 
     ticker: str
@@ -49,14 +50,14 @@ class BarBlock:
         return len(self.open_time)
 
     def iter_rows(self) -> Iterator[BarRow]:
-        """Yield the bars one by one, for people and tests."""
+        """Yield the bars one by one, for display and tests."""
         labels = repeat(self.ticker), repeat(self.timeframe)
         columns = self.open_time.tolist(), *self.values.T.tolist()
         return map(BarRow, *labels, *columns)
 
 
 class FundingRow(NamedTuple):
-    """One funding settlement of a perpetual: the rate as a fraction, not annualised."""
+    """One funding settlement of a perpetual; the rate is a fraction per settlement."""
 
     ticker: str
     settled_at: int
@@ -64,9 +65,9 @@ class FundingRow(NamedTuple):
 
 
 class ChangeRow(NamedTuple):
-    """One change of one stored reading; `before` is None for a first reading.
+    """One change of one stored reading; `before` is None for a cell's first reading.
 
-    `indicator` may be `dexter`. `published` marks what the universe feed shows.
+    `indicator` may be `dexter`. The universe feed shows only rows that are `published`.
     """
 
     created_at: int
@@ -82,13 +83,13 @@ class ChangeRow(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The deterministic id of the row: equal bars give equal ids on every machine."""
+        """The deterministic id of the row: the same bars give the same id on every machine."""
         cell = f"{self.ticker}.{self.indicator}.{self.timeframe}"
         return f"universe.{cell}.{self.close_time}.{self.epoch}"
 
 
 class AlertRow(NamedTuple):
-    """One published action of an alert engine, with close and price of the bar it fired on."""
+    """One published action of an alert engine, with close time and price of the bar that fired."""
 
     created_at: int
     ticker: str
@@ -101,7 +102,7 @@ class AlertRow(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The deterministic id of the row: equal bars give equal ids on every machine."""
+        """The deterministic id of the row: the same bars give the same id on every machine."""
         engine = f"{self.ticker}.{self.indicator}.{self.timeframe}"
         return f"alerts.{engine}.{self.close_time}.{self.action}.{self.epoch}"
 
@@ -110,9 +111,10 @@ FeedRow = ChangeRow | AlertRow
 
 
 class CarryRow(NamedTuple):
-    """What an indicator or its alert engine remembers of one asset and timeframe.
+    """The packed carry of an indicator or alert engine for one asset and timeframe.
 
-    `version` and `layout` say of which code; an engine's `indicator` is its key in ENGINE_KEYS.
+    `version` and `layout` identify the code that can read `data`. `indicator` is a stored key, or a
+    key of ENGINE_KEYS if the carry belongs to an alert engine.
     """
 
     ticker: str
@@ -127,7 +129,7 @@ class CarryRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochRow:
-    """From which bar on a cell's readings come from which version, and why."""
+    """The first bar from which a cell's readings come from a version and revision, and why."""
 
     ticker: str
     timeframe: Timeframe
@@ -141,7 +143,7 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True)
 class ReadingRow:
-    """One cell of the board of current readings."""
+    """The current reading of one cell."""
 
     ticker: str
     timeframe: Timeframe
@@ -151,9 +153,9 @@ class ReadingRow:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkRow:
-    """An asset whose source had delivered bars up to `watermark` (epoch s) alone at a pass.
+    """An asset whose source had delivered bars only up to `watermark` (epoch s) at a commit.
 
-    `is_late` says that more was due.
+    `is_late` is true if more bars were due.
     """
 
     ticker: str
@@ -163,10 +165,11 @@ class WatermarkRow:
 
 @dataclass(frozen=True, slots=True)
 class CommitRow:
-    """One committed pass and its place in the digest chain; digests are 32 bytes.
+    """One committed batch and its place in the digest chain; digests are 32 bytes.
 
-    `market_time` is nominal; `written_at` is the market clock then, None where it was nominal too.
-    `alerts_digest` is None where no alert was written.
+    `market_time` is nominal (:03:00 of the run's hour). `written_at` is the market clock at the
+    time of writing, or None for backfill and replay, whose rows carry nominal times.
+    `alerts_digest` is None if the batch wrote no alert.
     """
 
     number: int
@@ -182,12 +185,12 @@ class CommitRow:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Everything one transaction writes: all of it or nothing.
+    """Everything that one transaction writes: all of it or nothing.
 
-    `bars` holds at most one block per asset and timeframe, later than all that is stored of them in
-    its revision, which is the asset's newest or the next.
-    `publish_from` names every ticker new to the store and the market time (ms) from which its
-    changes are published; `watermarks` every asset that the pass could not wait for.
+    `bars` holds at most one block per asset and timeframe. A block belongs to the asset's newest
+    revision, whose stored bars it follows, or starts the next one.
+    `publish_from` maps every ticker new to the store to the market time (ms) from which its changes
+    are published. `watermarks` lists the assets whose bars were incomplete when the batch was made.
     """
 
     market_time: int
@@ -204,7 +207,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class CommitContent:
-    """What a pass wrote, in the order of its digests, as far as it is still stored."""
+    """The rows of one commit in the order of its digests; pruned rows are missing."""
 
     bars: list[BarBlock]
     funding: list[FundingRow]
@@ -215,9 +218,10 @@ class CommitContent:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a store has come; `market_time` is None before the first pass.
+    """The newest state of a store; `market_time` is None before the first commit.
 
-    Changes created before `pruned_before`, and alerts before theirs, may have been pruned.
+    Changes created before `pruned_before`, and alerts created before `alerts_pruned_before`, may
+    have been pruned.
     """
 
     source: str | None
@@ -230,12 +234,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """One version of everything latest, read in one transaction; never changed afterwards.
+    """The latest state as of one store version, read in one transaction and never modified.
 
-    `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0, -1;
-    `late` are the tickers whose bars were due at the last pass and had not come, or never have;
-    `past_from` is the earliest time (epoch ms) of which the store can tell what was latest then,
-    None without a pass.
+    `readings` maps ticker to stored key (indicator id or `dexter`) to timeframe to +1, 0 or -1.
+    `late_tickers` are the assets whose bars were due at the last commit and were missing, or that
+    never had any. `history_starts_at` is the earliest time (epoch ms) for which the store can
+    rebuild a snapshot, None before the first commit.
     """
 
     coverage: Coverage | None
@@ -248,9 +252,9 @@ class StoredSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class FeedQuery:
-    """One page of published rows in (`after`, `until`], by `created_at`; times in epoch ms.
+    """A page of published rows with `created_at` in (`after`, `until`], in epoch ms.
 
-    `direction` is 1, -1, or 0 for what is neither: neutral of changes, exit of alerts.
+    `direction` is 1 (bullish), -1 (bearish) or 0 (neutral for changes, exit for alerts).
     """
 
     after: int
@@ -266,9 +270,9 @@ class FeedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """How many rows a window of a tier holds, by indicator, timeframe and new reading or action.
+    """Row counts of a tier in a window, by indicator, timeframe and new reading or action.
 
-    `oldest` is the `created_at` of the oldest row that the feed still shows, None without rows.
+    `oldest` is the `created_at` of the oldest row that the feed still shows, None if it is empty.
     """
 
     counts: Mapping[tuple[str, Timeframe, int | str], int]

@@ -1,4 +1,4 @@
-"""Fixtures that more than one package's tests use."""
+"""Fixtures shared by the tests of several packages."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ from tests.support.running_service import RunningService, Transport, open_stores
 from tests.support.store_homes import HomeFactory, StoreHome, make_postgres_home, make_sqlite_home
 from tools.example_market import make_coverage, seed_market
 
-# Asked while it is there: a worker that has lost it would be told another.
+# Read at import: a worker whose parent has died would see another pid.
 PARENT = os.getppid()
 MEMORY = Path("/dev/shm")
 ROOMY_BYTES = 4 << 30
@@ -32,21 +32,21 @@ MAJORS = [
     for place, major in enumerate(find_installations())
 ]
 
-# The HTTP client looks for it at every request, and what is not found is looked for everywhere.
+# The HTTP client imports it at every request; if it is missing, each import searches every folder.
 if find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 
 @pytest.fixture(params=["mcp", "rest"])
 def transport(request: pytest.FixtureRequest) -> Transport:
-    """Each transport in turn: a body that uses it runs over both."""
+    """Each transport in turn, so that a test runs over both."""
     chosen: Transport = request.param
     return chosen
 
 
 @pytest.fixture(scope="session")
 def single_ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the first of the certificates that clients trust."""
+    """A file with the first of the trusted certificates."""
     end = "-----END CERTIFICATE-----\n"
     path = tmp_path_factory.mktemp("trusted") / "one.pem"
     path.write_text(certifi.contents().partition(end)[0] + end)
@@ -55,7 +55,7 @@ def single_ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def use_single_ca(single_ca_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare clients, all of which ask without TLS here, reading every certificate there is."""
+    """Keep clients, which use no TLS here, from loading every trusted certificate."""
     monkeypatch.setenv("SSL_CERT_FILE", str(single_ca_file))
 
 
@@ -74,7 +74,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningService]:
-    """The service on a seeded simulated store that this test alone uses."""
+    """The service on a seeded simulated store, for one test only."""
     shutil.copytree(seeded, tmp_path, dirs_exist_ok=True)
     async with run_service(tmp_path) as running:
         yield running
@@ -82,7 +82,7 @@ async def served_alone(tmp_path: Path, seeded: Path) -> AsyncIterator[RunningSer
 
 @pytest.fixture
 def served(served_alone: RunningService) -> RunningService:
-    """The service on a seeded simulated store; tests/support/shared_service.py has one to read."""
+    """The service on a seeded simulated store; shared_service.py has one for reading."""
     return served_alone
 
 
@@ -90,7 +90,7 @@ def served(served_alone: RunningService) -> RunningService:
 async def served_shared(
     tmp_path_factory: pytest.TempPathFactory, seeded: Path
 ) -> AsyncIterator[RunningService]:
-    """One such service for all who only read."""
+    """One such service, shared by tests that only read."""
     folder = tmp_path_factory.mktemp("shared")
     shutil.copytree(seeded, folder, dirs_exist_ok=True)
     async with run_service(folder) as running:
@@ -108,7 +108,7 @@ async def served_empty(tmp_path: Path) -> AsyncIterator[RunningService]:
 def get_postgres_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], SharedServer]:
-    """The run's PostgreSQL server of a major, started for the first test that asks for it."""
+    """Return the run's PostgreSQL server of a major version, started by the first test."""
     folder, run = tmp_path_factory.getbasetemp(), os.getpid()
     if hasattr(request.config, "workerinput"):
         folder, run = folder.parent, PARENT
@@ -119,7 +119,7 @@ def get_postgres_server(
 def postgres(
     request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
 ) -> SharedServer:
-    """The run's PostgreSQL server of each major."""
+    """The run's PostgreSQL server of each major version in turn."""
     return get_postgres_server(request.param)
 
 
@@ -132,7 +132,7 @@ async def database(postgres: SharedServer) -> AsyncIterator[str]:
 
 @pytest.fixture
 def private_postgres(postgres: SharedServer) -> Iterator[PostgresServer]:
-    """A PostgreSQL server that only one test knows, to stop, freeze and start again."""
+    """A PostgreSQL server for one test, which can stop, freeze and restart it."""
     with PostgresServer.start_new(postgres.template) as server:
         yield server
 
@@ -143,7 +143,7 @@ def new_home(
     tmp_path: Path,
     get_postgres_server: Callable[[str], SharedServer],
 ) -> HomeFactory:
-    """Make homes of stores for each engine in turn: a body that uses it runs over all."""
+    """A function that creates homes of stores, for each engine in turn."""
     if request.param == "sqlite":
         return lambda: make_sqlite_home(tmp_path)
     return lambda: make_postgres_home(get_postgres_server(request.param).url)
@@ -157,14 +157,14 @@ async def home(new_home: HomeFactory) -> AsyncIterator[StoreHome]:
 
 
 def pytest_configure() -> None:
-    """Keep temporary files in memory where there is room: on disks every commit waits for them."""
+    """Keep temporary files in memory if there is room: on a disk every commit waits for it."""
     is_told = "TMPDIR" in os.environ
     if not is_told and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOMY_BYTES:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run who shares a service in the event loop that it runs in."""
+    """Run tests that share a service in the event loop of that service."""
     for item in items:
         is_async = inspect.iscoroutinefunction(getattr(item, "obj", None))
         if is_async and "served_shared" in getattr(item, "fixturenames", ()):
@@ -172,6 +172,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare all that was imported from the garbage collector, which looks through it else."""
+    """Freeze imported objects, so that the garbage collector does not traverse them."""
     gc.collect()
     gc.freeze()

@@ -1,1 +1,1 @@
-"""Who takes the money: one file a provider, all behind the Protocol in provider.py."""
+"""Billing: one module per provider, all implementing the Protocol in provider.py."""

@@ -1,4 +1,4 @@
-"""No billing: the operator makes every key; what was begun with another provider waits."""
+"""Billing turned off: the operator creates every key; open claims stay as they are."""
 
 from access.billing.provider import (
     BillingError,
@@ -12,6 +12,7 @@ from schemas.errors import ApiError, unavailable_error
 from schemas.vocabulary import Mode
 from store.access_rows import ClaimRow, MembershipRow
 
+# An hour: only the operator can turn billing on.
 RETRY_AFTER_S = 3600
 
 
@@ -25,40 +26,42 @@ class NoBilling:
     pending_ttl_ms = 0
 
     async def open_session(self, order: Order) -> CheckoutSession:
-        """Refuse to open a checkout."""
+        """Raise ApiError 503: nothing is sold."""
         raise unavailable_error(
-            "This server sells no keys (its billing is off): its operator makes them. Ask there, "
-            "or come back later.",
+            "This server does not sell keys (billing is off). Request a key from its operator, "
+            "or retry later.",
             RETRY_AFTER_S,
         )
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Refuse to tell: nobody can be asked."""
+        """Raise ApiError 503: no payment can be verified."""
         raise unavailable_error(
-            "Billing is off on this server, so no payment can be verified. The token stays as it "
-            "is: claim again later, or ask the operator.",
+            "Billing is off on this server, so no payment can be verified. Keep the token and "
+            "claim again later, or contact the operator.",
             RETRY_AFTER_S,
         )
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        """Refuse to tell: nobody can be asked."""
+        """Raise BillingError: no processor is configured."""
         raise BillingError("billing is off (SIGNALS_BILLING=off)")
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Refuse to lead anywhere: there is nothing to manage."""
+        """Raise ApiError 404: there is no portal."""
         raise ApiError(
-            "invalid_parameter", "Nothing is sold here: there is nothing to manage.", 404
+            "invalid_parameter", "Billing is off on this server: there is nothing to manage.", 404
         )
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Refuse a message: no processor sends any."""
-        raise ApiError("invalid_parameter", "No payment processor reports here.", 404)
+        """Raise ApiError 404: no processor sends messages."""
+        raise ApiError(
+            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
+        )
 
     async def check_prices(self) -> None:
-        """Check nothing."""
+        """Do nothing: there are no prices."""
 
     async def check_portal(self) -> None:
-        """Check nothing: there is none."""
+        """Do nothing: there is no portal."""
 
     async def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: nothing is open."""

@@ -1,4 +1,4 @@
-"""What a billing provider must do: open a checkout, and give the processor's word on it later."""
+"""The Provider protocol: opens checkouts and reports the status of payments and memberships."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,19 +11,19 @@ RETRY_AFTER_S = 30
 
 
 class BillingError(Exception):
-    """The processor cannot be asked at the moment; nothing is lost, come back later.
+    """The processor is unavailable or failed; retrying later loses nothing.
 
-    The text is for the operator's log: no key, token or body stands in it.
+    The message is for the operator's log and contains no key, token or body.
     """
 
 
 class BillingSetupError(OperatorError):
-    """A mistake of the operator's about billing, told in one line without any secret."""
+    """Billing is misconfigured; the message is one line for the operator, without any secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What somebody wants to buy; `claim_id` names it towards the processor, it is no secret."""
+    """A requested purchase; `claim_id` identifies it at the processor and is not secret."""
 
     claim_id: str
     contact_email: str
@@ -33,7 +33,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class CheckoutSession:
-    """A checkout as the processor opened it; `expires_at` is epoch ms."""
+    """A checkout that the processor opened; `expires_at` is epoch ms."""
 
     id: str
     url: str
@@ -42,7 +42,7 @@ class CheckoutSession:
 
 @dataclass(frozen=True, slots=True)
 class SettledPayment:
-    """This very session is paid, for the plan, amount and mode ordered, and still in force."""
+    """The session is paid as ordered (plan, amount, mode), and its subscription is active."""
 
     subscription: str
     customer: str
@@ -56,7 +56,7 @@ class PendingPayment:
 
 @dataclass(frozen=True, slots=True)
 class FailedPayment:
-    """No payment will ever come of this session; `reason` goes into a sentence, for the buyer."""
+    """The session can never be paid; `reason` completes the sentence "this checkout ..."."""
 
     reason: str
 
@@ -66,10 +66,10 @@ Payment = SettledPayment | PendingPayment | FailedPayment
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """The processor's word on a membership now; times are epoch ms.
+    """The current status of a membership at the processor; times are epoch ms.
 
-    While it is in force it is paid for anew at `renews_at`, or ends at `ends_at`; both are None
-    where the processor names no time. `ended_reason` is why it is over, None while it is in force.
+    An active membership renews at `renews_at` or ends at `ends_at`; both are None if the processor
+    reports no time. `ended_reason` is None while the membership is active.
     """
 
     renews_at: int | None = None
@@ -79,14 +79,17 @@ class SubscriptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class WebhookEvent:
-    """A verified message of the processor's, and whose standing to ask for because of it."""
+    """A verified webhook; `customer` is whose memberships to check, None if there are none."""
 
     id: str
     customer: str | None
 
 
 class Provider(Protocol):
-    """One way of billing; every verb that asks the processor may raise BillingError."""
+    """A billing provider; any method that queries the processor can raise BillingError.
+
+    `mode` is None if nothing is sold. A payment that is not settled is cached for `pending_ttl_ms`.
+    """
 
     name: str
     mode: Mode | None
@@ -95,32 +98,32 @@ class Provider(Protocol):
     pending_ttl_ms: int
 
     async def open_session(self, order: Order) -> CheckoutSession:
-        """Open a checkout; asked again with the same order, the processor opens no second one."""
+        """Open a checkout; repeating the call with the same order opens no second one."""
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return the processor's word on a checkout."""
+        """Return the payment status of a checkout."""
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        """Return the processor's word on a membership."""
+        """Return the status of a membership."""
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Return an address at the processor's where a member manages what was bought.
+        """Return the URL of the processor's portal, where a member manages a subscription.
 
-        It is the member's alone and short-lived: send the browser there at once. ApiError 404 where
-        this provider has no portal.
+        The URL is secret and short-lived: redirect the browser at once. Raise ApiError 404 if this
+        provider has no portal.
         """
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Return what a message that claims to come from the processor tells.
+        """Verify a webhook message and return its event.
 
-        ApiError 400 where its signature is not the processor's, 404 where this provider sends none.
+        Raise ApiError 400 if its signature is not valid, 404 if this provider sends no messages.
         """
 
     async def check_prices(self) -> None:
-        """Hold the plan against the processor's prices; BillingSetupError names what differs."""
+        """Compare the processor's prices to the plan; raise BillingSetupError if they differ."""
 
     async def check_portal(self) -> None:
-        """See that members get into the portal; BillingSetupError says what keeps them out."""
+        """Check that the portal can be opened; raise BillingSetupError with the cause if not."""
 
     async def close(self) -> None:
-        """Close what is open towards the processor; idempotent."""
+        """Close connections to the processor; idempotent."""

@@ -1,4 +1,4 @@
-"""Billing without money, for one machine: its books are in the store, its pay page is our own."""
+"""Billing without money, for development: checkouts are stored locally, the pay page is ours."""
 
 import secrets
 from typing import Literal
@@ -30,7 +30,7 @@ FAILURE_REASONS: dict[SessionStatus, str] = {
 
 
 class SandboxBilling:
-    """A Provider that keeps its books in the access store; `clock` tells epoch ms."""
+    """A Provider that stores its checkouts in the access store; `clock` returns epoch ms."""
 
     name = "sandbox"
     mode: Mode | None = "test"
@@ -44,7 +44,7 @@ class SandboxBilling:
         self._base_url = base_url
 
     async def open_session(self, order: Order) -> CheckoutSession:
-        """Open a checkout in the books; whoever has its address can pay it."""
+        """Open a checkout; any client that has its URL can pay it."""
         session = SandboxSession(
             id=f"sb_{secrets.token_urlsafe(24)}",
             claim_id=order.claim_id,
@@ -59,10 +59,10 @@ class SandboxBilling:
         return CheckoutSession(session.id, url, session.expires_at)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return what the books say of a checkout."""
+        """Return the payment status of a checkout."""
         session = await self.find_session(claim.session)
         if session is None:
-            return FailedPayment("is not in the sandbox's books")
+            return FailedPayment("is unknown to the sandbox")
         status = self.get_status(session)
         if status == "open":
             return PendingPayment()
@@ -74,42 +74,45 @@ class SandboxBilling:
         return SettledPayment(session.id, session.id, session.contact_email)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        """Return that it is in force: a sandbox subscription goes on for ever, unpaid."""
+        """Return an active status: a sandbox subscription never ends."""
         return SubscriptionStatus()
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Refuse to lead anywhere: there is nothing to manage."""
+        """Raise ApiError 404: there is no portal."""
         raise ApiError(
             "invalid_parameter",
-            "Nobody paid for a plan of the sandbox: there is nothing to manage.",
+            "A sandbox plan costs nothing: there is nothing to manage.",
             404,
         )
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Refuse a message: the sandbox sends none."""
-        raise ApiError("invalid_parameter", "No payment processor reports here.", 404)
+        """Raise ApiError 404: the sandbox sends no messages."""
+        raise ApiError(
+            "invalid_parameter", "This server accepts no webhooks: it does not sell by Stripe.", 404
+        )
 
     async def check_prices(self) -> None:
-        """Check nothing: the books hold the plan's own prices."""
+        """Do nothing: the sandbox uses the plan's own prices."""
 
     async def check_portal(self) -> None:
-        """Check nothing: there is none."""
+        """Do nothing: there is no portal."""
 
     async def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: nothing is open."""
 
     async def find_session(self, session_id: str) -> SandboxSession | None:
-        """Return a checkout of the books."""
+        """Return a checkout of the sandbox, or None."""
         return await self._store.find_sandbox_session(session_id)
 
     async def settle(self, session: SandboxSession, target: SandboxStatus) -> SessionStatus:
-        """Pay or cancel a checkout that is open; return what it is now, wanted or not."""
+        """Pay or cancel an open checkout; return its status, which may differ from `target`."""
         if self.get_status(session) == "open":
             await self._store.settle_sandbox_session(session.id, target)
+        # Read it again: another request may have settled it first.
         settled = await self.find_session(session.id)
         return self.get_status(settled or session)
 
     def get_status(self, session: SandboxSession) -> SessionStatus:
-        """Return what a checkout is at this time."""
+        """Return the status of a checkout now: an open one past its end is expired."""
         is_expired = session.status == "open" and self._clock() >= session.expires_at
         return "expired" if is_expired else session.status

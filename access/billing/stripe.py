@@ -1,6 +1,6 @@
-"""Billing by Stripe: a Checkout Session opens a subscription, and Stripe's word on both is asked.
+"""Billing by Stripe: a Checkout Session creates a subscription.
 
-Nothing is remembered as paid: session, subscription and charges are read anew whenever it matters.
+No payment is recorded as settled: session, subscription and charges are read from Stripe each time.
 """
 
 import re
@@ -43,6 +43,7 @@ TIMEOUT_S = 5.0
 RETRIES = 2
 INTERVALS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 ACTIVE_STATUSES = frozenset({"active", "trialing"})
+# past_due is missing on purpose: Stripe still retries the payment, and the keys stay live.
 ENDED_STATUSES = frozenset({"canceled", "unpaid", "incomplete_expired", "paused"})
 EXPAND_PARAMS: SessionRetrieveParams = {"expand": ["line_items", "subscription"]}
 
@@ -50,9 +51,10 @@ log = structlog.get_logger("billing")
 
 
 class StripeBilling:
-    """A Provider; `prices` are Stripe's ids of the plan's two prices, `clock` tells epoch ms.
+    """A Provider; `prices` holds Stripe's ids of the plan's two prices, `clock` returns epoch ms.
 
-    `api_base` stands in for Stripe's own address. BillingSetupError for a key that is none.
+    `api_base` replaces Stripe's own address in tests. Raise BillingSetupError if `api_key` is not a
+    secret key.
     """
 
     name = "stripe"
@@ -71,7 +73,7 @@ class StripeBilling:
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.mode: Mode | None = _parse_mode(api_key)
-        stripe.enable_telemetry = False  # It would write a file into the home directory.
+        stripe.enable_telemetry = False  # it writes a file into the home directory
         self._http = stripe.HTTPXClient(timeout=timeout_s)
         self._api = stripe.StripeClient(
             api_key,
@@ -86,22 +88,26 @@ class StripeBilling:
         self._has_checked_prices = False
 
     async def close(self) -> None:
-        """Close what is open towards Stripe; idempotent."""
+        """Close connections to Stripe; idempotent."""
         await self._http.close_async()  # type: ignore[no-untyped-call]
 
     async def check_prices(self) -> None:
-        """Hold the plan against Stripe's prices; BillingSetupError names each that differs."""
+        """Compare Stripe's prices to the plan; raise BillingSetupError naming each difference."""
         mismatches = [
             f"{price_id} ({billing}): {', '.join(reasons)}"
             for billing, price_id in self._prices.items()
             if (reasons := await self._diff_price(billing, price_id))
         ]
         if mismatches:
-            raise BillingSetupError(f"Stripe's prices are not the plan's: {'; '.join(mismatches)}")
+            raise BillingSetupError(
+                f"Stripe's prices do not match the plan: {'; '.join(mismatches)}"
+            )
         self._has_checked_prices = True
 
     async def check_portal(self) -> None:
-        """See that the key may open the customer portal, and that it was set up once."""
+        """Check that the key can open the customer portal and that the portal is set up."""
+        # Stripe creates the default configuration only when its settings are saved for the first
+        # time; until then every visit fails.
         request = self._api.billing_portal.configurations.list_async(
             {"active": True, "is_default": True}
         )
@@ -111,8 +117,8 @@ class StripeBilling:
             if error.status not in {401, 403}:
                 raise
             raise BillingSetupError(
-                "Stripe keeps SIGNALS_STRIPE_API_KEY from the customer portal (HTTP "
-                f"{error.status}): let the restricted key write it"
+                "SIGNALS_STRIPE_API_KEY has no access to Stripe's customer portal (HTTP "
+                f"{error.status}): give the restricted key write permission for it"
             ) from None
         if not is_set_up:
             raise BillingSetupError(
@@ -121,10 +127,9 @@ class StripeBilling:
             )
 
     async def open_session(self, order: Order) -> CheckoutSession:
-        """Open a Checkout Session; ApiError 400 for an e-mail address that Stripe refuses.
-
-        None is opened before the prices have been checked once.
-        """
+        """Open a Checkout Session; raise ApiError 400 if Stripe rejects the e-mail address."""
+        # serve starts even if Stripe is unreachable, so the check at start may not have happened.
+        # No buyer may be charged a price that is not the plan's.
         if not self._has_checked_prices:
             try:
                 await self.check_prices()
@@ -139,22 +144,22 @@ class StripeBilling:
             if error.param != "customer_email":
                 raise
             raise invalid_parameter_error(
-                "contact_email: the payment processor does not take this address; accepted: one "
+                "contact_email: the payment processor rejects this address; accepted: one "
                 "that receives mail, such as agent@example.com."
             ) from None
         if session.url is None:
-            raise BillingError(f"Stripe gave session {session.id} no address")
+            raise BillingError(f"Stripe returned session {session.id} without a URL")
         return CheckoutSession(session.id, session.url, session.expires_at * 1000)
 
     async def fetch_payment(self, claim: ClaimRow) -> Payment:
-        """Return what Stripe says of a claim's session, its subscription and its charges."""
+        """Return the payment status by a claim's session, its subscription and its charges."""
         try:
             session = await call_stripe(
                 self._api.checkout.sessions.retrieve_async(claim.session, EXPAND_PARAMS)
             )
         except NotFoundError:
             log.error("checkout_unknown", session=claim.session)
-            return FailedPayment("is not known to the payment processor")
+            return FailedPayment("is unknown to the payment processor")
         expected = {
             "id": claim.session,
             "client_reference_id": claim.id,
@@ -171,16 +176,14 @@ class StripeBilling:
         return await self._verify_payment(session, claim)
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        """Return Stripe's word on a subscription and on what was paid for it.
-
-        In force too where Stripe does not know the subscription: the operator changed accounts,
-        which is no reason to take away what was paid.
-        """
+        """Return the status of a subscription, ended if its payment was refunded or disputed."""
         try:
             subscription = await call_stripe(
                 self._api.subscriptions.retrieve_async(member.subscription)
             )
         except NotFoundError:
+            # The operator has changed accounts, which must not take away a plan that was paid. The
+            # daily maintenance logs this until the operator acts.
             log.error("subscription_unknown", subscription=member.subscription)
             return SubscriptionStatus()
         if subscription.status in ENDED_STATUSES:
@@ -192,22 +195,23 @@ class StripeBilling:
         return parse_renewal(subscription)
 
     async def create_portal_url(self, member: MembershipRow, return_url: str) -> str:
-        """Return an address of Stripe's customer portal, which is for this one visit."""
+        """Return a URL of Stripe's customer portal for one visit."""
         request = self._api.billing_portal.sessions.create_async(
             {"customer": member.customer, "return_url": return_url}
         )
         return (await call_stripe(request)).url
 
     async def verify_event(self, payload: bytes, signature: str | None) -> WebhookEvent:
-        """Return the customer whom a signed webhook is about; ApiError 400 for any other message.
+        """Verify a webhook and return its customer; raise ApiError 400 if it is not Stripe's.
 
-        The customer is None where the message can end nothing.
+        The customer is None if the message cannot end a membership.
         """
         now_s = self._clock() // 1000
         event = parse_event(payload, signature, self._webhook_secret, now_s)
         if event.type not in EVENT_TYPES or event.livemode != self._is_live:
             return WebhookEvent(event.id, None)
         if event.type.startswith("charge.dispute."):
+            # A dispute names its charge, but no customer.
             charge = await call_stripe(self._api.charges.retrieve_async(event.subject["charge"]))
             return WebhookEvent(event.id, get_id(charge.customer))
         return WebhookEvent(event.id, event.subject["customer"])
@@ -220,13 +224,13 @@ class StripeBilling:
         try:
             price = await call_stripe(self._api.prices.retrieve_async(price_id))
         except NotFoundError:
-            return [f"is not known to Stripe in {self.mode} mode"]
+            return [f"is unknown to Stripe in {self.mode} mode"]
         except RefusedError as error:
             if error.status not in {401, 403}:
                 raise
             raise BillingSetupError(
-                f"Stripe refuses SIGNALS_STRIPE_API_KEY (HTTP {error.status}): expected a secret "
-                "key of the account, or a restricted one that may read prices"
+                f"Stripe rejects SIGNALS_STRIPE_API_KEY (HTTP {error.status}): expected a secret "
+                "key of the account, or a restricted key that can read prices"
             ) from None
         mismatches = diff_fields(
             price, self._build_expected_fields(billing, "unit_amount") | {"active": True}
@@ -241,7 +245,7 @@ class StripeBilling:
         return mismatches + diff_fields(price.recurring, expected_recurrence)
 
     def _build_expected_fields(self, billing: Billing, amount_field: str) -> dict[str, object]:
-        """Return what a price or a session must say; its amount, in cents, has another name."""
+        """Return the expected fields of a price or session; `amount_field` names its cents."""
         return {
             "livemode": self._is_live,
             "currency": "usd",
@@ -255,7 +259,7 @@ class StripeBilling:
         return {
             "mode": "subscription",
             "line_items": [{"price": self._prices[order.billing], "quantity": 1}],
-            "adaptive_pricing": {"enabled": False},  # else the buyer's currency is charged
+            "adaptive_pricing": {"enabled": False},  # or Stripe converts the currency
             "client_reference_id": order.claim_id,
             "customer_email": order.contact_email,
             "metadata": metadata,
@@ -265,7 +269,7 @@ class StripeBilling:
         }
 
     def _diff_plan(self, session: stripe.checkout.Session, billing: Billing) -> list[str]:
-        """Return how a session that asks for no more money differs from one of the plan."""
+        """Return the differences between a completed session and the plan that was ordered."""
         mismatches = diff_fields(
             session,
             self._build_expected_fields(billing, "amount_total") | {"payment_status": "paid"},
@@ -278,7 +282,10 @@ class StripeBilling:
     async def _verify_payment(self, session: stripe.checkout.Session, claim: ClaimRow) -> Payment:
         subscription, customer = session.subscription, get_id(session.customer)
         if not isinstance(subscription, stripe.Subscription) or customer is None:
-            raise BillingError(f"Stripe gave session {session.id} no subscription or no customer")
+            raise BillingError(
+                f"Stripe returned session {session.id} without a subscription or customer"
+            )
+        # Incomplete means that the first payment is still being confirmed, which takes seconds.
         if subscription.status == "incomplete":
             return PendingPayment()
         if subscription.status not in ACTIVE_STATUSES:
@@ -287,6 +294,7 @@ class StripeBilling:
             )
         if reversal := await find_reversal(self._api, customer):
             return FailedPayment(f"was {reversal}")
+        # Prefer the address that the buyer confirmed at Stripe over the one typed at checkout.
         details = session.customer_details
         email = (details and details.email) or session.customer_email or claim.contact_email
         return SettledPayment(subscription.id, customer, email)
@@ -296,7 +304,7 @@ def _parse_mode(api_key: str) -> Mode:
     match = re.fullmatch(r"[rs]k_(test|live)_\w+", api_key, re.ASCII)
     if match is None:
         raise BillingSetupError(
-            "SIGNALS_STRIPE_API_KEY is no secret key of Stripe's: expected one that begins with "
+            "SIGNALS_STRIPE_API_KEY is not a Stripe secret key: expected one that begins with "
             "sk_test_, rk_test_, sk_live_ or rk_live_"
         )
     return "live" if match[1] == "live" else "test"
@@ -304,4 +312,4 @@ def _parse_mode(api_key: str) -> Mode:
 
 def _reject_mismatch(claim: ClaimRow, mismatches: Iterable[str]) -> FailedPayment:
     log.error("checkout_differs", session=claim.session, wrong=", ".join(mismatches))
-    return FailedPayment("is not what was ordered (the operator of this service can look into it)")
+    return FailedPayment("does not match the order (contact the operator of this service)")

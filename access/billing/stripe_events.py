@@ -1,4 +1,4 @@
-"""Stripe's webhooks: which are taken, and whether one is really Stripe's and fresh."""
+"""Stripe's webhooks: the handled event types, and verification of signature and age."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ EVENT_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class StripeEvent:
-    """One webhook; `subject` is the object it reports, as it was when Stripe sent it."""
+    """One webhook; `subject` is the reported object as of the time when Stripe sent it."""
 
     id: str
     type: str
@@ -31,20 +31,20 @@ class StripeEvent:
 
 
 def parse_event(payload: bytes, signature: str | None, secret: str, now_s: int) -> StripeEvent:
-    """Return what a signed webhook tells; ApiError 400 for any other message."""
+    """Return the event of a signed webhook; raise ApiError 400 for any other message."""
     _verify_signature(payload, signature, secret, now_s)
     try:
         event = json.loads(payload)
         return StripeEvent(event["id"], event["type"], event["livemode"], event["data"]["object"])
     except (ValueError, KeyError, TypeError):
         raise invalid_parameter_error(
-            "The body is no event of Stripe's: register the endpoint for snapshot events, such as "
+            "The body is not a Stripe event: register the endpoint for snapshot events, such as "
             f"{EVENT_TYPES[0]}."
         ) from None
 
 
 def _verify_signature(payload: bytes, signature: str | None, secret: str, now_s: int) -> None:
-    """Refuse what Stripe did not sign within the tolerance; the library takes future stamps."""
+    """Raise ApiError 400 unless Stripe signed the payload within TOLERANCE_S of now."""
     if not signature:
         raise invalid_parameter_error(
             "The header Stripe-Signature is missing: only webhooks that Stripe signed are accepted."
@@ -53,15 +53,16 @@ def _verify_signature(payload: bytes, signature: str | None, secret: str, now_s:
         stripe.WebhookSignature.verify_header(payload, signature, secret)
         signed_at_s = next(part[2:] for part in signature.split(",") if part.startswith("t="))
         age_s = now_s - int(signed_at_s)
-    # Bytes that are no text end in the library's ValueError or TypeError.
+    # The library raises ValueError or TypeError if the payload is not UTF-8 text.
     except (stripe.SignatureVerificationError, ValueError, TypeError):
         raise invalid_parameter_error(
             "Stripe-Signature does not sign this body: SIGNALS_STRIPE_WEBHOOK_SECRET must be the "
-            "signing secret of this very endpoint."
+            "signing secret of this endpoint."
         ) from None
+    # The library's own tolerance accepts timestamps in the future.
     if abs(age_s) > TOLERANCE_S:
         direction = "ago" if age_s > 0 else "in the future"
         raise invalid_parameter_error(
             f"The message was signed {abs(age_s)} seconds {direction}; at most {TOLERANCE_S} are "
-            "accepted: check the clock of this server, then send the event again."
+            "accepted: check the clock of this server, then resend the event."
         )

@@ -1,15 +1,17 @@
-"""Whether money that a customer of Stripe's paid went back."""
+"""Finds refunds and lost disputes among the charges of a Stripe customer."""
 
 import stripe
 from stripe import V1Services
 
 from access.billing.stripe_responses import call_stripe
 
-PAGE_SIZE = 100  # the most charges that Stripe lists at a time
+PAGE_SIZE = 100  # Stripe's maximum
 
 
 async def find_reversal(api: V1Services, customer: str) -> str | None:
-    """Tell how money of a customer's went back, None where none did."""
+    """Return how a customer's payment was reversed, None if it was not."""
+    # Charges no longer name an invoice, so all charges of the customer count. Each checkout creates
+    # its own customer, so they belong to one subscription.
     for charge in await _list_charges(api, customer):
         if charge.refunded:
             return "refunded in full"
@@ -33,7 +35,9 @@ async def _has_lost_dispute(api: V1Services, charge: stripe.Charge) -> bool:
 
 
 def _is_dispute_lost(dispute: stripe.Dispute) -> bool:
-    """Tell whether a dispute is more than a question, and was neither won nor blocked."""
+    """Return whether a dispute took the money: not an inquiry, not won, not blocked."""
+    # Statuses that begin with "warning_" are inquiries. A prevented dispute of type "block" took no
+    # money; other kinds of prevention refund the payment.
     if dispute.status == "prevented":
         details = dispute.payment_method_details
         return not (details and details.card and details.card.case_type == "block")

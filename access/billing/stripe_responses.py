@@ -1,4 +1,4 @@
-"""Stripe's answers as billing reads them: what is right, what differs, what failed and how."""
+"""Translates Stripe's errors, and reads fields of its objects."""
 
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class RefusedError(BillingError):
-    """Stripe answers with a failure; `param` names what it refuses, where it refuses something."""
+    """Stripe responded with an error; `param` is the rejected parameter, if there is one."""
 
     def __init__(self, message: str, status: int, param: str | None) -> None:
         super().__init__(message)
@@ -20,18 +20,19 @@ class RefusedError(BillingError):
 
 
 class NotFoundError(RefusedError):
-    """Stripe does not know the object that was asked for."""
+    """Stripe does not know the requested object."""
 
 
 async def call_stripe(request: Awaitable[ResponseT]) -> ResponseT:
-    """Return Stripe's answer; BillingError, without Stripe's own words: they quote addresses."""
+    """Return Stripe's response; raise BillingError with type, status, code and request id only."""
     try:
         return await request
     except stripe.StripeError as error:
+        # Without the cause: Stripe's messages quote e-mail addresses, which must not be logged.
         raise _to_billing_error(error) from None
-    # The library stumbles over JSON that is not Stripe's, such as a proxy's.
+    # The library fails with these on JSON that is not Stripe's, such as a proxy's.
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise BillingError(f"Stripe: no answer of its own, {type(error).__name__}") from None
+        raise BillingError(f"Stripe: unreadable response, {type(error).__name__}") from None
 
 
 def _to_billing_error(error: stripe.StripeError) -> BillingError:
@@ -47,7 +48,7 @@ def _to_billing_error(error: stripe.StripeError) -> BillingError:
 
 
 def diff_fields(found: stripe.StripeObject, expected: Mapping[str, object]) -> list[str]:
-    """Return each field of an object that is not as expected, in words."""
+    """Return a description of each field that differs from its expected value."""
     return [
         f"{name} is {actual}, expected {value}"
         for name, value in expected.items()
@@ -56,9 +57,10 @@ def diff_fields(found: stripe.StripeObject, expected: Mapping[str, object]) -> l
 
 
 def parse_renewal(subscription: stripe.Subscription) -> SubscriptionStatus:
-    """Return when a subscription that is in force is paid for anew, or ends."""
+    """Return when an active subscription renews or ends."""
     ends_s = subscription.cancel_at
     if ends_s is None:
+        # Stripe moved the period from the subscription to its items.
         periods = [item.current_period_end for item in subscription["items"].data]
         ends_s = min(periods, default=None)
     at = None if ends_s is None else ends_s * 1000
@@ -67,10 +69,10 @@ def parse_renewal(subscription: stripe.Subscription) -> SubscriptionStatus:
 
 
 def get_id(reference: Any) -> str | None:
-    """Return the id of what Stripe gives as an id or as the whole object."""
+    """Return the id of a reference, which Stripe returns as an id or an expanded object."""
     return reference if isinstance(reference, str) or reference is None else str(reference.id)
 
 
 def format_status(status: str) -> str:
-    """Return a status of Stripe's for a sentence."""
+    """Return a Stripe status in words, for use in a sentence."""
     return status.replace("_", " ")

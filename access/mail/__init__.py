@@ -1,1 +1,1 @@
-"""How mail leaves: one file a way, all behind the Protocol in mailer.py."""
+"""Outgoing mail: one module per transport, all implementing the Protocol in mailer.py."""

@@ -1,4 +1,4 @@
-"""Mail for one machine: every message becomes a file in a folder, and leaves it for nobody."""
+"""Mail on one machine: writes every message to a file in a folder and sends nothing."""
 
 import asyncio
 import os
@@ -11,14 +11,14 @@ from access.mail.mailer import MailError, add_sender
 
 
 class Outbox:
-    """A Mailer that writes each mail as NUMBER.eml, readable by its owner alone."""
+    """A Mailer that writes each mail to NUMBER-RANDOM.eml, readable only by the owner."""
 
     def __init__(self, folder: Path, sender: str) -> None:
         self._folder = folder
         self._sender = sender
 
     async def send(self, mail: EmailMessage) -> None:
-        """Write a mail; MailError where the folder takes none."""
+        """Write a mail; raise MailError if the folder cannot be written."""
         add_sender(mail, self._sender)
         try:
             await asyncio.to_thread(self._write_file, mail.as_bytes(policy=SMTPUTF8))
@@ -26,12 +26,13 @@ class Outbox:
             raise MailError(f"cannot write to {self._folder}: {error.strerror}") from None
 
     async def check(self) -> str:
-        """Return which folder mails are written to; the first one makes it."""
-        return f"written to {self._folder}, and sent to nobody"
+        """Return the folder in words; it is created by the first mail."""
+        return f"written to {self._folder}, not sent"
 
     def _write_file(self, content: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The number orders a listing; two mails at once may share one, and never a name.
+        # The number sorts a listing. Two mails at once may get the same number; the random part
+        # keeps their names apart.
         name = f"{len(list(self._folder.iterdir())) + 1:06}-{secrets.token_hex(4)}.eml"
         descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Mail by an SMTP server: a connection a mail, over TLS wherever a password is sent to others."""
+"""Mail by SMTP: one connection per mail; a password leaves this machine only over TLS."""
 
 import asyncio
 import ssl
@@ -12,39 +12,41 @@ from access.mail.mailer import MailError, add_sender, get_domain
 from access.mail.smtp_server import SmtpServer
 
 TIMEOUT_S = 15.0
-# Told in our own words: a server's may quote addresses, and a library's the login.
+# Fixed texts, because the server's may quote addresses and the library's the login. The first entry
+# whose class matches applies, so subclasses come before their bases.
 FAILURE_REASONS: tuple[tuple[type[Exception], str], ...] = (
-    (aiosmtplib.SMTPAuthenticationError, "refuses the user or password of SIGNALS_SMTP_URL"),
-    (aiosmtplib.SMTPSenderRefused, "refuses the sender, SIGNALS_MAIL_FROM"),
-    (aiosmtplib.SMTPRecipientsRefused, "refuses the recipient"),
-    (aiosmtplib.SMTPResponseException, "refuses what it was asked"),
-    (aiosmtplib.SMTPServerDisconnected, "broke the connection off"),
-    (ssl.SSLError, "has no certificate for this host that this machine trusts"),
-    (TimeoutError, "does not answer in time"),
+    (aiosmtplib.SMTPAuthenticationError, "rejects the user or password in SIGNALS_SMTP_URL"),
+    (aiosmtplib.SMTPSenderRefused, "rejects the sender, SIGNALS_MAIL_FROM"),
+    (aiosmtplib.SMTPRecipientsRefused, "rejects the recipient"),
+    (aiosmtplib.SMTPResponseException, "rejects the request"),
+    (aiosmtplib.SMTPServerDisconnected, "closed the connection"),
+    (ssl.SSLError, "has no certificate that this machine trusts for this host"),
+    (TimeoutError, "does not respond in time"),
     (OSError, "cannot be reached"),
-    (Exception, "does not offer what is needed (a login, or this kind of address)"),
+    (Exception, "lacks a required feature (login, or this kind of address)"),
 )
 
 
 class SmtpMailer:
-    """A Mailer; a mail is sent within `timeout_s` or not at all, whatever the server is slow at."""
+    """A Mailer that sends each mail within `timeout_s` in total, or raises MailError."""
 
     def __init__(self, server: SmtpServer, sender: str, timeout_s: float = TIMEOUT_S) -> None:
         self._server = server
         self._sender = sender
         self._timeout_s = timeout_s
         self._tls = ssl.create_default_context()
-        if server.is_local:  # The certificates of relays on one's own machine are made up.
+        # A relay on this machine usually has a self-signed certificate, and no one is in between.
+        if server.is_local:
             self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE
 
     async def send(self, mail: EmailMessage) -> None:
-        """Send a mail; MailError where it cannot leave."""
+        """Send a mail; raise MailError if that fails."""
         add_sender(mail, self._sender)
         async with self._open_session() as session:
             await session.send_message(mail)
 
     async def check(self) -> str:
-        """Connect and log in as for a mail, and send none; MailError says what is wrong."""
+        """Connect and log in without sending a mail; raise MailError if that fails."""
         async with self._open_session():
             return f"sent by {self._server.name}, from {self._sender}"
 
@@ -60,13 +62,14 @@ class SmtpMailer:
             tls_context=self._tls,
         )
         try:
+            # The client's own timeout applies per reply; a slow server could still take minutes.
             async with asyncio.timeout(self._timeout_s):
                 await client.connect()
                 await self._start_tls(client)
                 if self._server.user:
                     await client.login(self._server.user, self._server.password)
                 yield client
-            # What comes now takes back no mail.
+            # The server has accepted the mail; a failing QUIT does not change that.
             with suppress(aiosmtplib.SMTPException):
                 await client.quit()
         except (aiosmtplib.SMTPException, OSError) as error:
@@ -75,7 +78,7 @@ class SmtpMailer:
             client.close()
 
     async def _start_tls(self, client: aiosmtplib.SMTP) -> None:
-        """Go over to TLS where the server offers it; MailError where it must and does not."""
+        """Switch to TLS if the server offers it; raise MailError if it is needed and missing."""
         await client.ehlo()
         if self._server.has_tls:
             return
@@ -84,11 +87,12 @@ class SmtpMailer:
             await client.ehlo()
         elif self._server.needs_starttls:
             raise MailError(
-                f"{self._server.name} offers no STARTTLS, so all on the way could read the "
-                "password: use smtps://, or a server that offers it"
+                f"{self._server.name} does not offer STARTTLS, so the password would be sent "
+                "unencrypted: use smtps://, or a server that offers STARTTLS"
             )
 
     def _describe_error(self, error: Exception) -> str:
+        # aiosmtplib wraps certificate errors in a connection error.
         cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
         reason = next(reason for kind, reason in FAILURE_REASONS if isinstance(cause, kind))
         code = getattr(error, "code", 0)

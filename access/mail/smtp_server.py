@@ -1,4 +1,4 @@
-"""The server that mail is sent by, as an address names it; nothing of SMTP is loaded for it."""
+"""Parses SIGNALS_SMTP_URL; loads no SMTP library, as settings are read by every command."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,7 +11,7 @@ DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 @dataclass(frozen=True, slots=True)
 class SmtpServer:
-    """Where to connect and as whom; `has_tls` where TLS is spoken from the first byte on."""
+    """Address and login of an SMTP server; `has_tls` if TLS starts with the connection."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class SmtpServer:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Read smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; ValueError repeats none of it."""
+        """Parse smtp:// or smtps://[USER:PASSWORD@]HOST[:PORT]; no error quotes the URL."""
         try:
             parts = urlsplit(url)
             port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
@@ -29,22 +29,22 @@ class SmtpServer:
         except (ValueError, KeyError):
             raise ValueError(
                 "expected smtp://[USER:PASSWORD@]HOST[:PORT] (STARTTLS) or smtps://... (TLS from "
-                "the start), what is special in USER or PASSWORD percent-encoded"
+                "the start); percent-encode special characters in USER and PASSWORD"
             ) from None
 
     @property
     def name(self) -> str:
-        """Where it is, for the operator."""
+        """HOST:PORT, for messages and logs."""
         return f"{self.host}:{self.port}"
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody stands between: it runs on this machine."""
+        """Whether the server runs on this machine."""
         return is_loopback(self.host)
 
     @property
     def needs_starttls(self) -> bool:
-        """Whether a password would be readable on the way without it."""
+        """Whether a password would cross the network unencrypted without STARTTLS."""
         return bool(self.user) and not self.has_tls and not self.is_local
 
 

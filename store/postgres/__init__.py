@@ -1,1 +1,1 @@
-"""The stores on PostgreSQL: engine, schema, migrations, and the SQL that differs there."""
+"""The stores on PostgreSQL: engine, schema, migrations, and the SQL that differs from SQLite's."""

@@ -1,4 +1,4 @@
-"""The access store on PostgreSQL, apart: commands about keys load no library of the market."""
+"""Opens the access store on PostgreSQL, without loading NumPy for the market store."""
 
 from store.postgres.engine import PostgresEngine
 from store.postgres.schema import SCHEMAS
@@ -7,6 +7,6 @@ from store.sql.access_store import AccessStore
 
 
 async def open_postgres_access(url: str) -> AccessStore:
-    """Migrate and open it, creating its schema if it is missing; StoreError in one line."""
+    """Migrate and open the access store, creating its schema if missing; raise StoreError."""
     engine = await PostgresEngine.open(url, *SCHEMAS["access"])
     return AccessStore(engine, PostgresUsageCounter(engine))

@@ -1,4 +1,4 @@
-"""What an operator may want to know of a PostgreSQL database, read without changing it."""
+"""Facts about a PostgreSQL database for `signals doctor`, read without changing anything."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ SELECT current_setting('server_version') AS server_version,
 
 
 class DatabaseInfo(NamedTuple):
-    """The server's version, the size of the database, and who computes on it."""
+    """Server version, database size in bytes, and the session that holds the compute lock."""
 
     server_version: str
     size_bytes: int
@@ -23,12 +23,12 @@ class DatabaseInfo(NamedTuple):
 
 
 async def has_schema(url: str, schema: str, migrations: Sequence[str]) -> bool:
-    """Tell whether anything was ever migrated there."""
+    """Return whether the schema has at least one of the migrations."""
     return await count_missing_migrations(url, schema, migrations) < len(migrations)
 
 
 async def count_missing_migrations(url: str, schema: str, migrations: Sequence[str]) -> int:
-    """Return how many migrations a schema lacks; StoreError where a newer version wrote it."""
+    """Return how many migrations are pending; raise StoreError if a newer version wrote it."""
     with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
@@ -40,7 +40,7 @@ async def count_missing_migrations(url: str, schema: str, migrations: Sequence[s
 
 
 async def load_database_info(url: str, schema: str) -> DatabaseInfo:
-    """Return what is so at the moment."""
+    """Return the server's current facts."""
     with raise_store_errors(redact_database_url(url)):
         session = await connect(url, schema)
         try:
@@ -48,5 +48,8 @@ async def load_database_info(url: str, schema: str) -> DatabaseInfo:
             holder = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         finally:
             await session.close()
-    lock_holder = None if holder is None else holder["application_name"] or "another role's"
+    # PostgreSQL hides application_name from a role that may not read the other session's activity.
+    lock_holder = (
+        None if holder is None else holder["application_name"] or "a session of another role"
+    )
     return DatabaseInfo(**server, lock_holder=lock_holder)

@@ -1,6 +1,6 @@
-"""A PostgreSQL database as a process holds it: a pool of sessions in a schema of its own.
+"""A PostgreSQL schema and the session pool of one process.
 
-Times of bars, rows and calls never come from it: nothing here asks for its clock.
+No time that is stored comes from the server's clock: callers pass every time as a value.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from store.postgres.transaction import PostgresDatabase
 POOL_SIZE = 5
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
-# Room for all 192 of the feed and the others.
+# Room for the 192 statements of the feed and all others: preparing one costs a round trip.
 STATEMENT_CACHE_SIZE = 512
-# What a session fails with, or its server; the internal ones where it is cut amid an answer.
+# asyncpg raises InternalClientError if the connection is cut in the middle of a response.
 DATABASE_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -27,8 +27,9 @@ DATABASE_ERRORS = (
     OSError,
     TimeoutError,
 )
-# Every read is of few rows by index, in the order of one: what a plan would gain by other means in
-# a small table it would lose in a large one.
+# Every read fetches few rows by index, in the order of that index. On a small table the planner
+# prefers a sequential scan or a sort, and a generic plan keeps that choice when the table is large.
+# These settings leave it index scans and merges wherever they are possible.
 PLANNER_SETTINGS = {
     "jit": "off",
     "enable_seqscan": "off",
@@ -42,7 +43,7 @@ PLANNER_SETTINGS = {
 
 
 class PostgresEngine:
-    """A migrated schema, open; a session is lent for one transaction."""
+    """An open, migrated schema; each transaction borrows a session from the pool."""
 
     def __init__(self, url: str, schema: str, pool: asyncpg.Pool) -> None:
         self.url = url
@@ -51,7 +52,7 @@ class PostgresEngine:
 
     @classmethod
     async def open(cls, url: str, schema: str, migrations: Sequence[str]) -> Self:
-        """Migrate and open a schema of a database that is there."""
+        """Migrate and open a schema of an existing database."""
         with raise_store_errors(redact_database_url(url)):
             connection = await connect(url, schema)
             try:
@@ -70,7 +71,7 @@ class PostgresEngine:
 
     @property
     def name(self) -> str:
-        """Where it is, as an operator may read it."""
+        """The address of the database without credentials, for messages and logs."""
         return redact_database_url(self.url)
 
     async def close(self) -> None:
@@ -84,12 +85,14 @@ class PostgresEngine:
             yield database
 
     def begin_durable_write(self) -> AbstractAsyncContextManager[PostgresDatabase]:
-        """Hold a write transaction; every one is on the disk once it is committed."""
+        """Hold a write transaction that is on the disk once it is committed."""
+        # synchronous_commit stays on for all transactions. Switching it off for counted calls, as
+        # SQLite's NORMAL does, would lose counts even in a crash of the server alone.
         return self.begin_write()
 
     @asynccontextmanager
     async def begin_read(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a read transaction: all that is read in it is of one version."""
+        """Hold a read transaction: every statement in it sees the same version."""
         async with (
             self.acquire_connection() as database,
             database.connection.transaction(isolation="repeatable_read", readonly=True),
@@ -105,26 +108,26 @@ class PostgresEngine:
 
 
 async def connect(url: str, schema: str, **settings: str) -> asyncpg.Connection:
-    """Open a session of its own in a schema."""
+    """Open a session outside the pool, with the schema as its search path."""
     server_settings = _build_server_settings(schema) | settings
     return await asyncpg.connect(url, server_settings=server_settings, **_build_connect_options())
 
 
 @contextmanager
 def raise_store_errors(name: str) -> Iterator[None]:
-    """Raise StoreError, which names the database, for what a session or its server fails with."""
+    """Turn errors of a session or its server into StoreError; `name` is the database's name."""
     try:
         yield
     except asyncpg.InvalidAuthorizationSpecificationError as error:
-        raise StoreError(f"{name} lets nobody in by the user and password of its URL") from error
+        raise StoreError(f"{name} rejects the user or password in its URL") from error
     except DATABASE_ERRORS as error:
-        # Further lines tell what rows hold.
+        # Later lines (DETAIL, CONTEXT) quote values of rows, which do not belong in a log.
         message = str(error) or type(error).__name__
         raise StoreError(f"{name}: {message.splitlines()[0]}") from error
 
 
 async def _skip_reset(session: asyncpg.Connection) -> None:
-    """Spare the statement that takes back what a session was set to: nothing here sets any."""
+    """Do nothing: no transaction changes session settings, so a reset would waste a round trip."""
 
 
 def _build_server_settings(schema: str) -> dict[str, str]:
@@ -136,6 +139,7 @@ def _build_connect_options() -> Mapping[str, Any]:
         "timeout": CONNECT_TIMEOUT_S,
         "command_timeout": COMMAND_TIMEOUT_S,
         "statement_cache_size": STATEMENT_CACHE_SIZE,
+        # 0 removes both limits: the merged feed statements exceed asyncpg's 15 KB default.
         "max_cacheable_statement_size": 0,
         "max_cached_statement_lifetime": 0,
     }

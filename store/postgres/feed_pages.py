@@ -1,4 +1,4 @@
-"""Pages of the feed as PostgreSQL reads them best: picked in their order, and looked up in it."""
+"""Feed page statements for PostgreSQL: select the `created_at` of a page, then join its rows."""
 
 from schemas.vocabulary import Tier
 from store.market_rows import FeedQuery
@@ -11,26 +11,26 @@ from store.sql.feed_pages import (
     build_page_clause,
 )
 
-# No feed has so many rows, and no sum with a limit overflows.
+# More rows than any feed has, and low enough that offset + limit does not overflow BIGINT.
 OFFSET_CEILING = 2**62
 
 
 def build_changes_query(query: FeedQuery) -> str:
-    """Select a page of published changes."""
+    """Return the statement for a page of published changes."""
     page_sql = _build_page(query, "universe")
     rows = f"({page_sql}) p JOIN changes c USING (created_at)"
     return f"{SELECT_CHANGE} FROM {rows} {_build_page_order(query)}"
 
 
 def build_alerts_query(query: FeedQuery) -> str:
-    """Select a page of alerts."""
+    """Return the statement for a page of alerts."""
     page_sql = _build_page(query, "alerts")
     rows = f"({page_sql}) p JOIN alerts a USING (created_at)"
     return f"{SELECT_ALERT} FROM {rows} {_build_page_order(query)}"
 
 
 def build_merged_query(query: FeedQuery) -> str:
-    """Select a page of both tiers; the last column is the action of an alert, NULL of a change."""
+    """Return the statement for a page of both tiers; the last column is the action or NULL."""
     page_sql = _build_page(query, "universe", "alerts")
     return f"""
         SELECT p.created_at,
@@ -45,7 +45,9 @@ def build_merged_query(query: FeedQuery) -> str:
 
 
 def _build_page(query: FeedQuery, *tiers: Tier) -> str:
-    """Select a page of times; arms are merged in order where each has an order of its own."""
+    """Return the statement for the `created_at` of a page."""
+    # Each arm has its own ORDER BY and LIMIT. Without the LIMIT PostgreSQL loses the order of an
+    # arm with a constant condition, and sorts all of its rows instead of merging the arms.
     limit_clause = (
         f"LIMIT CAST(:limit AS BIGINT) + least(CAST(:offset AS BIGINT), {OFFSET_CEILING})"
     )

@@ -1,8 +1,8 @@
-"""What the market's schema has beside transactions: one process that computes, and a version.
+"""The market store's PostgreSQL engine: the compute lock, and a version that grows on commit.
 
-Who computes holds an advisory lock by a session of its own, and commits by that session alone: one
-whose session ended can commit nothing more, whatever it was about to write. A session that waits
-for its client for longer than a lease is ended by whoever wants to compute instead.
+The compute process holds an advisory lock in a dedicated session and commits only through that
+session, so a process that lost its session can commit nothing more. If the session has been idle
+for longer than a lease, another process that wants the lock terminates it.
 """
 
 import asyncio
@@ -18,8 +18,11 @@ from store.errors import LockTakenError, StoreError
 from store.postgres.engine import DATABASE_ERRORS, PostgresEngine, connect, raise_store_errors
 from store.postgres.transaction import PostgresDatabase
 
-# Of all that sessions may hold by number in a database: who computes on it.
+# Advisory locks are numbered per database; schema.py uses the number before this one.
 COMPUTE_LOCK_ID = 5_189_272
+# A lock holder shows activity every HEARTBEAT_S. A contender that has seen none for LEASE_S, by its
+# own monotonic clock, takes the holder for stopped or its machine for dead. A lease stored in a
+# table would compare the clocks of several machines.
 LEASE_S = 6.0
 TERMINATE_TIMEOUT_MS = 1000
 HEARTBEAT_S = 1.5
@@ -37,7 +40,7 @@ BUMP_VERSION = "UPDATE version SET number = number + 1 RETURNING pg_notify($1, n
 
 
 class PostgresMarketEngine(PostgresEngine):
-    """The market's schema, open."""
+    """An open market schema with its compute lock and version."""
 
     def __init__(self, url: str, schema: str, pool: asyncpg.Pool) -> None:
         super().__init__(url, schema, pool)
@@ -49,23 +52,25 @@ class PostgresMarketEngine(PostgresEngine):
         self._holder_idle_since: tuple[object, float] = None, 0.0
 
     async def close(self) -> None:
-        """Close every session and let go of the lock; idempotent."""
+        """Close every session and release the lock; idempotent."""
         await _cancel_task(self._watch_task)
         await self.unlock()
         await super().close()
 
     async def lock(self) -> None:
-        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
+        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         if self._lock_session is not None and not self._lock_session.is_closed():
             return
         session = await self._open_lock_session()
-        # Until here a session that ended is kept: nothing is committed by another in its place.
+        # A closed session stays in place until a new one has the lock. With None here
+        # begin_compute_write would commit through the pool as soon as no process holds the lock,
+        # although another one may have computed meanwhile.
         await self.unlock()
         self._lock_session = session
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(session))
 
     async def unlock(self) -> None:
-        """Let go of the compute lock; idempotent."""
+        """Release the compute lock; idempotent."""
         session, self._lock_session = self._lock_session, None
         await _cancel_task(self._heartbeat_task)
         if session is not None:
@@ -81,15 +86,18 @@ class PostgresMarketEngine(PostgresEngine):
 
     @asynccontextmanager
     async def begin_compute_write(self) -> AsyncIterator[PostgresDatabase]:
-        """Hold a write transaction of the process that computes.
+        """Hold a write transaction of the compute process.
 
-        LockTakenError where that is another one, or may be since this one's session ended.
+        Raise LockTakenError if another process holds the lock, or may hold it because this
+        process's session has ended.
         """
         async with (
             self._session_turn,
             self._acquire_lock_session() as database,
             database.connection.transaction(),
         ):
+            # Always succeeds in the session that holds the lock. A process that never locked
+            # commits only if no other process holds it.
             if not await database.execute(
                 "SELECT 1 WHERE pg_try_advisory_xact_lock(?)", COMPUTE_LOCK_ID
             ):
@@ -98,14 +106,15 @@ class PostgresMarketEngine(PostgresEngine):
             await _bump_version(database)
 
     def version(self) -> int:
-        """Return a number that moves whenever anything committed; it waits for nothing."""
+        """Return a number that changes with every commit; never blocks."""
+        # The watcher keeps the number current, so a request pays no round trip for it.
         if self._watch_task is None:
             self._watch_task = asyncio.create_task(self._watch_version())
         return self._version
 
     @asynccontextmanager
     async def _acquire_lock_session(self) -> AsyncIterator[PostgresDatabase]:
-        """Lend the session that holds the lock; any where this process never took it."""
+        """Borrow the session that holds the lock, or a pooled one if this process never locked."""
         session = self._lock_session
         if session is None:
             async with self.acquire_connection() as database:
@@ -120,13 +129,13 @@ class PostgresMarketEngine(PostgresEngine):
             raise LockTakenError(f"no longer computing on {error}") from error
 
     async def _open_lock_session(self) -> asyncpg.Connection:
-        """Open a session that holds the lock."""
+        """Open a session and acquire the lock in it; raise LockTakenError if it is taken."""
         with raise_store_errors(self.name):
             session = await connect(self.url, self.schema, application_name=_build_session_name())
             try:
                 if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
                     holder = await self._check_lock_holder(session)
-                    # It may have been ended as one that sleeps.
+                    # Checking may have terminated an idle holder, so try once more.
                     if not await session.fetchval(TRY_LOCK, COMPUTE_LOCK_ID):
                         raise LockTakenError(f"{holder} is computing on {self.name}")
             except BaseException:
@@ -135,11 +144,13 @@ class PostgresMarketEngine(PostgresEngine):
         return session
 
     async def _check_lock_holder(self, session: asyncpg.Connection) -> str:
-        """Return who holds the lock; end a session that has waited for its client for a lease."""
+        """Return the name of the lock's holder; terminate its session if idle for a lease."""
         row = await session.fetchrow(SELECT_LOCK_HOLDER, COMPUTE_LOCK_ID)
         if row is None:
             return "another process"
         seen_now = row["pid"], row["activity"]
+        # `activity` changes with each statement and with the progress of a COPY. Two equal values
+        # with the session idle in between mean that its client sent nothing.
         now, (seen, seen_at) = asyncio.get_running_loop().time(), self._holder_idle_since
         if not row["is_idle"] or seen != seen_now:
             self._holder_idle_since = seen_now, now
@@ -149,7 +160,7 @@ class PostgresMarketEngine(PostgresEngine):
         return f"another {row['application_name']}"
 
     async def _send_heartbeats(self, session: asyncpg.Connection) -> None:
-        """Show that this process is awake for as long as its session lasts."""
+        """Send a statement every HEARTBEAT_S so that other processes see this one is alive."""
         with suppress(*DATABASE_ERRORS):
             while True:
                 await asyncio.sleep(HEARTBEAT_S)
@@ -157,7 +168,7 @@ class PostgresMarketEngine(PostgresEngine):
                     await session.execute("SELECT 1")
 
     async def _watch_version(self) -> None:
-        """Follow the version: what is told of it, and for what may be lost on the way, asking."""
+        """Keep the version current; reconnect after a failure."""
         while True:
             with suppress(*DATABASE_ERRORS):
                 await self._follow_version()
@@ -168,6 +179,7 @@ class PostgresMarketEngine(PostgresEngine):
         try:
             await session.add_listener(CHANNEL, self._on_version)
             while True:
+                # Notifications can be lost with a connection, so the version is also polled.
                 self._version = await session.fetchval("SELECT number FROM version")
                 await asyncio.sleep(POLL_S)
         finally:

@@ -1,4 +1,4 @@
-"""The market store on PostgreSQL."""
+"""Opens the market store on PostgreSQL."""
 
 from store.postgres.market_engine import PostgresMarketEngine
 from store.postgres.schema import SCHEMAS
@@ -6,5 +6,5 @@ from store.sql.market_store import MarketStore
 
 
 async def open_postgres_market(url: str) -> MarketStore:
-    """Migrate and open it, creating its schema if it is missing; StoreError in one line."""
+    """Migrate and open the market store, creating its schema if missing; raise StoreError."""
     return MarketStore(await PostgresMarketEngine.open(url, *SCHEMAS["market"]))

@@ -1,6 +1,6 @@
-"""Named forward-only migrations of a PostgreSQL schema, all that are missing in one transaction.
+"""Named forward-only migrations of a PostgreSQL schema; all pending ones in one transaction.
 
-Nothing is copied before: an operator's own backups are PostgreSQL's.
+No copy is made before migrating: backups are the operator's, by PostgreSQL's own tools.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from store.errors import StoreError
 
 MARKET_MIGRATIONS = ("postgres_market_0001",)
 ACCESS_MIGRATIONS = ("postgres_access_0001", "postgres_access_0002")
-# What each store is called in the database, and what it needs there.
+# The two schemas stand for SQLite's two files, so a database holds exactly one deployment.
 SCHEMAS = {
     "market": ("signals_market", MARKET_MIGRATIONS),
     "access": ("signals_access", ACCESS_MIGRATIONS),
 }
-# Of all that sessions may hold by number in a database: who migrates it.
+# An advisory lock: CREATE SCHEMA IF NOT EXISTS fails if two processes run it at the same time.
 MIGRATION_LOCK_ID = 5_189_271
 
 
 async def migrate(connection: Connection, name: str, schema: str, names: Sequence[str]) -> None:
-    """Apply to a schema what it lacks of the named migrations, creating it where it is missing.
+    """Apply pending migrations to a schema, creating it if it does not exist.
 
-    `name` is where the database is. StoreError where a newer version wrote it.
+    `name` is the database's name for messages. Raise StoreError if a newer version wrote it.
     """
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK_ID)
@@ -46,7 +46,7 @@ async def migrate(connection: Connection, name: str, schema: str, names: Sequenc
 async def list_applied_migrations(
     connection: Connection, name: str, names: Sequence[str]
 ) -> list[str]:
-    """Return which of the named migrations a schema has; StoreError where it has others."""
+    """Return the applied ones of the named migrations; raise StoreError if there are others."""
     if await connection.fetchval("SELECT to_regclass('migrations')") is None:
         return []
     rows = await connection.fetch("SELECT name FROM migrations ORDER BY name")

@@ -1,4 +1,4 @@
-"""A transaction on a PostgreSQL connection, and how statements are put for it."""
+"""A transaction on a PostgreSQL connection; translates SQLite's placeholders and index hints."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +9,14 @@ from asyncpg.pool import PoolConnectionProxy
 
 from store.postgres.feed_pages import POSTGRES_FEED_STATEMENTS
 
+# Only SQLite has index hints. (?<!:) keeps casts such as ::bigint from being read as names.
 _HINT = re.compile(r"\s(NOT INDEXED|INDEXED BY \w+)")
 _PLACEHOLDER = re.compile(r"\?(\d*)|(?<!:):(\w+)")
 
 
 @lru_cache(maxsize=1024)
 def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Number the places of a statement, without its hints; return it and the names of places."""
+    """Return a statement with `$1` placeholders and no index hints, and its parameter names."""
     labels: list[str] = []
 
     def number_placeholder(match: re.Match[str]) -> str:
@@ -29,7 +30,7 @@ def convert_placeholders(sql: str) -> tuple[str, tuple[str, ...]]:
 
 
 class PostgresDatabase:
-    """A Database on one connection, in whose transaction it is."""
+    """A Database bound to one connection and its open transaction."""
 
     feed_statements = POSTGRES_FEED_STATEMENTS
 
@@ -42,7 +43,7 @@ class PostgresDatabase:
         return found
 
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
-        """Return every row of a statement whose values are named."""
+        """Return every row of a statement with named parameters."""
         statement, names = convert_placeholders(sql)
         found: Sequence[Record] = await self.connection.fetch(
             statement, *(values[name] for name in names)
@@ -50,13 +51,13 @@ class PostgresDatabase:
         return found
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Sequence[Record]:
-        """Return the rows of a page of the feed."""
+        """Return the rows of a feed page."""
         return await self.execute_named(sql, values)
 
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
-        """Insert rows in their order, by COPY where none of them can be there already."""
+        """Insert rows in order; without a `conflict` clause, by COPY."""
         names = [name.strip(' "') for name in columns.split(",")]
         if not conflict:
             await self.connection.copy_records_to_table(table, records=rows, columns=names)
@@ -66,11 +67,12 @@ class PostgresDatabase:
             await self.connection.executemany(sql, rows)
 
     async def advance_id_sequence(self, table: str) -> None:
-        """Give rows to come ids after the highest, which was not given by the database."""
+        """Make the next generated id follow the highest id of the table."""
+        # Rows inserted with explicit ids do not advance the sequence.
         statement = f"SELECT setval(pg_get_serial_sequence($1, 'id'), max(id)) FROM {table}"
         await self.connection.execute(statement, table)
 
     async def acquire_named_lock(self, *names: str) -> None:
-        """Wait for the transactions that were alone by the same names, and keep others waiting."""
+        """Take an exclusive lock on the names until the end of the transaction, waiting for it."""
         sql = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
         await self.connection.execute(sql, "/".join(names))

@@ -1,4 +1,4 @@
-"""The one statement that decides calls on PostgreSQL, and why it refused the rest."""
+"""Counts calls on PostgreSQL: one statement admits and counts, another explains refusals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from store.access_rows import CallGroup, CountedGroup, GroupKey, get_group_key
 from store.postgres.engine import PostgresEngine
 from store.sql.usage import find_refusal
 
-# In the order of ids, so that two processes never wait for each other.
+# ORDER BY makes every process lock rows in the same order, so that two of them cannot deadlock.
 COUNT_CALLS = """
 INSERT INTO usage AS u (key_id, day, used, last_at)
 SELECT k.id, a.day, a.calls, a.last_at
@@ -31,7 +31,7 @@ FROM keys k WHERE k.key_hash = $1
 
 
 class PostgresUsageCounter:
-    """Counts over any session; each statement is a transaction by itself."""
+    """A UsageCounter on pooled sessions; each statement is a transaction by itself."""
 
     def __init__(self, engine: PostgresEngine) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class PostgresUsageCounter:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MAX_CALL_GROUPS of them."""
+        """Admit and count groups of calls; at most MAX_CALL_GROUPS of them."""
         async with self._engine.acquire_connection() as database:
             session = database.connection
             whole_groups = await _count_whole_groups(session, groups, mode, limit)
@@ -53,7 +53,7 @@ class PostgresUsageCounter:
 async def _count_whole_groups(
     session: Any, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
-    """Count the groups that fit whole; return by key and day what became of them."""
+    """Count the groups that fit into their quota as a whole; return only these."""
     columns = [list(column) for column in zip(*groups, strict=True)]
     sizes = {get_group_key(group): group.calls for group in groups}
     results = {}
@@ -66,7 +66,9 @@ async def _count_whole_groups(
 async def _count_partial_group(
     session: Any, group: CallGroup, mode: Mode | None, limit: int
 ) -> CountedGroup:
-    """Count what still fits of a group; what others count meanwhile makes that less."""
+    """Count as many calls of a group as its quota still admits; return the result."""
+    # Another process may count calls of the same key between the two statements; then less fits,
+    # the statement counts nothing, and the loop reads the rest again.
     while True:
         refusal, fitting_calls = await _explain_refusal(session, group, mode, limit)
         if not fitting_calls:
@@ -82,11 +84,11 @@ async def _count_partial_group(
 async def _explain_refusal(
     session: Any, group: CallGroup, mode: Mode | None, limit: int
 ) -> tuple[CountedGroup, int]:
-    """Return why a call would be refused, and how many calls of the group would not."""
+    """Return the refusal of a further call, and how many calls of the group still fit."""
     row = await session.fetchrow(FIND_KEY_USAGE, group.key_hash, group.day)
     if row is None:
         return CountedGroup(0, "unknown"), 0
     verdict = find_refusal(row, mode, limit)
     fitting_calls = 0 if verdict else min(group.calls, limit - row["used"])
-    refusal = CountedGroup(0, verdict or "spent", row["used"], row["label"], row["mode"])
+    refusal = CountedGroup(0, verdict or "exhausted", row["used"], row["label"], row["mode"])
     return refusal, fitting_calls

@@ -1,1 +1,1 @@
-"""The SQL of both stores, written once for SQLite and PostgreSQL."""
+"""The SQL of both stores, shared by SQLite and PostgreSQL."""

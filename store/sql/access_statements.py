@@ -1,4 +1,4 @@
-"""The statements of the access store that are longer than a line, for every engine."""
+"""SQL statements of the access store that are longer than a line, for both engines."""
 
 LIST_KEYS = """
 SELECT id, label, created_at, revoked_at, mode, membership_id,
@@ -57,6 +57,8 @@ SELECT coalesce((SELECT used FROM usage WHERE key_id = keys.id AND day = ?), 0) 
   (SELECT max(last_at) FROM usage WHERE key_id = keys.id) AS last_used_at
 FROM keys WHERE membership_id = ? ORDER BY id
 """
+# The limits are part of the INSERT, so that no second request can pass between check and insert.
+# CAST fixes the type of ?3, which PostgreSQL cannot infer in a SELECT list.
 INSERT_MEMBER_KEY = """
 INSERT INTO keys (key_hash, label, created_at, mode, membership_id)
 SELECT ?1, ?2, CAST(?3 AS BIGINT), mode, id FROM memberships
@@ -76,6 +78,7 @@ UPDATE sign_in_links SET used_at = ?1 WHERE token_hash = ?2 AND used_at IS NULL 
 RETURNING contact_email
 """
 INSERT_SESSION = "INSERT INTO sessions (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
+# Signing out ends every session of the mailbox: a member can end one on a lost device.
 END_SESSIONS = """
 DELETE FROM sessions
 WHERE lower(contact_email) = (SELECT lower(contact_email) FROM sessions WHERE token_hash = ?)
@@ -105,6 +108,7 @@ LIST_ACCESS_REQUESTS = """
 SELECT contact_email, agent_name, operator, use_case, expected_volume, created_at, updated_at
 FROM access_requests ORDER BY created_at, contact_email
 """
+# Keeps the newest day of each key, which `last_used_at` is read from.
 PRUNE_USAGE = """
 DELETE FROM usage
 WHERE last_at < ? AND day < (SELECT max(day) FROM usage AS all_days WHERE key_id = usage.key_id)

@@ -1,4 +1,4 @@
-"""The access store, whatever engine holds it."""
+"""The access store, independent of the database engine."""
 
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -28,11 +28,11 @@ from store.sql.usage import UsageCounter
 
 
 class AccessStore:
-    """Keys and tokens (as SHA-256 only), counts, purchases, throttles and requests.
+    """Keys and tokens (only as SHA-256), usage, purchases, throttle attempts and requests.
 
-    Times are epoch ms, days UTC. Every method raises StoreError if the store fails. Keys, claims
-    and memberships are on the disk when a method returns; counts and attempts survive a crash of
-    the process.
+    Times are epoch ms, days are UTC days since 1970. Every method raises StoreError if the store
+    fails. Keys, claims and memberships are on the disk when a method returns. Counted calls and
+    attempts survive a crash of the process, but on SQLite not a power cut.
     """
 
     def __init__(self, engine: Engine, usage_counter: UsageCounter) -> None:
@@ -44,14 +44,14 @@ class AccessStore:
         await self._engine.close()
 
     async def move_from(self, source: "AccessStore") -> None:
-        """Replace what this store holds by what another one does, in one transaction."""
-        from store.sql import migrate_database as moving  # It loads the market's libraries.
+        """Replace the content of this store with that of another one, in one transaction."""
+        from store.sql import migrate_database as moving  # imports NumPy by way of market_writes
 
         await moving.move_access(source._engine, self._engine)
         await moving.verify_row_counts(source._engine, self._engine, moving.ACCESS_TABLES)
 
     async def create_key(self, key_hash: bytes, label: str, created_at: int) -> int:
-        """Store a key of the operator's own and return its id."""
+        """Store a key made by the operator and return its id."""
         sql = "INSERT INTO keys (key_hash, label, created_at) VALUES (?, ?, ?) RETURNING id"
         async with self._engine.begin_durable_write() as db:
             rows = await db.execute(sql, key_hash, label, created_at)
@@ -63,7 +63,7 @@ class AccessStore:
             return [KeyRow(**row) for row in await db.execute(statements.LIST_KEYS)]
 
     async def revoke_key(self, key_id: int, revoked_at: int) -> bool:
-        """Revoke a key for good, the first time counting; False where no such key exists."""
+        """Revoke a key for good; a repeated call keeps the first time. False for an unknown key."""
         sql = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? RETURNING id"
         async with self._engine.begin_durable_write() as db:
             return bool(await db.execute(sql, revoked_at, key_id))
@@ -71,7 +71,7 @@ class AccessStore:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls, as UsageCounter says."""
+        """Admit and count groups of calls; see UsageCounter."""
         return await self._usage_counter.count_calls(groups, mode, limit)
 
     async def create_claim(self, claim: ClaimRow) -> None:
@@ -80,7 +80,7 @@ class AccessStore:
             await db.execute(statements.INSERT_CLAIM, *astuple(claim)[:-1])
 
     async def find_claim(self, token_hash: bytes) -> ClaimRow | None:
-        """Return the checkout of a token."""
+        """Return the checkout with this claim token, or None."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.FIND_CLAIM, token_hash)
         return ClaimRow(**rows[0]) if rows else None
@@ -88,16 +88,18 @@ class AccessStore:
     async def redeem_claim(
         self, claim: ClaimRow, membership: MembershipRow, key_hash: bytes, redeemed_at: int
     ) -> bool:
-        """Make the one key of a claim, and its membership.
+        """Store the membership and the one key of a claim; return whether that was done.
 
-        Return False if the claim was redeemed before, or if its subscription has a membership
-        already; the claim then counts as redeemed.
+        Return False if the claim was redeemed before, or if its subscription already has a
+        membership. The claim counts as redeemed in either case.
         """
         async with self._engine.begin_durable_write() as db:
             if not await db.execute(statements.REDEEM_CLAIM, redeemed_at, claim.id):
                 return False
             inserted = await db.execute(statements.INSERT_MEMBERSHIP, *astuple(membership))
             if not inserted:
+                # Two claims on one subscription mean one payment, so the second gives no key.
+                # Returning commits redeemed_at: a repeated claim gets 409, not another check.
                 return False
             key = (key_hash, claim.agent_name, redeemed_at, membership.mode, inserted[0]["id"])
             key_id = (await db.execute(statements.INSERT_PURCHASED_KEY, *key))[0]["id"]
@@ -107,7 +109,7 @@ class AccessStore:
     async def list_unredeemed_claims(
         self, email: str, provider: str, mode: Mode, limit: int
     ) -> list[ClaimRow]:
-        """Return the newest checkouts of a mailbox with a provider that were not redeemed."""
+        """Return the newest unredeemed checkouts of a mailbox with a provider, newest first."""
         filters = normalize_email(email), provider, mode
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_UNREDEEMED_CLAIMS, *filters, limit)
@@ -116,7 +118,7 @@ class AccessStore:
     async def list_active_memberships(
         self, provider: str, customer: str | None = None
     ) -> list[MembershipRow]:
-        """Return a provider's active memberships, of one customer or all; oldest first."""
+        """Return a provider's active memberships, oldest first; of all customers if None."""
         async with self._engine.acquire_connection() as db:
             if customer is None:
                 rows = await db.execute(statements.LIST_ACTIVE_MEMBERSHIPS, provider)
@@ -127,25 +129,26 @@ class AccessStore:
         return [MembershipRow(**row) for row in rows]
 
     async def end_membership(self, membership: MembershipRow, ended_at: int, reason: str) -> int:
-        """Revoke every live key of a membership for good; return how many."""
+        """End a membership and revoke its live keys; return how many keys were revoked."""
         subscription_key = membership.provider, membership.subscription
         async with self._engine.begin_durable_write() as db:
             ended = await db.execute(statements.END_MEMBERSHIP, ended_at, reason, *subscription_key)
             if not ended:
                 return 0
-            # Else a key that is being made would outlive it.
+            # On PostgreSQL a concurrent create_member_key may have read the membership as active.
+            # The lock waits for its commit, so that the revocation below sees the new key.
             await db.acquire_named_lock("keys of a membership", str(ended[0]["id"]))
             revocation = statements.REVOKE_KEYS_OF_MEMBERSHIP, ended_at, ended[0]["id"]
             return len(await db.execute(*revocation))
 
     async def list_memberships_by_email(self, email: str) -> list[StoredMembership]:
-        """Return every membership of a mailbox, in whatever case its address is; oldest first."""
+        """Return every membership of a mailbox, active or ended, oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBERSHIPS_BY_EMAIL, normalize_email(email))
         return [_parse_membership(**row) for row in rows]
 
     async def list_member_keys(self, membership_id: int, day: int) -> list[MemberKey]:
-        """Return the keys of a membership, oldest first."""
+        """Return the keys of a membership with their usage on a UTC day, oldest first."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.LIST_MEMBER_KEYS, day, membership_id)
         return [_parse_member_key(**row) for row in rows]
@@ -153,26 +156,26 @@ class AccessStore:
     async def create_member_key(
         self, membership_id: int, key_hash: bytes, label: str, created_at: int, limits: KeyLimits
     ) -> bool:
-        """Store a key of a membership; False where that has ended, or has as many as it may."""
+        """Store a key of a membership; False if that has ended or reached a limit."""
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock("keys of a membership", str(membership_id))
             key = key_hash, label, created_at, membership_id, *limits
             return bool(await db.execute(statements.INSERT_MEMBER_KEY, *key))
 
     async def relabel_key(self, membership_id: int, key_id: int, label: str) -> bool:
-        """Give a key of a membership another label; False where there is no such live key."""
+        """Rename a live key of a membership; False if there is no such live key."""
         async with self._engine.begin_durable_write() as db:
             return bool(await db.execute(statements.RELABEL_KEY, label, key_id, membership_id))
 
     async def revoke_member_key(self, membership_id: int, key_id: int, revoked_at: int) -> bool:
-        """Revoke a key of a membership for good, the first time counting; False for no such key."""
+        """Revoke a key of a membership for good; False if there is no such key."""
         async with self._engine.begin_durable_write() as db:
             return bool(
                 await db.execute(statements.REVOKE_MEMBER_KEY, revoked_at, key_id, membership_id)
             )
 
     async def create_sign_in_link(self, link: SignInRow) -> None:
-        """Store a link that was mailed."""
+        """Store a sign-in link that is about to be mailed."""
         sql = "INSERT INTO sign_in_links (token_hash, contact_email, expires_at) VALUES (?, ?, ?)"
         async with self._engine.begin_durable_write() as db:
             await db.execute(sql, *astuple(link))
@@ -180,7 +183,7 @@ class AccessStore:
     async def sign_in(
         self, link_hash: bytes, session_hash: bytes, at: int, expires_at: int
     ) -> str | None:
-        """Use a link up for a session; return whose, None where it was used, is late or unknown."""
+        """Exchange a link for a session; return its e-mail, None if used, expired or unknown."""
         async with self._engine.begin_durable_write() as db:
             used = await db.execute(statements.USE_SIGN_IN_LINK, at, link_hash)
             if not used:
@@ -190,35 +193,35 @@ class AccessStore:
         return email
 
     async def find_session(self, token_hash: bytes, at: int) -> SignInRow | None:
-        """Return a session that lasts."""
+        """Return a session, or None if it is unknown or has expired."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute(statements.FIND_SESSION, token_hash, at)
         return SignInRow(**rows[0]) if rows else None
 
     async def end_sessions(self, token_hash: bytes) -> None:
-        """End every session of the mailbox that a session is of; idempotent."""
+        """End every session of the mailbox that owns this session; idempotent."""
         async with self._engine.begin_durable_write() as db:
             await db.execute(statements.END_SESSIONS, token_hash)
 
     async def is_event_handled(self, event_id: str) -> bool:
-        """Tell whether an event of the processor was handled before."""
+        """Return whether a webhook event was already handled."""
         async with self._engine.acquire_connection() as db:
             return bool(await db.execute("SELECT 1 FROM events WHERE id = ?", event_id))
 
     async def mark_event_handled(self, event_id: str, handled_at: int) -> None:
-        """Remember that an event was handled; idempotent."""
+        """Record that a webhook event was handled; idempotent."""
         sql = "INSERT INTO events (id, handled_at) VALUES (?, ?) ON CONFLICT DO NOTHING"
         async with self._engine.begin_durable_write() as db:
             await db.execute(sql, event_id, handled_at)
 
     async def create_sandbox_session(self, session: SandboxSession) -> None:
-        """Open a checkout in the sandbox's books."""
+        """Store a checkout of the sandbox."""
         sql = "INSERT INTO sandbox_sessions VALUES (?, ?, ?, ?, ?, ?, ?)"
         async with self._engine.begin_durable_write() as db:
             await db.execute(sql, *astuple(session))
 
     async def find_sandbox_session(self, session_id: str) -> SandboxSession | None:
-        """Return a checkout of the sandbox's books."""
+        """Return a checkout of the sandbox, or None."""
         sql = (
             "SELECT id, claim_id, contact_email, billing, amount_usd, status, expires_at "
             "FROM sandbox_sessions WHERE id = ?"
@@ -228,7 +231,7 @@ class AccessStore:
         return SandboxSession(**rows[0]) if rows else None
 
     async def settle_sandbox_session(self, session_id: str, status: SandboxStatus) -> None:
-        """Pay or cancel a checkout that is open; one that is settled stays as it is."""
+        """Mark an open checkout as paid or cancelled; a settled one does not change."""
         sql = "UPDATE sandbox_sessions SET status = ? WHERE id = ? AND status = 'open'"
         async with self._engine.begin_durable_write() as db:
             await db.execute(sql, status, session_id)
@@ -236,7 +239,8 @@ class AccessStore:
     async def record_attempt(
         self, kind: str, address: str, at: int, limit: int, window_ms: int
     ) -> int | None:
-        """Take one of an address's attempts; the time when one is free again if none is left."""
+        """Record an attempt and return None; if none is left, return when one is free again."""
+        # Not a durable write: losing attempts in a power cut only lets a client try again sooner.
         async with self._engine.begin_write() as db:
             await db.acquire_named_lock(kind, address)
             if await db.execute(
@@ -247,7 +251,7 @@ class AccessStore:
             return int(newest[0]["at"]) + window_ms
 
     async def put_access_request(self, request: AccessRequestRow) -> bool:
-        """Store a request, or update the one of this address; True where it is new."""
+        """Store a request or update the one of the same address; return whether it is new."""
         async with self._engine.begin_durable_write() as db:
             await db.acquire_named_lock(request.contact_email)
             existing = await db.execute(statements.FIND_ACCESS_REQUEST, request.contact_email)
@@ -262,7 +266,7 @@ class AccessStore:
             ]
 
     async def put_notice(self, notice: Notice) -> None:
-        """Keep what a serving process saw, in place of the last of this name."""
+        """Store a notice, replacing the previous one of the same name."""
         sql = (
             "INSERT INTO notices (name, detail, at) VALUES (?, ?, ?) "
             "ON CONFLICT (name) DO UPDATE SET detail = excluded.detail, at = excluded.at"
@@ -271,16 +275,14 @@ class AccessStore:
             await db.execute(sql, notice.name, notice.detail, notice.at)
 
     async def list_notices(self) -> list[Notice]:
-        """Return what serving processes saw, by name."""
+        """Return the latest notice of each name, sorted by name."""
         async with self._engine.acquire_connection() as db:
             rows = await db.execute("SELECT name, detail, at FROM notices ORDER BY name")
         return [Notice(**row) for row in rows]
 
     async def prune(self, cutoffs: RetentionCutoffs) -> int:
-        """Delete what is no longer needed; return how many rows. Each key keeps its last day.
-
-        A transaction a table, so that no call waits for long to be counted.
-        """
+        """Delete rows older than the cutoffs; return how many. Each key keeps its newest day."""
+        # One transaction per table: a counted call waits for the writer that holds the file.
         pruned = 0
         for sql, cutoff in (
             (statements.PRUNE_USAGE, cutoffs.usage),

@@ -1,7 +1,7 @@
-"""What the stores ask of a database engine: transactions, statements, exclusion.
+"""The interface between stores and database engines: transactions, statements, locks.
 
-Statements are written once for every engine: `?`, `?1` and `:name` stand for values, and hints
-about indexes are left out where an engine has none.
+Both engines take the same statements: `?`, `?1` and `:name` are placeholders, and an engine without
+index hints (NOT INDEXED, INDEXED BY) removes them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from store.sql.feed_pages import FeedStatements
 
 
 class Row(Protocol):
-    """One row: values by column name, and in the order of its columns when iterated."""
+    """One row: a mapping of column names to values; iteration yields the values in order."""
 
     def __getitem__(self, column: str, /) -> Any:
         """Return the value of a column."""
@@ -33,32 +33,32 @@ class Database(Protocol):
         """Return every row of a statement; no cursor stays open."""
 
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[Row]:
-        """Return every row of a statement whose values are named."""
+        """Return every row of a statement with named parameters."""
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
-        """Return the rows of a page of the feed, to be read by position only."""
+        """Return the rows of a feed page; columns can be read by position only."""
 
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
-        """Insert rows in their order; `conflict` is an ON CONFLICT clause."""
+        """Insert rows in order; `conflict` is an ON CONFLICT clause."""
 
     async def advance_id_sequence(self, table: str) -> None:
-        """Give rows to come ids after the highest, which was not given by the database."""
+        """Make the next generated id follow the highest id of the table."""
 
     async def acquire_named_lock(self, *names: str) -> None:
-        """Wait for the transactions that were alone by the same names, and keep others waiting."""
+        """Take an exclusive lock on the names until the end of the transaction, waiting for it."""
 
 
 Transaction = AbstractAsyncContextManager[Database]
 
 
 class Engine(Protocol):
-    """A database, open: what it raises is StoreError, and names no secret."""
+    """An open database; it raises only StoreError, and no message contains a secret."""
 
     @property
     def name(self) -> str:
-        """Where it is, as an operator may read it."""
+        """The path or credential-free address of the database, for messages and logs."""
 
     async def close(self) -> None:
         """Close every connection; idempotent."""
@@ -70,32 +70,32 @@ class Engine(Protocol):
         """Hold a write transaction that is on the disk once it is committed."""
 
     def begin_read(self) -> Transaction:
-        """Hold a read transaction: all that is read in it is of one version."""
+        """Hold a read transaction: every statement in it sees the same version."""
 
     def acquire_connection(self) -> Transaction:
         """Hold a connection for one statement, which is a transaction by itself."""
 
 
 class MarketEngine(Engine, Protocol):
-    """An engine that keeps one process computing, and says when anything moved."""
+    """An engine that admits one compute process at a time and reports new commits."""
 
     async def lock(self) -> None:
-        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
+        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
 
     async def unlock(self) -> None:
-        """Let go of the compute lock; idempotent."""
+        """Release the compute lock; idempotent."""
 
     def begin_compute_write(self) -> Transaction:
-        """Hold a write transaction of the process that computes.
+        """Hold a write transaction of the compute process.
 
-        LockTakenError where that is another one, or has been since this one took the lock.
+        Raise LockTakenError if another process holds the lock, or held it since this one took it.
         """
 
     def version(self) -> int:
-        """Return a number that moves whenever anything committed; it waits for nothing."""
+        """Return a number that changes with every commit; never blocks."""
 
 
 async def fetch_value(db: Database, sql: str, *values: object) -> Any:
-    """Return the first column of the first row, or None."""
+    """Return the first column of the first row, or None if there is no row."""
     rows = await db.execute(sql, *values)
     return next(iter(rows[0])) if rows else None

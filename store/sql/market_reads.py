@@ -1,4 +1,4 @@
-"""What several methods of the market store read, as functions over an open transaction."""
+"""Reads that several methods of the market store share, as functions over an open transaction."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,19 +13,19 @@ Readings = dict[str, dict[str, dict[Timeframe, int]]]
 
 
 def decode_cell(row: Row) -> dict[str, Any]:
-    """Return a row's columns, its timeframe and indicator by name instead of by code."""
+    """Return a row as a dict, with the codes of timeframe and indicator replaced by names."""
     timeframe, indicator = TIMEFRAMES_BY_CODE[row["timeframe"]], KEYS_BY_CODE[row["indicator"]]
     return {**row, "timeframe": timeframe, "indicator": indicator}
 
 
 async def load_market_time(db: Database) -> int | None:
-    """Return the recorded market clock."""
+    """Return the recorded market clock, or None before the first commit."""
     time: int | None = await fetch_value(db, "SELECT market_time FROM clock")
     return time
 
 
 async def load_last_created_at(db: Database) -> int:
-    """Return the newest `created_at` of both tiers, 0 where there is none."""
+    """Return the newest `created_at` of both tiers, 0 if there is no row."""
     sql = """
         SELECT coalesce((SELECT max(created_at) FROM changes), 0),
           coalesce((SELECT max(created_at) FROM alerts), 0)
@@ -35,7 +35,7 @@ async def load_last_created_at(db: Database) -> int:
 
 
 async def load_readings(db: Database) -> list[ReadingRow]:
-    """Return the board, by ticker, indicator and timeframe."""
+    """Return the current readings, sorted by ticker, indicator and timeframe."""
     sql = """
         SELECT a.ticker, r.timeframe, r.indicator, r.reading
         FROM readings r JOIN assets a ON a.id = r.asset_id
@@ -53,18 +53,18 @@ async def load_readings(db: Database) -> list[ReadingRow]:
 
 
 async def load_publish_from(db: Database) -> dict[str, int]:
-    """Return per ticker from when its changes are published."""
+    """Return the market time (ms) from which each ticker's changes are published."""
     rows = await db.execute("SELECT ticker, publish_from FROM assets ORDER BY ticker")
     return {row["ticker"]: row["publish_from"] for row in rows}
 
 
 async def load_last_watermarks(db: Database) -> list[WatermarkRow]:
-    """Return the assets for which the last pass could not wait, by ticker."""
+    """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
     return await load_watermarks(db, await fetch_value(db, "SELECT max(number) FROM passes"))
 
 
 async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow]:
-    """Return the assets for which a pass could not wait, by ticker."""
+    """Return the assets whose bars were incomplete at a commit, sorted by ticker."""
     sql = """
         SELECT a.ticker, w.watermark, w.is_late
         FROM watermarks w JOIN assets a ON a.id = w.asset_id WHERE w.pass = ? ORDER BY a.ticker
@@ -74,13 +74,15 @@ async def load_watermarks(db: Database, number: int | None) -> list[WatermarkRow
 
 
 async def load_coverage(db: Database) -> Coverage | None:
-    """Return the published coverage."""
+    """Return the published coverage, or None if none was published."""
     document = await fetch_value(db, "SELECT document FROM coverage")
     return None if document is None else Coverage.model_validate_json(document)
 
 
 async def load_history_start(db: Database) -> int | None:
-    """Return from when on it is known what was latest: when the feed and its first pass began."""
+    """Return the earliest time of a past snapshot, or None before the first commit."""
+    # A past board must be one that was served: not before the first commit was written, nor before
+    # the first asset's changes are published.
     sql = """
         SELECT coalesce(written_at, first_created_at, market_time),
           coalesce((SELECT min(publish_from) FROM assets), 0)
@@ -91,7 +93,7 @@ async def load_history_start(db: Database) -> int | None:
 
 
 def group_readings(rows: Iterable[ReadingRow]) -> Readings:
-    """Return readings by ticker, stored key and timeframe."""
+    """Return readings as nested dicts: ticker, stored key, timeframe."""
     by_ticker: Readings = {}
     for row in rows:
         cells = by_ticker.setdefault(row.ticker, {}).setdefault(row.indicator, {})
@@ -102,11 +104,13 @@ def group_readings(rows: Iterable[ReadingRow]) -> Readings:
 async def find_late_tickers(
     db: Database, rows: Iterable[WatermarkRow], published_coverage: Coverage | None
 ) -> tuple[str, ...]:
-    """Return the tickers of which more was due, sorted.
+    """Return the tickers of late assets, sorted.
 
-    Of a source that grows, those too of which nothing has come yet.
+    If the source is live, these include assets that never had a bar.
     """
     tickers = {row.ticker for row in rows if row.is_late}
+    # An asset that never had a bar has no watermark row. Such a live asset is late because it has a
+    # source, which fails: an empty result would not say so. Past snapshots too use today's assets.
     if published_coverage is not None and published_coverage.recorded_until is None:
         published_from = await load_publish_from(db)
         tickers |= {

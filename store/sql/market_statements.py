@@ -1,13 +1,14 @@
-"""The statements of the market store that are longer than a line, for every engine."""
+"""SQL statements of the market store that are longer than a line, for both engines."""
 
 from store.sql.feed_pages import SELECT_ALERT, SELECT_CHANGE
 
 _SELECT_BARS = """
 SELECT a.ticker, b.generation, b.timeframe, b.pass, b.first_open, b.last_open, b.count, b.data
 """
+# An index seek, since the revision follows asset_id in the primary key of bars.
 _LATEST_REVISION = "(SELECT max(generation) FROM bars WHERE asset_id = a.id)"
 _TICKER_CONDITION = "(CAST(?1 AS TEXT) IS NULL OR a.ticker = ?1)"
-# The sign in `+a.id` keeps SQLite from looking for the asset of every bar instead.
+# The sign in `+a.id` keeps SQLite from making bars the outer loop, with a search per bar.
 LIST_BARS = f"""
 {_SELECT_BARS} FROM assets a
   JOIN bars b ON b.asset_id = +a.id AND b.generation = coalesce(?3, {_LATEST_REVISION})

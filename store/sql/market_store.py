@@ -1,4 +1,4 @@
-"""The market store, whatever engine holds it."""
+"""The market store, independent of the database engine."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
@@ -37,31 +37,32 @@ ROWS_PER_READ = 1000
 
 
 class MarketStore:
-    """Bars, carries, readings, changes, and what the compute process publishes about itself.
+    """Bars, carries, readings, changes, alerts, and the published coverage.
 
-    One process computes at a time: `lock` refuses a second one. Every method raises StoreError for
-    what the operator can fix.
+    One process computes at a time: `lock` refuses a second one. Every method raises StoreError if
+    the database fails or refuses the operation.
     """
 
     def __init__(self, engine: MarketEngine) -> None:
         self._engine = engine
 
     async def close(self) -> None:
-        """Close every connection and let go of the lock; idempotent."""
+        """Close every connection and release the lock; idempotent."""
         await self._engine.close()
 
     async def lock(self) -> None:
-        """Take the compute lock until close; LockTakenError naming the holder where it is taken."""
+        """Acquire the compute lock until close; raise LockTakenError with its holder if taken."""
         await self._engine.lock()
 
     async def unlock(self) -> None:
-        """Let go of the compute lock; idempotent."""
+        """Release the compute lock; idempotent."""
         await self._engine.unlock()
 
     async def adopt_source(self, source: str, started_at: int) -> int:
-        """Remember where the bars come from and when that began (market clock, epoch ms).
+        """Record the source of the bars and its first start (market clock, epoch ms), once.
 
-        Return when it began; StoreError where the store knows another source.
+        Return the recorded first start. Raise StoreError if the store has bars of another source,
+        or if a move into it is unfinished.
         """
         async with self._engine.begin_compute_write() as db:
             if await fetch_value(db, "SELECT 1 FROM facts WHERE key = ?", writes.MOVE_SOURCE_KEY):
@@ -89,15 +90,14 @@ class MarketStore:
             )
 
     async def commit(self, batch: Batch) -> None:
-        """Write a pass in one transaction, with its link in the digest chain."""
+        """Write a batch and its link in the digest chain in one transaction."""
         async with self._engine.begin_compute_write() as db:
             await writes.write_batch(db, batch)
 
     async def prune(self) -> int:
-        """Delete rows beyond retention but those that others build on; return how many.
-
-        Many short transactions, so that nobody waits for long.
-        """
+        """Delete rows older than their retention unless they are still needed; return how many."""
+        # The cutoff is committed before the first row goes, so that an audit never requires a row
+        # that may be gone. Then many short transactions, so that no other writer waits for long.
         async with self._engine.begin_write() as db:
             cutoffs = await writes.write_prune_cutoffs(db)
         return sum([await self._prune(table, before) for table, before in cutoffs.items()])
@@ -105,10 +105,10 @@ class MarketStore:
     async def move_from(
         self, source: "MarketStore", on_progress: Callable[[int, int], None]
     ) -> None:
-        """Take in all that another store holds, or the rest of it; both are locked meanwhile.
+        """Copy the content of another store, or the rest of it; both are locked from then on.
 
-        `progressed` is told the passes done and those there are. StoreError where this one is in
-        use. Nobody computes on it until `finish_move`.
+        `on_progress` is called with the commits copied and their total. Raise StoreError if this
+        store is in use. Until `finish_move` no process can compute on it.
         """
         await source.lock()
         await self.lock()
@@ -117,11 +117,11 @@ class MarketStore:
         await moving.verify_row_counts(source._engine, self._engine, moving.MARKET_TABLES)
 
     async def finish_move(self) -> None:
-        """Let this store be used, whose content was verified."""
+        """Mark the move as verified, so that a process can compute on this store."""
         await moving.finish_move(self._engine)
 
     async def progress(self) -> Progress:
-        """Return how far the store has come."""
+        """Return the newest state of the store."""
         async with self._engine.begin_read() as db:
             facts = await writes.load_facts(db)
             return Progress(
@@ -136,36 +136,36 @@ class MarketStore:
     async def bars(
         self, ticker: str | None = None, after: int = -1, revision: int | None = None
     ) -> list[BarBlock]:
-        """Return stored bars that open after a time: a block per ticker and timeframe, sorted.
+        """Return bars that open after a time: one block per ticker and timeframe, sorted.
 
-        They are of each asset's newest revision unless one is given.
+        Without `revision`, the bars of each asset's newest revision are returned.
         """
         rows = await self._read(statements.LIST_BARS, ticker, after, revision)
         return build_blocks(rows, after)
 
     async def revisions(self) -> dict[str, int]:
-        """Return the newest bars revision of every ticker that has more than the first."""
+        """Return the newest revision of every ticker whose history was restated."""
         rows = await self._read(statements.LIST_REVISIONS)
         return {row["ticker"]: row["revision"] for row in rows if row["revision"]}
 
     async def funding(self, ticker: str | None = None, after: int = -1) -> list[FundingRow]:
-        """Return stored settlements after a time, by ticker and time."""
+        """Return settlements after a time, sorted by ticker and time."""
         return [
             FundingRow(**row) for row in await self._read(statements.LIST_FUNDING, ticker, after)
         ]
 
     async def carries(self) -> list[CarryRow]:
-        """Return every stored carry, by ticker, timeframe and indicator."""
+        """Return every stored carry, sorted by ticker, timeframe and indicator."""
         rows = await self._read(statements.LIST_CARRIES)
         return [CarryRow(**reads.decode_cell(row)) for row in rows]
 
     async def readings(self) -> list[ReadingRow]:
-        """Return the board of current readings, by ticker, indicator and timeframe."""
+        """Return the current readings, sorted by ticker, indicator and timeframe."""
         async with self._engine.begin_read() as db:
             return await reads.load_readings(db)
 
     async def watermarks(self) -> list[WatermarkRow]:
-        """Return the assets for which the last pass could not wait, by ticker."""
+        """Return the assets whose bars were incomplete at the last commit, sorted by ticker."""
         async with self._engine.begin_read() as db:
             return await reads.load_last_watermarks(db)
 
@@ -175,7 +175,7 @@ class MarketStore:
         return [EpochRow(**reads.decode_cell(row)) for row in rows]
 
     async def publish_from(self) -> dict[str, int]:
-        """Return per ticker the market time (ms) from which its changes are published."""
+        """Return the market time (ms) from which each ticker's changes are published."""
         async with self._engine.begin_read() as db:
             return await reads.load_publish_from(db)
 
@@ -184,14 +184,14 @@ class MarketStore:
         return [CommitRow(**row) for row in await self._read(statements.LIST_COMMITS)]
 
     async def commit_content(self, number: int) -> CommitContent:
-        """Return what a pass wrote, in the order of its digests.
+        """Return the rows of a commit in the order of its digests.
 
-        Raise StoreError for an unknown pass, DamagedError if its rows make no sense.
+        Raise StoreError if there is no such commit, DamagedError if its bars are not valid.
         """
         async with self._engine.begin_read() as db:
             found = await db.execute(statements.FIND_COMMIT, number)
             if not found:
-                raise StoreError(f"there is no pass {number}")
+                raise StoreError(f"there is no commit {number}")
             ends = found[0]["first_created_at"], found[0]["last_created_at"]
             funding_rows = await db.execute(statements.LIST_FUNDING_OF_COMMIT, number)
             change_rows = await db.execute(statements.LIST_CHANGES_BETWEEN, *ends)
@@ -205,13 +205,14 @@ class MarketStore:
             )
 
     async def count_unreferenced(self) -> int:
-        """Return how many bars, settlements and watermarks belong to no pass."""
+        """Return how many bars, settlements and watermarks belong to no commit."""
         async with self._engine.begin_read() as db:
             count: int = await fetch_value(db, statements.COUNT_UNREFERENCED)
         return count
 
     async def changes(self) -> AsyncIterator[ChangeRow]:
         """Yield every stored change, published or not, oldest first; no cursor stays open."""
+        # Reads pages by key: an open cursor would hold a read transaction while the caller works.
         newest = 0
         while rows := await self._read(statements.LIST_CHANGES_AFTER, newest, ROWS_PER_READ):
             for row in rows:
@@ -227,7 +228,7 @@ class MarketStore:
             newest = rows[-1]["created_at"]
 
     def version(self) -> int:
-        """Return a number that moves whenever anything commits, without waiting."""
+        """Return a number that changes with every commit; never blocks."""
         return self._engine.version()
 
     async def snapshot(self) -> StoredSnapshot:
@@ -245,10 +246,10 @@ class MarketStore:
             )
 
     async def snapshot_at(self, at: int) -> StoredSnapshot:
-        """Return the state that was latest at a time (epoch ms), `history_starts_at` or later.
+        """Return the state that was the latest at a time (epoch ms, from `history_starts_at` on).
 
-        It is that of the commits written by then, each a whole; of a commit that was written at
-        nominal times, that of its hourly runs by then.
+        It includes the commits written by then. If a commit was written at nominal times, as in
+        backfill and replay, it includes the hourly runs up to then.
         """
         async with self._engine.begin_read() as db:
             return await past.load_snapshot_at(db, at)
@@ -268,7 +269,7 @@ class MarketStore:
         return [feed.parse_alert(row) for row in rows]
 
     async def merged_feed(self, query: FeedQuery, alerts_after: int) -> list[FeedRow]:
-        """Return one page of both tiers, in one order; `query.after` bounds only the changes."""
+        """Return one page of both tiers by `created_at`; `query.after` bounds only the changes."""
         async with self._engine.acquire_connection() as db:
             sql = db.feed_statements.merged(query)
             rows = await db.execute_page(sql, feed.build_page_values(query, alerts_after))
@@ -279,7 +280,7 @@ class MarketStore:
     ) -> Statistics:
         """Count the published rows of a tier in (`after`, `until`]; all bounds are epoch ms.
 
-        `oldest` is the oldest in (`visible_after`, `until`].
+        `oldest` is the oldest `created_at` in (`visible_after`, `until`].
         """
         window, visible = feed.build_window(after, until), feed.build_window(visible_after, until)
         async with self._engine.begin_read() as db:
@@ -300,6 +301,6 @@ class MarketStore:
                 return pruned
 
     async def _read(self, sql: str, *values: object) -> Sequence[Row]:
-        """Return the rows of one statement, in a read transaction."""
+        """Return the rows of one statement in a read transaction."""
         async with self._engine.begin_read() as db:
             return await db.execute(sql, *values)

@@ -1,4 +1,4 @@
-"""What a market store writes, as functions over a write transaction."""
+"""Writes of the market store, as functions over an open write transaction."""
 
 import asyncio
 from bisect import bisect_left
@@ -29,8 +29,8 @@ from store.sql.market_reads import load_last_created_at, load_market_time
 ROWS_PER_PRUNE = 5000
 MOVE_SOURCE_KEY = "moving_from"
 PRUNE_CUTOFF_KEYS = {"changes": "pruned_before", "alerts": "alerts_pruned_before"}
-# What keeps its newest old row: a cell is the base of past boards, an action that of a cooldown
-# which goes on after an engine was rebuilt.
+# Pruning keeps the newest old row of each group. Past snapshots start from the one of a cell. The
+# one of an action and epoch continues the cooldown of an alert engine after a rebuild.
 RETAINED_GROUPS = {
     "changes": "asset_id, indicator, timeframe",
     "alerts": "asset_id, indicator, timeframe, action, epoch",
@@ -42,7 +42,7 @@ _ON_CELL_CONFLICT = "ON CONFLICT (asset_id, timeframe, indicator)"
 
 @dataclass(frozen=True, slots=True)
 class _ChainHead:
-    """What a pass follows."""
+    """The end of the digest chain, which the next commit follows."""
 
     number: int
     market_time: int | None
@@ -51,7 +51,7 @@ class _ChainHead:
 
 
 async def write_batch(db: Database, batch: Batch) -> None:
-    """Write a pass; StoreError where its times do not follow those in the store."""
+    """Write a batch; raise StoreError if its times are not later than the stored ones."""
     head = await _load_head(db)
     _refuse_out_of_order(head, batch)
     number = head.number + 1
@@ -67,14 +67,14 @@ async def write_batch(db: Database, batch: Batch) -> None:
 
 
 async def load_facts(db: Database) -> dict[str, str]:
-    """Return what the store remembers of itself."""
+    """Return the key-value facts of the store, such as its source."""
     return {row["key"]: row["value"] for row in await db.execute("SELECT key, value FROM facts")}
 
 
 async def write_prune_cutoffs(db: Database) -> dict[str, int]:
-    """Record from when on rows of each table must still be there, and return it.
+    """Record and return the time (ms) before which rows of each table may be pruned.
 
-    Nothing is old before the first pass.
+    Return an empty dict before the first commit.
     """
     now = await load_market_time(db)
     if now is None:
@@ -88,7 +88,7 @@ async def write_prune_cutoffs(db: Database) -> dict[str, int]:
 
 
 async def prune_rows(db: Database, table: str, before: int) -> int:
-    """Delete some rows before a time but the newest of each cell or base; return how many."""
+    """Delete up to ROWS_PER_PRUNE rows before a time, except retained ones; return how many."""
     sql = f"""
         DELETE FROM {table} WHERE created_at IN (
           SELECT created_at FROM {table} WHERE created_at < ?1 AND created_at NOT IN (
@@ -113,8 +113,9 @@ async def _load_head(db: Database) -> _ChainHead:
 
 def _refuse_out_of_order(head: _ChainHead, batch: Batch) -> None:
     if head.market_time is not None and batch.market_time < head.market_time:
-        raise StoreError(f"market time may not go back: {batch.market_time} < {head.market_time}")
-    for rows in (batch.changes, batch.alerts):  # their order between them, the database holds
+        raise StoreError(f"market_time must not decrease: {batch.market_time} < {head.market_time}")
+    # Only the order within each tier is checked here; triggers check the order across both tiers.
+    for rows in (batch.changes, batch.alerts):
         newest = head.created_at
         for row in rows:
             if row.created_at <= newest:
@@ -123,7 +124,8 @@ def _refuse_out_of_order(head: _ChainHead, batch: Batch) -> None:
 
 
 async def write_clock(db: Database, previous: int | None, market_time: int) -> None:
-    """Set the recorded market clock, which says `before`."""
+    """Set the recorded market clock; `previous` is its stored value, None if there is none."""
+    # No upsert: the insert trigger refuses a second row before ON CONFLICT is reached.
     sql = (
         "INSERT INTO clock (market_time, id) VALUES (?, 1)"
         if previous is None
@@ -133,7 +135,7 @@ async def write_clock(db: Database, previous: int | None, market_time: int) -> N
 
 
 async def _write_assets(db: Database, batch: Batch) -> dict[str, int]:
-    """Create the assets that the pass mentions first; return the id of every ticker."""
+    """Insert the assets that are new in this batch; return the id of every ticker."""
     stored_tickers = {row["ticker"] for row in await db.execute("SELECT ticker FROM assets")}
     rows = (batch.bars, batch.funding, batch.changes, batch.alerts, batch.carries, batch.epochs)
     mentioned_tickers = {row.ticker for kind in (*rows, batch.watermarks) for row in kind}
@@ -181,7 +183,9 @@ async def _write_watermarks(
 
 
 async def _write_feed_rows(db: Database, batch: Batch, assets: dict[str, int]) -> None:
-    """Append changes and alerts in their one order, by which the database holds them."""
+    """Append changes and alerts in the common order of `created_at`."""
+    # The append-only triggers accept a row only after all rows of both tiers, so the two lists are
+    # merged. Alerts are few: each is one insert between slices of changes.
     done = 0
     for alert in batch.alerts:
         before = bisect_left(batch.changes, alert.created_at, key=attrgetter("created_at"))
@@ -214,7 +218,7 @@ async def _write_alert(db: Database, alert: AlertRow, assets: dict[str, int]) ->
 
 
 async def _write_readings(db: Database, batch: Batch, assets: dict[str, int]) -> None:
-    """Move the board to what the changes say."""
+    """Update current readings from the batch's changes; the newest change of a cell wins."""
     newest = {(row.ticker, row.timeframe, row.indicator): row.after for row in batch.changes}
     await db.insert(
         "readings",
@@ -270,7 +274,8 @@ async def _write_epochs(db: Database, batch: Batch, assets: dict[str, int]) -> N
 
 
 async def _write_commit(db: Database, head: _ChainHead, batch: Batch) -> None:
-    """Append the pass to the digest chain."""
+    """Append the batch to the digest chain."""
+    # A backfill batch hashes millions of bars, which would block the event loop for too long.
     bars = await asyncio.to_thread(digest_bars, batch.bars, batch.funding, batch.watermarks)
     changes = await asyncio.to_thread(digest_changes, batch.changes)
     alerts = digest_alerts(batch.alerts)

@@ -1,8 +1,8 @@
-"""Moves all that a store holds into another, whatever engines hold them.
+"""Copies a store into another one, on the same or another engine.
 
-Passes come a day at a time, with their rows, in a transaction: a move that was stopped goes on
-after the last of them. What changes in a store is replaced whole at the end. Until the move is
-verified, the target holds a fact that keeps everybody from computing on it.
+Commits are copied with their rows, one market day per transaction, so an interrupted move continues
+after the last copied day. Tables whose rows change are replaced at the end. Until the move is
+verified, a fact in the target prevents every process from computing on it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,9 +19,9 @@ OnProgress = Callable[[int, int], None]
 
 
 class Table(NamedTuple):
-    """A table as both engines have it, and the columns that give its rows their order.
+    """A table that exists in both engines, its columns, and the columns that sort its rows.
 
-    Of one that `is_numbered` the database gives rows their ids.
+    `is_numbered` is true if the database generates the ids of its rows.
     """
 
     name: str
@@ -77,7 +77,7 @@ REPLACED_TABLES = (
     ),
 )
 FACTS_TABLE = Table("facts", "key, value", "key")
-# Each after those that it points to.
+# Referenced tables come first: foreign keys are checked when rows are inserted.
 ACCESS_TABLES = (
     Table(
         "memberships",
@@ -118,7 +118,8 @@ ACCESS_TABLES = (
 
 
 async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
-    """Mark a store as one that another is moved into; StoreError where it is in use."""
+    """Mark the target as receiving a move; raise StoreError if it is in use."""
+    # The mark names the source, so an interrupted move can only continue with the same one.
     async with target.begin_compute_write() as db:
         facts = await load_facts(db)
         unfinished_source = facts.get(MOVE_SOURCE_KEY)
@@ -134,12 +135,13 @@ async def begin_move(source: MarketEngine, target: MarketEngine) -> None:
 
 
 async def move_market(source: MarketEngine, target: MarketEngine, on_progress: OnProgress) -> None:
-    """Move what a market store holds; `progressed` is told the passes done and those there are."""
+    """Copy a market store; `on_progress` is called with the commits copied and their total."""
     async with target.begin_read() as db:
         done = await fetch_value(db, "SELECT coalesce(max(number), 0) FROM passes")
     async with source.begin_read() as db:
         sql = "SELECT number, market_time FROM passes WHERE number > ? ORDER BY number"
         missing = await db.execute(sql, done)
+    # Bars, changes and alerts reference assets, so these come first.
     await _copy_numbered_table(source, target, NUMBERED_TABLES[0])
     total = done + len(missing)
     on_progress(done, total)
@@ -153,12 +155,13 @@ async def move_market(source: MarketEngine, target: MarketEngine, on_progress: O
 
 
 async def move_access(source: Engine, target: Engine) -> None:
-    """Replace what an access store holds, in one transaction; StoreError where it is in use."""
+    """Replace the content of an access store in one transaction; raise StoreError if in use."""
     async with source.begin_read() as source_db, target.begin_durable_write() as db:
         target_keys, source_keys = [
             {row["key_hash"] for row in await each.execute("SELECT key_hash FROM keys")}
             for each in (db, source_db)
         ]
+        # A target with the same keys is that of an earlier move and can be replaced again.
         if target_keys - source_keys:
             raise StoreError(f"{target.name} holds keys of its own: name an empty database")
         for table in reversed(ACCESS_TABLES):
@@ -170,7 +173,7 @@ async def move_access(source: Engine, target: Engine) -> None:
 
 
 async def verify_row_counts(source: Engine, target: Engine, tables: Iterable[Table]) -> None:
-    """Hold the numbers of rows of two stores against each other; StoreError where they differ."""
+    """Compare the row counts of two stores; raise StoreError naming the first difference."""
     for table in tables:
         counts = []
         for engine in (source, target):
@@ -178,13 +181,13 @@ async def verify_row_counts(source: Engine, target: Engine, tables: Iterable[Tab
                 counts.append(await fetch_value(db, f"SELECT count(*) FROM {table.name}"))
         if counts[0] != counts[1]:
             raise StoreError(
-                f"{target.name} holds {counts[1]} rows of {table.name} where {source.name} holds "
-                f"{counts[0]}: begin again with an empty database"
+                f"{target.name} holds {counts[1]} rows of {table.name}, {source.name} holds "
+                f"{counts[0]}: start again with an empty database"
             )
 
 
 async def finish_move(target: MarketEngine) -> None:
-    """Let a store be used whose move was verified."""
+    """Remove the mark of a verified move, so that a process can compute on the target."""
     async with target.begin_compute_write() as db:
         await db.execute("DELETE FROM facts WHERE key = ?", MOVE_SOURCE_KEY)
 
@@ -199,7 +202,7 @@ MARKET_TABLES = (
 
 
 async def _move_commits(source: MarketEngine, target: MarketEngine, first: int, last: int) -> None:
-    """Move some passes, from one number to another, with all that they wrote."""
+    """Copy the commits from `first` to `last` and their rows in one transaction."""
     async with source.begin_read() as source_db, target.begin_compute_write() as db:
         for table in COMMIT_CONTENT_TABLES:
             await db.insert(
@@ -222,7 +225,7 @@ async def _move_commits(source: MarketEngine, target: MarketEngine, first: int, 
 async def _copy_feed_rows(
     source_db: Database, db: Database, first: int | None, last: int | None
 ) -> None:
-    """Add the rows of both tiers in their one order, by which the database holds them."""
+    """Copy the rows of both tiers in the common order of `created_at`, as triggers require."""
     rows = [
         (table, row)
         for table in FEED_TABLES
@@ -242,7 +245,7 @@ async def _copy_numbered_table(source: MarketEngine, target: MarketEngine, table
 
 
 async def _replace_tables(source: MarketEngine, target: MarketEngine) -> None:
-    """Replace what changes in a market store, and set its clock."""
+    """Replace the tables whose rows change, and set the market clock."""
     async with source.begin_read() as source_db, target.begin_compute_write() as db:
         for table in REPLACED_TABLES:
             await db.execute(f"DELETE FROM {table.name}")

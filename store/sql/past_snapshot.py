@@ -1,6 +1,6 @@
-"""What was latest at a past time, as functions over a read transaction.
+"""Rebuilds the snapshot of a past time, as functions over a read transaction.
 
-Readings come from the recorded changes, of which each cell's newest old one is never pruned.
+Readings come from the recorded changes; pruning keeps each cell's newest change before the cutoff.
 """
 
 from schemas.vocabulary import HOUR_MS, find_latest_run
@@ -36,8 +36,10 @@ FROM readings r JOIN assets a ON a.id = r.asset_id
 
 
 async def load_snapshot_at(db: Database, at: int) -> StoredSnapshot:
-    """Return the state that was latest at a time; within nominal passes that of the last run."""
+    """Return the state that was the latest at a time (epoch ms)."""
     number, market_time = await _find_commit_at(db, at)
+    # A commit without written_at (backfill, replay) spans many hourly runs with nominal times. If
+    # the next commit is one, `at` may lie inside it: the snapshot is that of the last run by then.
     run = find_latest_run(at)
     if await fetch_value(db, IS_NOMINAL, number + 1) and run > market_time:
         return await _build_snapshot(db, run, run + HOUR_MS - 1, [])
@@ -46,7 +48,7 @@ async def load_snapshot_at(db: Database, at: int) -> StoredSnapshot:
 
 
 async def _find_commit_at(db: Database, at: int) -> tuple[int, int]:
-    """Return number and market time of the newest pass written by then, zeros before the first."""
+    """Return number and market time of the newest commit by then, zeros before the first."""
     found = await db.execute(LATEST_COMMIT_AT, at)
     return (found[0]["number"], found[0]["market_time"]) if found else (0, 0)
 

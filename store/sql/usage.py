@@ -1,4 +1,4 @@
-"""How calls are counted: what an engine has to do, and why a key's calls are refused."""
+"""The interface for counting calls, and the rules by which a call is refused."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,22 +9,23 @@ from store.sql.database import Row
 
 
 class UsageCounter(Protocol):
-    """How an engine decides and counts calls."""
+    """Counts calls against their daily quota; each engine has its own implementation."""
 
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MAX_CALL_GROUPS of them.
+        """Admit and count groups of calls, at most MAX_CALL_GROUPS, and return their results.
 
-        Each is of another key or day. A call counts if its key is live, was not bought in another
-        mode than the server's, and has fewer than `limit` calls on the day of arrival.
+        No two groups have the same key and day. A call is counted if its key is live, was not
+        bought in another mode than the server's, and has fewer than `limit` calls on that day.
         """
 
 
 def find_refusal(row: Row, mode: Mode | None, limit: int) -> Verdict | None:
-    """Return why a call of a key is refused; a row has its mode, revoked_at and used."""
+    """Return why a call is refused, or None; `row` has the key's mode, revoked_at and used."""
     if row["revoked_at"] is not None:
         return "revoked"
+    # A key made by the operator has no mode and works in all; with billing off, all keys work.
     if None not in (row["mode"], mode) and row["mode"] != mode:
         return "wrong_mode"
-    return "spent" if row["used"] >= limit else None
+    return "exhausted" if row["used"] >= limit else None

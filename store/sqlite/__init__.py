@@ -1,1 +1,1 @@
-"""The stores on SQLite: engine, schema, migrations, and the SQL that differs there."""
+"""The stores on SQLite: engine, schema, migrations, and the SQL that differs from PostgreSQL's."""

@@ -1,4 +1,4 @@
-"""The access store on SQLite, apart: commands about keys load no library of the market."""
+"""Opens the access store on SQLite, without loading NumPy for the market store."""
 
 from pathlib import Path
 
@@ -9,6 +9,6 @@ from store.sqlite.usage import SqliteUsageCounter
 
 
 async def open_sqlite_access(path: Path) -> AccessStore:
-    """Migrate and open a file, creating it if it is missing; StoreError in one line."""
+    """Migrate and open a database file, creating it if missing; raise StoreError on failure."""
     engine = await SqliteEngine.open(path, ACCESS_MIGRATIONS)
     return AccessStore(engine, SqliteUsageCounter(engine))

@@ -1,4 +1,4 @@
-"""Whole copies of SQLite files in use, and whether a file is whole."""
+"""Consistent copies of SQLite files that are in use, and integrity checks."""
 
 import sqlite3
 from collections.abc import Callable
@@ -14,13 +14,15 @@ def copy_database(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     pages_per_step: int = 2000,
 ) -> None:
-    """Copy a file as it is at this moment into a new one that its owner alone can read.
+    """Copy a database file as of now into a new file that only its owner can read.
 
-    One read transaction spans the copy, so writers neither wait nor make it begin again. The copy
-    keeps no log beside it. `progressed` is told the pages done and those there are.
+    `on_progress` is called with the pages copied and their total. Raise FileExistsError if `target`
+    exists.
     """
     target.touch(mode=0o600, exist_ok=False)
     with closing(open_read_only(path)) as source, closing(sqlite3.connect(target)) as destination:
+        # Without an open read transaction every commit of a writer would restart the backup. SQLite
+        # starts the transaction with the first read, not with BEGIN.
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         source.backup(
@@ -30,11 +32,12 @@ def copy_database(
             sleep=0,
         )
         source.rollback()
+        # The copied header says WAL; without this the copy would have a -wal file next to it.
         destination.execute("PRAGMA journal_mode = DELETE").fetchone()
 
 
 def check_integrity(path: Path, pragma: str = "integrity_check") -> None:
-    """Read a file through; StoreError names the first fault (`quick_check` leaves indexes out)."""
+    """Check a whole file; raise StoreError naming the first fault (`quick_check` skips indexes)."""
     try:
         with closing(open_read_only(path)) as connection:
             (found,) = connection.execute(f"PRAGMA {pragma}(1)").fetchone()
@@ -45,7 +48,7 @@ def check_integrity(path: Path, pragma: str = "integrity_check") -> None:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a file that must be there; nothing is written to it."""
+    """Open an existing file read-only; raise sqlite3.OperationalError if it is missing."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=5)
     connection.isolation_level = None
     return connection

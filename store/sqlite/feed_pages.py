@@ -1,8 +1,4 @@
-"""Pages of the feed as SQLite reads them best.
-
-A page is picked by `created_at` alone, and then its rows are looked up; the merged one walks both
-tiers side by side.
-"""
+"""Feed page statements for SQLite: select the `created_at` of a page, then look up its rows."""
 
 from schemas.vocabulary import Tier
 from store.market_rows import FeedQuery
@@ -17,14 +13,14 @@ from store.sql.feed_pages import (
 
 
 def build_changes_query(query: FeedQuery) -> str:
-    """Select a page of published changes."""
+    """Return the statement for a page of published changes."""
     page_sql = _build_page(query, "universe")
     rows = f"changes c WHERE created_at IN ({page_sql})"
     return f"{SELECT_CHANGE} FROM {rows} {build_order_clause(query)}"
 
 
 def build_alerts_query(query: FeedQuery) -> str:
-    """Select a page of alerts."""
+    """Return the statement for a page of alerts."""
     page_sql = _build_page(query, "alerts")
     return (
         f"{SELECT_ALERT} FROM alerts a WHERE created_at IN ({page_sql}) {build_order_clause(query)}"
@@ -32,7 +28,8 @@ def build_alerts_query(query: FeedQuery) -> str:
 
 
 def build_merged_query(query: FeedQuery) -> str:
-    """Select a page of both tiers; the last column is the action of an alert, NULL of a change."""
+    """Return the statement for a page of both tiers; the last column is the action or NULL."""
+    # MATERIALIZED: both halves of the UNION read the page, which would otherwise be selected twice.
     alert_columns = SELECT_ALERT.replace(
         "a.action, a.price", "NULL, NULL, a.price, NULL, a.action", 1
     )

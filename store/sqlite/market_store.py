@@ -1,4 +1,4 @@
-"""The market store on SQLite."""
+"""Opens the market store on SQLite."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ from store.sqlite.schema import MARKET_MIGRATIONS
 
 
 async def open_sqlite_market(path: Path) -> MarketStore:
-    """Migrate and open a file, creating it if it is missing; StoreError in one line."""
+    """Migrate and open a database file, creating it if missing; raise StoreError on failure."""
     return MarketStore(await SqliteEngine.open(path, MARKET_MIGRATIONS))

@@ -1,6 +1,6 @@
-"""Named forward-only migrations of a SQLite file, each in one transaction of its own.
+"""Named forward-only migrations of a SQLite file, each in its own transaction.
 
-Before a migration changes a database that holds anything, a copy is made beside it.
+Before a migration changes a file that is not new, the file is copied to FILE.before-MIGRATION.
 """
 
 import os
@@ -26,9 +26,9 @@ LOCK_TIMEOUT_S, RETRY_PAUSE_S = 5.0, 0.005
 
 
 def migrate(path: Path, names: Sequence[str]) -> None:
-    """Apply to the file what it lacks of the named migrations, creating it where it is missing.
+    """Apply pending migrations to a database file, creating it if it does not exist.
 
-    StoreError where the file is no database of ours or was written by a newer version.
+    Raise StoreError if the file is another database or was written by a newer version.
     """
     try:
         with closing(
@@ -43,9 +43,9 @@ def migrate(path: Path, names: Sequence[str]) -> None:
 
 
 def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
-    """Return which of the named migrations a file has, and change nothing.
+    """Return the applied ones of the named migrations without changing the file.
 
-    StoreError where the file is not there, is no database of ours, or is of a newer version.
+    Raise StoreError if the file is missing, is another database, or was written by a newer version.
     """
     try:
         with closing(open_read_only(path)) as connection:
@@ -55,7 +55,8 @@ def list_applied_migrations(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def split_statements(script: str) -> Iterator[str]:
-    """Split a script into statements; triggers stay whole."""
+    """Yield the statements of a script; a trigger is one statement."""
+    # sqlite3's executescript commits the open transaction first, so it cannot run a migration.
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -69,7 +70,7 @@ def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[st
     if not tables:
         return []
     if "migrations" not in tables:
-        raise StoreError(f"{path} is not a database of signals: name another file")
+        raise StoreError(f"{path} is not a signals database: name another file")
     done = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
     if done != list(names[: len(done)]):
         unknown = ", ".join(sorted(set(done) - set(names))) or "gaps"
@@ -82,9 +83,10 @@ def _list_applied(connection: sqlite3.Connection, path: Path, names: Sequence[st
 def _apply_next(
     connection: sqlite3.Connection, path: Path, names: Sequence[str], is_new: bool
 ) -> None:
-    """Apply the first migration that is still missing once the write lock is held."""
+    """Apply the first pending migration; do nothing if another process has applied it meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     try:
+        # List again under the write lock, because two processes may start at the same time.
         done = _list_applied(connection, path, names)
         if len(done) < len(names):
             name = names[len(done)]
@@ -98,7 +100,9 @@ def _apply_next(
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Have the file log ahead; SQLite itself does not wait for others who open it meanwhile."""
+    """Switch the file to write-ahead logging, which is stored in the file."""
+    # SQLite applies no busy timeout to this switch, which needs the file exclusively. This loop
+    # retries while other processes have the file open for reading.
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
@@ -122,7 +126,7 @@ def _apply(connection: sqlite3.Connection, name: str) -> None:
 
 
 def _back_up(path: Path, name: str) -> None:
-    """Copy the file as it is before the migration; a copy that exists is always whole."""
+    """Copy the file before a migration; a copy under its final name is complete."""
     unfinished = path.with_name(f"{path.name}.before-{name}.unfinished")
     unfinished.unlink(missing_ok=True)
     copy_database(path, unfinished)

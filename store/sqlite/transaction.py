@@ -8,11 +8,13 @@ from aiosqlite import Connection
 
 from store.sqlite.feed_pages import SQLITE_FEED_STATEMENTS
 
+# Largest first. Only these four sizes occur, so that prepared statements are reused. The default
+# limit of SQLite is 32,766 parameters: 2,000 rows of up to 16 columns.
 ROWS_PER_STATEMENT = (2000, 200, 20, 1)
 
 
 class SqliteDatabase:
-    """A Database on one connection, in whose transaction it is."""
+    """A Database bound to one connection and its open transaction."""
 
     feed_statements = SQLITE_FEED_STATEMENTS
 
@@ -25,11 +27,11 @@ class SqliteDatabase:
         return list(await self.connection.execute_fetchall(sql, values))
 
     async def execute_named(self, sql: str, values: Mapping[str, object]) -> Sequence[sqlite3.Row]:
-        """Return every row of a statement whose values are named."""
+        """Return every row of a statement with named parameters."""
         return list(await self.connection.execute_fetchall(sql, values))
 
     async def execute_page(self, sql: str, values: Mapping[str, object]) -> Iterable[Iterable[Any]]:
-        """Return the rows of a page of the feed as tuples, which take half the time of Rows."""
+        """Return the rows of a feed page as tuples, which takes half the time of sqlite3.Row."""
         self.connection.row_factory = None
         try:
             return await self.connection.execute_fetchall(sql, values)
@@ -39,7 +41,9 @@ class SqliteDatabase:
     async def insert(
         self, table: str, columns: str, rows: Sequence[Iterable[object]], conflict: str = ""
     ) -> None:
-        """Insert rows, many a statement: each lets another thread run, which may not yield."""
+        """Insert rows in order, up to 2,000 per statement."""
+        # Each statement hands over to the connection's thread and back. Every hand-over can cost a
+        # turn of the interpreter lock (5 ms) if another thread is computing.
         row_placeholders, done = f"({', '.join('?' * (columns.count(',') + 1))})", 0
         for size in ROWS_PER_STATEMENT:
             placeholders = ", ".join([row_placeholders] * size)
@@ -50,7 +54,7 @@ class SqliteDatabase:
                 done += size
 
     async def advance_id_sequence(self, table: str) -> None:
-        """Do nothing: an id is always the one after the highest."""
+        """Do nothing: SQLite generates ids from the highest one in the table."""
 
     async def acquire_named_lock(self, *names: str) -> None:
-        """Wait for nothing: only one write transaction is ever open on a file."""
+        """Do nothing: SQLite allows only one write transaction at a time."""

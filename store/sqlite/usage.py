@@ -1,4 +1,4 @@
-"""The one statement that decides calls, and why it refused the rest."""
+"""Counts calls on SQLite: one statement admits and counts, another explains refusals."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +18,8 @@ from store.sqlite.engine import SqliteEngine
 
 @lru_cache(maxsize=MAX_CALL_GROUPS)
 def _build_count_query(groups: int) -> str:
-    """Return the statement for so many groups; of each it counts all calls or none."""
+    """Return the statement for `groups` groups; it counts all calls of a group or none."""
+    # CROSS JOIN fixes the join order: each arrived group seeks its key, not the other way round.
     rows = ", ".join(
         f"(?{4 * n + 3}, ?{4 * n + 4}, ?{4 * n + 5}, ?{4 * n + 6})" for n in range(groups)
     )
@@ -38,7 +39,7 @@ RETURNING day, used, (SELECT key_hash FROM keys WHERE id = key_id) AS key_hash,
 
 @lru_cache(maxsize=MAX_CALL_GROUPS)
 def _build_usage_query(groups: int) -> str:
-    """Return the query for what is known of so many keys and days."""
+    """Return the query for label, mode, revocation and usage of `groups` keys and days."""
     rows = ", ".join(["(?, ?)"] * groups)
     return f"""
 SELECT k.key_hash, arrived.column2 AS day, k.label, k.mode, k.revoked_at,
@@ -48,7 +49,7 @@ FROM (VALUES {rows}) AS arrived CROSS JOIN keys AS k ON k.key_hash = arrived.col
 
 
 class SqliteUsageCounter:
-    """Counts over the connection of decisions."""
+    """A UsageCounter on the engine's direct connection."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
@@ -56,7 +57,7 @@ class SqliteUsageCounter:
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
-        """Decide and count groups of calls; at most MAX_CALL_GROUPS of them."""
+        """Admit and count groups of calls; at most MAX_CALL_GROUPS of them."""
         results = await self._engine.run_decision(
             lambda db: count_whole_groups(db, groups, mode, limit)
         )
@@ -70,7 +71,7 @@ class SqliteUsageCounter:
 def count_whole_groups(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
-    """Count the groups that fit whole, by one statement; return by place what became of them."""
+    """Count the groups that fit into their quota as a whole; return only these."""
     parameters = [mode, limit, *(value for group in groups for value in group)]
     rows = db.execute(_build_count_query(len(groups)), parameters).fetchall()
     sizes = {get_group_key(group): group.calls for group in groups}
@@ -84,10 +85,9 @@ def count_whole_groups(
 def count_partial_groups(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
-    """Count what still fits of groups that did not fit whole; return by place what became of them.
-
-    In one transaction, so that it can be tried again where another process writes.
-    """
+    """Count as many calls of each group as its quota still admits; return every group's result."""
+    # In one transaction, because the engine calls this again if another process is writing: calls
+    # counted by an interrupted attempt would count twice. The refusals are read in it too.
     db.execute("BEGIN IMMEDIATE")
     with db:
         fitting_calls = {
@@ -101,9 +101,10 @@ def count_partial_groups(
 
 
 def _count_one_by_one(db: Connection, group: CallGroup, mode: Mode | None, limit: int) -> int:
-    """Count what still fits of a group that did not fit whole; return how many calls did."""
+    """Count the calls of a group one by one while they fit; return how many did."""
     single_call = group._replace(calls=1)
     counted = 0
+    # At least one call is refused: count_whole_groups has already refused the group as a whole.
     while counted < group.calls - 1 and count_whole_groups(db, [single_call], mode, limit):
         counted += 1
     return counted
@@ -112,7 +113,7 @@ def _count_one_by_one(db: Connection, group: CallGroup, mode: Mode | None, limit
 def _explain_refusals(
     db: Connection, groups: Sequence[CallGroup], mode: Mode | None, limit: int
 ) -> dict[GroupKey, CountedGroup]:
-    """Return why calls were refused; unknown is a key that was not there when they were."""
+    """Return the refusal of each group; `unknown` if its key does not exist."""
     refusals = {get_group_key(group): CountedGroup(0, "unknown") for group in groups}
     parameters = [value for group in groups for value in get_group_key(group)]
     for row in db.execute(_build_usage_query(len(groups)), parameters):

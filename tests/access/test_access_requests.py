@@ -1,4 +1,4 @@
-"""Requests for terms: taken down, replaced by the same address's next, listed for the operator."""
+"""Access requests: stored, replaced by a later one of the same address, and listed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,15 +33,15 @@ async def put(desk: SandboxShop, **body: str) -> str:
 
 
 @pytest.mark.clause("4.13.3", "4.13.4", "4.13.5", "4.13.6")
-async def test_a_request_is_kept_as_it_was_given(desk: SandboxShop) -> None:
-    said = {
+async def test_a_request_is_stored_as_it_was_sent(desk: SandboxShop) -> None:
+    fields = {
         "agent_name": "Trader",
         "operator": "ACME",
         "use_case": "A newsletter,\nweekly.",
         "expected_volume": "50 users",
     }
-    assert await put(desk, **said) == "received"
-    row = AccessRequestRow("ann@example.com", *said.values(), created_at=NOON, updated_at=NOON)
+    assert await put(desk, **fields) == "received"
+    row = AccessRequestRow("ann@example.com", *fields.values(), created_at=NOON, updated_at=NOON)
     assert await desk.store.list_access_requests() == [row]
 
 

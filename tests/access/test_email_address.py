@@ -1,4 +1,4 @@
-"""E-mail addresses: what is taken, in which form, and what is refused."""
+"""Accepted e-mail addresses, their normalized form, and refused ones."""
 
 import pytest
 
@@ -19,9 +19,7 @@ pytestmark = pytest.mark.clause("sales")
     ],
 )
 @pytest.mark.parametrize("takes_special_use", [True, False])
-def test_an_address_is_taken_in_its_normal_form(
-    given: str, taken: str, takes_special_use: bool
-) -> None:
+def test_an_address_is_normalized(given: str, taken: str, takes_special_use: bool) -> None:
     assert parse_contact_email(given, accepts_special_use=takes_special_use) == taken
 
 
@@ -50,14 +48,14 @@ def test_an_address_is_taken_in_its_normal_form(
     ],
 )
 @pytest.mark.parametrize("takes_special_use", [True, False])
-def test_what_is_no_address_is_refused_without_being_repeated(
+def test_an_invalid_address_is_refused_without_being_quoted(
     given: str, takes_special_use: bool
 ) -> None:
     with pytest.raises(ApiError) as refused:
         parse_contact_email(given, accepts_special_use=takes_special_use)
     error = refused.value
     assert (error.code, error.status) == ("invalid_parameter", 400)
-    assert error.message.startswith("contact_email: is no e-mail address")
+    assert error.message.startswith("contact_email: is not a valid e-mail address")
     assert error.message.endswith("accepted: one address such as agent@example.com.")
     assert error.message.isprintable()
     assert len(given) < 40 or given not in error.message
@@ -67,7 +65,7 @@ def test_what_is_no_address_is_refused_without_being_repeated(
     "given",
     ["agent@localhost", "agent@shop.test", "agent@x.invalid", "agent@Host.LOCAL", "a@b.onion"],
 )
-def test_an_address_that_reaches_nobody_is_taken_where_no_money_is_meant(given: str) -> None:
+def test_a_special_use_address_is_accepted_without_real_money(given: str) -> None:
     local, _, domain = given.partition("@")
     assert parse_contact_email(given, accepts_special_use=True) == f"{local}@{domain.lower()}"
     with pytest.raises(ApiError) as refused:

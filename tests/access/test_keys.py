@@ -1,4 +1,4 @@
-"""Keys over a real store: made, kept as a hash alone, listed, revoked."""
+"""API keys on a real store: created, stored only as hashes, listed and revoked."""
 
 import re
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def keys(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OperatorKeys
     await store.close()
 
 
-def everything_in(folder: Path) -> bytes:
+def read_files(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
@@ -38,7 +38,7 @@ async def test_a_key_is_32_random_bytes_that_the_store_never_sees(
     made = {await keys.create("agent") for _ in range(20)}
     assert len(made) == 20
     assert all(re.fullmatch(r"ek_[A-Za-z0-9_-]{43}", key) for key in made)
-    on_disk = everything_in(tmp_path)
+    on_disk = read_files(tmp_path)
     assert not any(key.encode() in on_disk for key in made)
     assert all(sha256(key.encode()).digest() in on_disk for key in made)
 
@@ -65,7 +65,7 @@ async def test_a_key_is_revoked_once_and_for_good(keys: OperatorKeys, clock: Man
 
 @pytest.mark.parametrize("label", ["", "x" * 121, "two\nlines", "bell\x07"])
 async def test_a_bad_label_is_refused_in_one_line(keys: OperatorKeys, label: str) -> None:
-    with pytest.raises(ValueError, match=r"^a label has 1 to 120 printable characters$"):
+    with pytest.raises(ValueError, match=r"^a label must have 1 to 120 printable characters$"):
         await keys.create(label)
     assert await keys.list() == []
 

@@ -1,4 +1,4 @@
-"""The daily upkeep, driven by a clock that its own sleeps move."""
+"""Daily maintenance, on a clock that its own sleeps advance."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,17 +25,17 @@ MIDNIGHT = NOON // DAY_MS * DAY_MS + DAY_MS
 
 
 class OverError(Exception):
-    """The time up to which a test lets the upkeep run has come."""
+    """The end of a test's time; stops the maintenance job."""
 
 
-async def keep_up(
+async def run_maintenance(
     store: AccessStore,
     provider: Provider,
     clock: ManualClock,
     until: int,
     on_sleep: Callable[[], object] = lambda: None,
 ) -> list[tuple[int, str]]:
-    """Run the upkeep up to a time; return when it logged what."""
+    """Run maintenance up to a time; return the times and names of its log events."""
     lines: list[tuple[int, str]] = []
 
     async def sleep(seconds: float) -> None:
@@ -52,17 +52,19 @@ async def keep_up(
     return lines
 
 
-async def round_of(shop: StripeShop) -> list[str]:
-    """Make the one round of a start; return what it logged."""
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, shop.clock.now)
+async def run_round(shop: StripeShop) -> list[str]:
+    """Run the first round; return the names of its log events."""
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, shop.clock.now)
     return [event for _, event in lines]
 
 
-async def test_a_round_is_made_at_once_and_then_after_each_midnight(served: RunningService) -> None:
+async def test_a_round_runs_at_once_and_then_after_each_midnight(served: RunningService) -> None:
     provider = SandboxBilling(served.access, served.clock, served.base_url)
     start = served.clock.now
-    lines = await keep_up(served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS)
-    assert [event for _, event in lines] == ["upkeep"] * 3
+    lines = await run_maintenance(
+        served.access, provider, served.clock, MIDNIGHT + DAY_MS + HOUR_MS
+    )
+    assert [event for _, event in lines] == ["maintenance_done"] * 3
     first, second, third = (at for at, _ in lines)
     assert first == start
     assert 0 <= second - MIDNIGHT <= SLEEP_STEP_S * 1000
@@ -70,25 +72,25 @@ async def test_a_round_is_made_at_once_and_then_after_each_midnight(served: Runn
 
 
 @pytest.mark.clause("3.5.5")
-async def test_a_message_that_was_missed_is_made_up_for(shop: StripeShop) -> None:
+async def test_a_missed_webhook_is_made_up_for(shop: StripeShop) -> None:
     kept, canceled, refunded = [await shop.buy() for _ in range(3)]
     shop.stripe.cancel_subscription(canceled.subscription)
     shop.stripe.refund(refunded.charge)
-    assert await round_of(shop) == ["membership_ended", "membership_ended", "upkeep"]
+    assert await run_round(shop) == ["membership_ended", "membership_ended", "maintenance_done"]
     keys = (kept.api_key, canceled.api_key, refunded.api_key)
     assert [await shop.status(key) for key in keys] == [200, 403, 403]
 
 
-async def test_what_has_ended_is_not_asked_for_again(shop: StripeShop) -> None:
+async def test_an_ended_membership_is_not_checked_again(shop: StripeShop) -> None:
     bought = await shop.buy()
     shop.stripe.cancel_subscription(bought.subscription)
-    await round_of(shop)
-    asked = len(shop.stripe.requests)
-    await round_of(shop)
-    assert len(shop.stripe.requests) == asked
+    await run_round(shop)
+    count_before = len(shop.stripe.requests)
+    await run_round(shop)
+    assert len(shop.stripe.requests) == count_before
 
 
-async def test_a_membership_that_cannot_be_asked_for_stops_no_other_and_is_asked_for_in_an_hour(
+async def test_a_failed_check_stops_no_other_and_is_repeated_in_an_hour(
     shop: StripeShop,
 ) -> None:
     first, second = await shop.buy(), await shop.buy()
@@ -96,23 +98,23 @@ async def test_a_membership_that_cannot_be_asked_for_stops_no_other_and_is_asked
         shop.stripe.cancel_subscription(bought.subscription)
     shop.stripe.fail(500)
     start = shop.clock.now
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
     assert lines == [
         (start, "reconcile_failed"),
         (start, "membership_ended"),
-        (start, "upkeep"),
+        (start, "maintenance_done"),
         (start + HOUR_MS, "membership_ended"),
-        (start + HOUR_MS, "upkeep"),
+        (start + HOUR_MS, "maintenance_done"),
     ]
     assert await shop.status(first.api_key) == 403
 
 
-async def test_a_subscription_unknown_to_stripe_is_asked_for_once_a_day(shop: StripeShop) -> None:
+async def test_a_subscription_unknown_to_stripe_is_checked_once_a_day(shop: StripeShop) -> None:
     bought = await shop.buy()
     del shop.stripe.books.objects[bought.subscription]
     start = shop.clock.now
-    lines = await keep_up(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
-    assert lines == [(start, "subscription_unknown"), (start, "upkeep")]
+    lines = await run_maintenance(shop.served.access, shop.billing, shop.clock, start + 2 * HOUR_MS)
+    assert lines == [(start, "subscription_unknown"), (start, "maintenance_done")]
     assert await shop.status(bought.api_key) == 200
 
 
@@ -133,22 +135,22 @@ async def add_member(store: AccessStore, member: MembershipRow, name: str) -> No
     assert await store.redeem_claim(claim, member, hash_key(f"key of {name}"), 1)
 
 
-async def test_memberships_of_the_other_mode_and_of_others_are_left_alone(shop: StripeShop) -> None:
+async def test_memberships_of_other_modes_and_providers_are_not_checked(shop: StripeShop) -> None:
     bought: Purchase = await shop.buy()
     access = shop.served.access
     member = (await access.list_active_memberships("stripe"))[0]
     await add_member(access, replace(member, mode="live", subscription="sub_live"), "live")
     await add_member(access, replace(member, provider="sandbox", subscription="sb_1"), "sandbox")
-    asked = len(shop.stripe.requests)
-    assert await round_of(shop) == ["upkeep"]
-    assert [ask.path for ask in shop.stripe.requests[asked:]] == [
+    count_before = len(shop.stripe.requests)
+    assert await run_round(shop) == ["maintenance_done"]
+    assert [request.path for request in shop.stripe.requests[count_before:]] == [
         f"subscriptions/{bought.subscription}",
         "charges",
     ]
 
 
 class Breaking(NoBilling):
-    """A Provider with a mistake in it."""
+    """A Provider with a bug."""
 
     name = "stripe"
 
@@ -156,7 +158,7 @@ class Breaking(NoBilling):
         raise RuntimeError(member.contact_email)
 
 
-async def test_a_mistake_in_a_provider_ends_no_round_and_quotes_nobody(shop: StripeShop) -> None:
+async def test_a_bug_in_a_provider_stops_no_round_and_logs_no_address(shop: StripeShop) -> None:
     await shop.buy()
     provider = Breaking()
     provider.mode = "test"
@@ -167,31 +169,31 @@ async def test_a_mistake_in_a_provider_ends_no_round_and_quotes_nobody(shop: Str
 
         with pytest.raises(OverError):
             await MaintenanceJob(shop.served.access, provider, shop.clock, sleep).run()
-    assert [line["event"] for line in lines] == ["reconcile_failed", "upkeep"]
+    assert [line["event"] for line in lines] == ["reconcile_failed", "maintenance_done"]
     assert lines[0]["failure"] == "RuntimeError"
     assert "agent@example.com" not in str(lines)
 
 
-async def test_a_round_that_fails_is_made_again_in_an_hour(shop: StripeShop) -> None:
+async def test_a_failed_round_is_repeated_in_an_hour(shop: StripeShop) -> None:
     start, access = shop.clock.now, shop.served.access
     with ExitStack() as broken:
         broken.enter_context(break_usage_counting(access))
-        lines = await keep_up(
+        lines = await run_maintenance(
             access, shop.billing, shop.clock, start + 2 * HOUR_MS, on_sleep=broken.close
         )
-    assert lines == [(start, "upkeep_failed"), (start + HOUR_MS, "upkeep")]
+    assert lines == [(start, "maintenance_failed"), (start + HOUR_MS, "maintenance_done")]
 
 
-async def test_where_billing_is_off_the_store_is_still_pruned(served: RunningService) -> None:
+async def test_with_billing_off_the_store_is_still_pruned(served: RunningService) -> None:
     provider = NoBilling()
     with pytest.raises(BillingError):
         await provider.fetch_status(MembershipRow("off", "test", "s", "c", "e", "monthly", 0))
     await served.access.mark_event_handled("evt_1", served.clock.now - 31 * DAY_MS)
-    await keep_up(served.access, provider, served.clock, served.clock.now)
+    await run_maintenance(served.access, provider, served.clock, served.clock.now)
     assert not await served.access.is_event_handled("evt_1")
 
 
-async def test_a_clock_that_goes_back_stops_no_round(served: RunningService) -> None:
+async def test_a_clock_set_back_stops_no_round(served: RunningService) -> None:
     provider = SandboxBilling(served.access, served.clock, served.base_url)
     rounds: list[list[str]] = []
 
@@ -207,7 +209,7 @@ async def test_a_clock_that_goes_back_stops_no_round(served: RunningService) -> 
         broken.enter_context(break_usage_counting(served.access))
         with pytest.raises(OverError):
             await MaintenanceJob(served.access, provider, served.clock, sleep).run()
-    assert rounds == [["upkeep_failed"], ["upkeep"], ["upkeep"]]
+    assert rounds == [["maintenance_failed"], ["maintenance_done"], ["maintenance_done"]]
 
 
 @pytest.mark.clause("8.51")
@@ -227,6 +229,6 @@ async def test_old_rows_are_deleted_and_young_ones_kept(served: RunningService) 
     await served.access.mark_event_handled("evt_old", now - 30 * DAY_MS - 1)
     await served.access.mark_event_handled("evt_young", now - 30 * DAY_MS)
     provider = SandboxBilling(served.access, served.clock, served.base_url)
-    await keep_up(served.access, provider, served.clock, now)
+    await run_maintenance(served.access, provider, served.clock, now)
     assert not await served.access.is_event_handled("evt_old")
     assert await served.access.is_event_handled("evt_young")

@@ -1,4 +1,4 @@
-"""What members hear of billing where the processor is slow: it is not waited for, nor pressed."""
+"""Billing for members if the processor is slow: pages neither wait for it nor flood it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,26 +22,26 @@ IN_FORCE = SubscriptionStatus(renews_at=NOON + 1)
 
 
 class SlowBilling(HeldProvider):
-    """A Provider whose word on a membership waits as its checks do."""
+    """A HeldProvider whose `fetch_status` can be held too."""
 
-    asked = 0
+    fetch_count = 0
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
-        self.asked += 1
+        self.fetch_count += 1
         await self.released.wait()
         return IN_FORCE
 
 
 @dataclass
 class Desk:
-    """A member's plan, and who says where it stands."""
+    """A member's plan and the objects that report its status."""
 
     shop: SandboxShop
     billing: SlowBilling
     members: MemberKeys
     plans: list[MemberPlan] = field(default_factory=list)
 
-    def told(self, within_s: float) -> MemberBilling:
+    def create_billing(self, within_s: float) -> MemberBilling:
         return MemberBilling(self.members, self.billing, self.shop.clock, within_s)
 
 
@@ -57,30 +57,30 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield Desk(shop, billing, members, await members.list_plans(MINE))
 
 
-async def test_a_slow_processor_is_not_waited_for_and_its_word_is_shown_once_it_came(
+async def test_a_slow_status_is_not_waited_for_and_shown_once_it_arrives(
     desk: Desk,
 ) -> None:
-    told = desk.told(within_s=0.01)
+    billing = desk.create_billing(within_s=0.01)
     desk.billing.released.clear()
-    assert await told.fetch_statuses(desk.plans) == [None]
-    assert await told.fetch_statuses(desk.plans) == [None]
+    assert await billing.fetch_statuses(desk.plans) == [None]
+    assert await billing.fetch_statuses(desk.plans) == [None]
     desk.billing.released.set()
-    assert await told.fetch_statuses(desk.plans) == [IN_FORCE]
-    assert desk.billing.asked == 1
+    assert await billing.fetch_statuses(desk.plans) == [IN_FORCE]
+    assert desk.billing.fetch_count == 1
 
 
-async def test_payments_of_a_slow_processor_are_not_waited_for_either(desk: Desk) -> None:
+async def test_slow_payments_are_not_waited_for(desk: Desk) -> None:
     await desk.shop.open_checkout(contact_email=MINE)
     desk.billing.set_paid("cs_2")
     desk.billing.released.clear()
-    assert await desk.told(within_s=0.01).list_unclaimed(MINE) is None
+    assert await desk.create_billing(within_s=0.01).list_unclaimed(MINE) is None
     desk.billing.released.set()
-    (claim,) = await desk.told(within_s=10).list_unclaimed(MINE) or []
+    (claim,) = await desk.create_billing(within_s=10).list_unclaimed(MINE) or []
     assert claim.session == "cs_2"
 
 
-async def test_all_who_look_at_once_ask_once(desk: Desk) -> None:
-    told = desk.told(within_s=10)
-    said = await asyncio.gather(*(told.fetch_statuses(desk.plans) for _ in range(5)))
-    assert said == [[IN_FORCE]] * 5
-    assert desk.billing.asked == 1
+async def test_concurrent_page_views_send_one_request(desk: Desk) -> None:
+    billing = desk.create_billing(within_s=10)
+    statuses = await asyncio.gather(*(billing.fetch_statuses(desk.plans) for _ in range(5)))
+    assert statuses == [[IN_FORCE]] * 5
+    assert desk.billing.fetch_count == 1

@@ -1,4 +1,4 @@
-"""What members do with keys: at most three live ones a membership, their own alone, shown once."""
+"""Members' keys: up to three live ones per membership, shown once, and only their own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ MINE, THEIRS = "a@example.com", "b@example.com"
 
 @dataclass
 class Counter:
-    """A shop, its provider, and the members' hands on keys there."""
+    """A shop, its provider and its MemberKeys."""
 
     shop: SandboxShop
     billing: HeldProvider
@@ -40,7 +40,7 @@ class Counter:
         return claimed.api_key
 
     async def pay(self, email: str = MINE) -> str:
-        """Pay a checkout that nobody claims; return its session."""
+        """Pay a checkout without claiming it; return its session."""
         checkout = await self.shop.open_checkout(contact_email=email)
         session = checkout.checkout_url.rpartition("/")[2]
         self.tokens[session] = checkout.claim_token
@@ -50,11 +50,11 @@ class Counter:
     def __post_init__(self) -> None:
         self.tokens: dict[str, str] = {}
 
-    async def plan(self, email: str = MINE) -> MemberPlan:
+    async def get_plan(self, email: str = MINE) -> MemberPlan:
         (plan,) = await self.members.list_plans(email)
         return plan
 
-    async def verdict(self, api_key: str) -> str:
+    async def get_verdict(self, api_key: str) -> str:
         (counted,) = await self.shop.store.count_calls(
             [make_call_group(hash_key(api_key), self.shop.clock())], "live", 10
         )
@@ -71,32 +71,32 @@ async def counter(tmp_path: Path) -> AsyncIterator[Counter]:
         yield Counter(shop, billing, members, tmp_path)
 
 
-async def refused(doing: object, status: int, words: str) -> None:
+async def assert_refused(doing: object, status: int, words: str) -> None:
     with pytest.raises(ApiError, match=words) as refusal:
         await doing  # type: ignore[misc]
     assert refusal.value.status == status
 
 
-async def test_a_member_makes_keys_without_a_second_purchase_and_each_works(
+async def test_a_member_creates_working_keys_without_a_second_purchase(
     counter: Counter,
 ) -> None:
     await counter.buy()
-    membership = (await counter.plan()).membership.id
+    membership = (await counter.get_plan()).membership.id
     api_key = await counter.members.create(MINE, membership, "  laptop ")
-    assert await counter.verdict(api_key) == "counted"
-    plan = await counter.plan()
+    assert await counter.get_verdict(api_key) == "counted"
+    plan = await counter.get_plan()
     assert [(held.key.label, held.key.mode, held.used) for held in plan.keys] == [
         (None, "live", 0),
         ("laptop", "live", 1),
     ]
     assert (plan.is_live, len(plan.live_keys)) == (True, 2)
     counter.shop.clock.now += DAY_MS
-    assert [held.used for held in (await counter.plan()).keys] == [0, 0]
+    assert [held.used for held in (await counter.get_plan()).keys] == [0, 0]
 
 
 async def test_no_key_can_be_read_out_of_the_store(counter: Counter) -> None:
     await counter.buy()
-    api_key = await counter.members.create(MINE, (await counter.plan()).membership.id, "own")
+    api_key = await counter.members.create(MINE, (await counter.get_plan()).membership.id, "own")
     stored = b"".join(file.read_bytes() for file in counter.path.iterdir())
     assert hash_key(api_key) in stored
     assert api_key.removeprefix("ek_").encode() not in stored
@@ -106,53 +106,57 @@ async def test_a_membership_has_three_live_keys_and_one_more_for_each_that_is_re
     counter: Counter,
 ) -> None:
     first = await counter.buy()
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     membership, own = plan.membership.id, plan.keys[0].key.id
     made = [counter.members.create(MINE, membership, f"key {n}") for n in range(6)]
     came = await asyncio.gather(*made, return_exceptions=True)
     assert sum(isinstance(one, str) for one in came) == MAX_LIVE_KEYS - 1
     assert {one.status for one in came if isinstance(one, ApiError)} == {409}
     await counter.members.revoke(MINE, membership, own)
-    assert await counter.verdict(first) == "revoked"
+    assert await counter.get_verdict(first) == "revoked"
     await counter.members.create(MINE, membership, "instead of the first")
-    await refused(counter.members.create(MINE, membership, "more"), 409, "Revoke one")
+    await assert_refused(counter.members.create(MINE, membership, "more"), 409, "Revoke a key")
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "two\nlines", "\x1b[2J", "\u202eabc"])
-async def test_a_label_that_is_none_is_refused(counter: Counter, label: str) -> None:
+async def test_an_invalid_label_is_refused(counter: Counter, label: str) -> None:
     await counter.buy()
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     membership, key = plan.membership.id, plan.keys[0].key.id
-    await refused(counter.members.create(MINE, membership, label), 400, "label: ")
-    await refused(counter.members.relabel(MINE, membership, key, label), 400, "1 to 120")
-    assert len((await counter.plan()).keys) == 1
+    await assert_refused(counter.members.create(MINE, membership, label), 400, "label: ")
+    await assert_refused(counter.members.relabel(MINE, membership, key, label), 400, "1 to 120")
+    assert len((await counter.get_plan()).keys) == 1
 
 
-async def test_a_key_is_named_anew(counter: Counter) -> None:
+async def test_a_key_can_be_renamed(counter: Counter) -> None:
     await counter.buy()
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     await counter.members.relabel(MINE, plan.membership.id, plan.keys[0].key.id, " agent ")
-    assert (await counter.plan()).keys[0].key.label == "agent"
+    assert (await counter.get_plan()).keys[0].key.label == "agent"
 
 
-async def test_what_belongs_to_another_mailbox_is_as_unknown_as_what_never_was(
+async def test_memberships_and_keys_of_another_mailbox_are_unknown(
     counter: Counter,
 ) -> None:
     await counter.buy()
     key = await counter.buy(THEIRS)
-    plan = await counter.plan(THEIRS)
+    plan = await counter.get_plan(THEIRS)
     theirs, key_id = plan.membership.id, plan.keys[0].key.id
     for membership in (theirs, 999):
-        await refused(counter.members.create(MINE, membership, "mine"), 404, "no such membership")
-        await refused(counter.members.revoke(MINE, membership, key_id), 404, "no such membership")
-        await refused(
+        await assert_refused(
+            counter.members.create(MINE, membership, "mine"), 404, "no such membership"
+        )
+        await assert_refused(
+            counter.members.revoke(MINE, membership, key_id), 404, "no such membership"
+        )
+        await assert_refused(
             counter.members.relabel(MINE, membership, key_id, "mine"), 404, "no such membership"
         )
-    mine = (await counter.plan()).membership.id
+    mine = (await counter.get_plan()).membership.id
     for id_ in (key_id, 999):
-        await refused(counter.members.revoke(MINE, mine, id_), 404, "no such key")
-        await refused(counter.members.relabel(MINE, mine, id_, "mine"), 404, "no such key")
-    assert await counter.verdict(key) == "counted"
+        await assert_refused(counter.members.revoke(MINE, mine, id_), 404, "no such key")
+        await assert_refused(counter.members.relabel(MINE, mine, id_, "mine"), 404, "no such key")
+    assert await counter.get_verdict(key) == "counted"
 
 
 async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
@@ -161,44 +165,44 @@ async def test_an_ended_membership_is_shown_with_its_reason_and_makes_no_key(
     key = await counter.buy()
     (member,) = await counter.shop.store.list_active_memberships("held")
     await counter.shop.store.end_membership(member, NOON + 5, "the payment was disputed")
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     assert (plan.is_live, len(plan.live_keys)) == (False, 0)
     assert plan.membership.ended_reason == "the payment was disputed"
     assert not await counter.members.is_member(MINE)
-    assert await counter.verdict(key) == "revoked"
-    await refused(
+    assert await counter.get_verdict(key) == "revoked"
+    await assert_refused(
         counter.members.create(MINE, plan.membership.id, "late"), 409, "membership has ended"
     )
 
 
-async def test_a_membership_of_another_mode_is_shown_and_not_live_one_of_another_provider_is_not(
+async def test_another_modes_membership_is_listed_but_not_live_another_providers_is_hidden(
     counter: Counter,
 ) -> None:
     await counter.buy()
     assert await counter.members.is_member(MINE)
     counter.billing.mode = "test"
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     assert not plan.is_live
     assert not await counter.members.is_member(MINE)
-    await refused(counter.members.create(MINE, plan.membership.id, "x"), 409, "billing mode")
+    await assert_refused(counter.members.create(MINE, plan.membership.id, "x"), 409, "billing mode")
     counter.billing.name = "other"
     assert await counter.members.list_plans(MINE) == []
 
 
-async def test_who_paid_and_lost_the_token_gets_the_one_key_and_the_token_none(
+async def test_a_buyer_without_the_token_gets_the_one_key_and_the_token_none(
     counter: Counter,
 ) -> None:
     session = await counter.pay("A@Example.com")
     (claim,) = await counter.members.list_unclaimed(MINE)
     api_key = await counter.members.claim(MINE, claim.id)
-    assert await counter.verdict(api_key) == "counted"
+    assert await counter.get_verdict(api_key) == "counted"
     assert await counter.members.list_unclaimed(MINE) == []
     assert (await counter.shop.claim_refused(counter.tokens[session])).status == 409
-    plan = await counter.plan()
+    plan = await counter.get_plan()
     assert (plan.membership.row.contact_email, len(plan.keys)) == ("A@Example.com", 1)
 
 
-async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: Counter) -> None:
+async def test_only_one_of_member_and_agent_claiming_at_once_gets_the_key(counter: Counter) -> None:
     session = await counter.pay()
     (claim,) = await counter.members.list_unclaimed(MINE)
     came = await asyncio.gather(
@@ -213,16 +217,18 @@ async def test_of_member_and_agent_who_claim_at_once_one_gets_the_key(counter: C
     assert len(await counter.shop.store.list_keys()) == 1
 
 
-async def test_a_payment_is_its_payers_whoever_began_the_checkout(counter: Counter) -> None:
+async def test_a_payment_belongs_to_its_payer_not_to_the_opener_of_the_checkout(
+    counter: Counter,
+) -> None:
     session = await counter.pay()
     counter.billing.payments[session] = SettledPayment("sub", "cus", "payer@example.com")
     assert await counter.members.list_unclaimed(MINE) == []
     (claim,) = await counter.shop.store.list_unredeemed_claims(MINE, "held", "live", 5)
-    await refused(counter.members.claim(MINE, claim.id), 404, "no such payment")
-    await refused(counter.members.claim(THEIRS, claim.id), 404, "no such payment")
+    await assert_refused(counter.members.claim(MINE, claim.id), 404, "no such payment")
+    await assert_refused(counter.members.claim(THEIRS, claim.id), 404, "no such payment")
 
 
-async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counter) -> None:
+async def test_unpaid_claims_and_those_of_another_mode_are_not_listed(counter: Counter) -> None:
     session = await counter.pay()
     del counter.billing.payments[session]
     assert await counter.members.list_unclaimed(MINE) == []
@@ -234,20 +240,20 @@ async def test_what_is_not_paid_or_of_another_mode_is_not_listed(counter: Counte
     assert await counter.members.list_unclaimed(MINE) == []
 
 
-async def test_while_the_processor_cannot_be_asked_nothing_is_lost(counter: Counter) -> None:
+async def test_nothing_is_lost_while_the_processor_is_unavailable(counter: Counter) -> None:
     session = await counter.pay()
     (claim,) = await counter.members.list_unclaimed(MINE)
     paid, counter.billing.payments[session] = (
         counter.billing.payments[session],
         BillingError("down"),
     )
-    await refused(counter.members.list_unclaimed(MINE), 503, "Retry after 30 seconds")
-    await refused(counter.members.claim(MINE, claim.id), 503, "nothing is lost")
+    await assert_refused(counter.members.list_unclaimed(MINE), 503, "Retry after 30 seconds")
+    await assert_refused(counter.members.claim(MINE, claim.id), 503, "nothing is lost")
     counter.billing.payments[session] = paid
     assert await counter.members.claim(MINE, claim.id)
 
 
-async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter) -> None:
+async def test_only_the_newest_five_checkouts_are_checked(counter: Counter) -> None:
     for _ in range(7):
         await counter.pay()
         counter.shop.clock.now += 1
@@ -256,18 +262,18 @@ async def test_of_many_checkouts_the_newest_five_are_asked_for(counter: Counter)
     assert sorted(counter.billing.checks) == ["cs_3", "cs_4", "cs_5", "cs_6", "cs_7"]
 
 
-async def test_keys_that_are_made_and_revoked_by_turns_give_no_calls_without_end(
+async def test_creating_and_revoking_keys_in_turn_is_limited(
     counter: Counter,
 ) -> None:
     await counter.buy()
-    membership = (await counter.plan()).membership.id
+    membership = (await counter.get_plan()).membership.id
     for number in range(1, MAX_NEW_KEYS_PER_DAY):
         counter.shop.clock.now += 1
         await counter.members.create(MINE, membership, f"key {number}")
-        key_id = (await counter.plan()).live_keys[-1].key.id
+        key_id = (await counter.get_plan()).live_keys[-1].key.id
         await counter.members.revoke(MINE, membership, key_id)
-    await refused(counter.members.create(MINE, membership, "one more"), 409, "10 new ones")
-    told = [held.key.label for held in (await counter.plan()).revoked_keys]
-    assert told == ["key 9", "key 8", "key 7", "key 6", "key 5"]
+    await assert_refused(counter.members.create(MINE, membership, "one more"), 409, "10 new ones")
+    labels = [held.key.label for held in (await counter.get_plan()).revoked_keys]
+    assert labels == ["key 9", "key 8", "key 7", "key 6", "key 5"]
     counter.shop.clock.now = NOON + DAY_MS
     assert await counter.members.create(MINE, membership, "the day after")

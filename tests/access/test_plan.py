@@ -1,4 +1,4 @@
-"""What access costs and how it is had, as every refused key is told."""
+"""The prices and purchase steps that errors about keys contain."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Checkout and claim over a real store: one key for a settled payment, whoever asks how often."""
+"""Checkout and claim on a real store: one key per settled payment, however often claimed."""
 
 import asyncio
 import hashlib
@@ -47,20 +47,20 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[SandboxShop]:
 
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[SandboxShop, HeldProvider]]:
-    """A shop on a provider whose checks can be held."""
+    """A shop on a provider whose payment checks can be held."""
     clock = ManualClock(NOON)
     billing = HeldProvider(clock)
     async with open_counting_store(tmp_path / "access.db") as store:
         yield SandboxShop(store, clock, billing), billing
 
 
-async def outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
-    """Return the status of each answer, and of each refusal the HTTP status."""
+async def collect_outcomes(claiming: list["asyncio.Task[Any]"]) -> list[str | int]:
+    """Return the status of each response; for an ApiError, its HTTP status."""
     answers = await asyncio.gather(*claiming, return_exceptions=True)
     return [answer.status for answer in answers]  # type: ignore[union-attr]
 
 
-def everything_in(folder: Path) -> bytes:
+def read_files(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
@@ -83,7 +83,7 @@ def everything_in(folder: Path) -> bytes:
     "8.48",
 )
 @pytest.mark.parametrize(("billing", "amount"), [("monthly", 129), ("yearly", 1199)])
-async def test_a_checkout_says_what_is_bought_and_what_to_call_how_often_until_when(
+async def test_a_checkout_names_the_plan_and_the_next_step_in_full(
     sandbox: SandboxShop, billing: str, amount: int
 ) -> None:
     checkout = await sandbox.open_checkout(billing=billing)
@@ -127,7 +127,7 @@ async def test_a_checkout_that_names_no_billing_is_monthly(sandbox: SandboxShop)
     "5.17",
     "5.18",
 )
-async def test_a_paid_checkout_gives_one_key_that_lets_in(sandbox: SandboxShop) -> None:
+async def test_a_paid_checkout_gives_one_working_key(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout(agent_name="Trader")
     assert isinstance(await sandbox.claim(checkout.claim_token), PendingClaim)
     await settle_checkout(sandbox, checkout, "paid")
@@ -163,7 +163,7 @@ async def test_a_pending_claim_says_when_to_come_back(sandbox: SandboxShop) -> N
 
 
 @pytest.mark.clause("3.4.10", "4.11.11")
-async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
+async def test_tokens_and_keys_are_random_and_stored_only_as_hashes(
     sandbox: SandboxShop, tmp_path: Path
 ) -> None:
     secrets = []
@@ -173,7 +173,7 @@ async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
         active = await sandbox.claim(checkout.claim_token)
         assert isinstance(active, ActiveClaim)
         secrets += [checkout.claim_token, active.api_key]
-    on_disk = everything_in(tmp_path)
+    on_disk = read_files(tmp_path)
     assert len(set(secrets)) == 10
     for secret in secrets:
         assert len(secret) == 46
@@ -182,7 +182,7 @@ async def test_tokens_and_keys_are_random_and_stored_as_hashes_alone(
 
 
 @pytest.mark.clause("4.11.6", "4.11.11")
-async def test_the_order_reaches_the_processor_whole_under_a_name_that_is_no_secret(
+async def test_the_processor_gets_the_whole_order_under_an_id_that_is_not_secret(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -208,14 +208,14 @@ async def test_twenty_claims_at_one_instant_cause_one_check_and_give_at_most_one
     await shop.wait_for_lookups(20)
     assert billing.checks == ["cs_1"]
     billing.released.set()
-    answers = await outcomes(claiming)
+    answers = await collect_outcomes(claiming)
     assert billing.checks == ["cs_1"]
     assert answers.count("active") == is_paid
     assert answers.count(409 if is_paid else "pending") == (19 if is_paid else 20)
     assert len(await shop.store.list_keys()) == is_paid
 
 
-async def test_two_checkouts_are_checked_side_by_side(
+async def test_two_checkouts_are_checked_concurrently(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -226,7 +226,7 @@ async def test_two_checkouts_are_checked_side_by_side(
     await shop.wait_for_lookups(2)
     assert billing.running == {"cs_1": 1, "cs_2": 1}
     billing.released.set()
-    assert await outcomes(claiming) == ["pending", "active"]
+    assert await collect_outcomes(claiming) == ["pending", "active"]
 
 
 @pytest.mark.clause("4.12.4")
@@ -244,7 +244,7 @@ async def test_a_token_that_can_give_no_key_causes_no_check(
     assert billing.checks == ["cs_1"]
 
 
-async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_again(
+async def test_a_pending_status_is_cached_for_two_seconds(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -259,7 +259,7 @@ async def test_a_pending_word_is_repeated_for_two_seconds_and_then_asked_for_aga
     assert len(billing.checks) == 2
 
 
-async def test_the_word_on_one_checkout_is_not_repeated_for_another(
+async def test_the_status_of_one_checkout_is_not_used_for_another(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -270,14 +270,14 @@ async def test_the_word_on_one_checkout_is_not_repeated_for_another(
 
 
 @pytest.mark.clause("3.4.1")
-async def test_the_sandbox_is_read_afresh_at_each_claim(sandbox: SandboxShop) -> None:
+async def test_the_sandbox_is_read_at_each_claim(sandbox: SandboxShop) -> None:
     checkout = await sandbox.open_checkout()
     assert (await sandbox.claim(checkout.claim_token)).status == "pending"
     await settle_checkout(sandbox, checkout, "paid")
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_asks_again(
+async def test_a_failed_check_is_503_for_all_waiting_claims_and_the_next_one_retries(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -298,7 +298,7 @@ async def test_a_check_that_fails_is_503_for_all_who_wait_and_the_next_claim_ask
 
 
 @pytest.mark.clause("7.30")
-async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_claim(
+async def test_a_checkout_that_fails_at_the_processor_is_503_and_leaves_no_claim(
     held: tuple[SandboxShop, HeldProvider], tmp_path: Path
 ) -> None:
     shop, billing = held
@@ -306,10 +306,10 @@ async def test_a_checkout_that_the_processor_does_not_open_is_503_and_leaves_no_
     with pytest.raises(ApiError) as refused:
         await shop.open_checkout()
     assert (refused.value.status, refused.value.retry_after_s) == (503, 30)
-    assert b"agent@example.com" not in everything_in(tmp_path)
+    assert b"agent@example.com" not in read_files(tmp_path)
 
 
-async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_has_left(
+async def test_the_key_goes_to_a_waiting_client_if_the_first_one_has_disconnected(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -325,7 +325,7 @@ async def test_the_key_goes_to_one_that_still_waits_when_the_first_that_asked_ha
     assert billing.checks == ["cs_1"]
 
 
-async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
+async def test_the_key_can_still_be_claimed_if_all_clients_have_disconnected(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -339,7 +339,7 @@ async def test_the_key_stays_to_be_claimed_when_all_that_asked_have_left(
     assert (await shop.claim(token)).status == "active"
 
 
-async def test_an_ended_checkout_says_why_and_to_start_anew(
+async def test_an_ended_checkout_says_why_and_to_start_again(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -348,7 +348,7 @@ async def test_an_ended_checkout_says_why_and_to_start_anew(
     refusal = await shop.claim_refused(token)
     assert (refusal.code, refusal.status) == ("invalid_parameter", 404)
     assert "this checkout was refunded" in refusal.message
-    assert "start anew with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
+    assert "start again with POST http://127.0.0.1:8000/api/v1/access/checkout" in refusal.message
 
 
 async def test_a_cancelled_sandbox_checkout_gives_no_key(sandbox: SandboxShop) -> None:
@@ -381,7 +381,7 @@ async def test_a_paid_sandbox_checkout_is_claimed_a_month_later(sandbox: Sandbox
     "other",
     [{"amount_usd": 1}, {"billing": "monthly"}, {"claim_id": "another"}],
 )
-async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
+async def test_the_sandbox_gives_no_key_for_another_order(
     sandbox: SandboxShop, other: dict[str, Any]
 ) -> None:
     checkout = await sandbox.open_checkout(billing="yearly")
@@ -395,11 +395,11 @@ async def test_the_sandbox_gives_no_key_for_what_was_paid_for_something_else(
     await sandbox.store.create_sandbox_session(replace(session, **other))
     assert await billing.fetch_payment(moved) == FailedPayment("was paid for something else")
     gone = replace(claim, session="sb_gone")
-    assert await billing.fetch_payment(gone) == FailedPayment("is not in the sandbox's books")
+    assert await billing.fetch_payment(gone) == FailedPayment("is unknown to the sandbox")
 
 
 @pytest.mark.parametrize(("name", "mode"), [("held", "live"), ("sandbox", "live")])
-async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
+async def test_a_token_of_another_provider_or_mode_never_becomes_active(
     sandbox: SandboxShop, name: str, mode: Any
 ) -> None:
     checkout = await sandbox.open_checkout()
@@ -410,13 +410,13 @@ async def test_a_token_begun_with_another_provider_or_mode_never_becomes_active(
     sandbox.restart_with(other)
     refusal = await sandbox.claim_refused(checkout.claim_token)
     assert refusal.status == 404
-    assert "was begun in test mode with another payment processor" in refusal.message
+    assert "was started in test mode with another payment processor" in refusal.message
     assert other.checks == []
     sandbox.restart_with(began_with)
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is_lost(
+async def test_with_billing_off_nothing_is_sold_and_no_paid_claim_is_lost(
     sandbox: SandboxShop,
 ) -> None:
     checkout = await sandbox.open_checkout()
@@ -433,7 +433,7 @@ async def test_while_billing_is_off_nothing_is_sold_and_nothing_that_was_paid_is
     assert (await sandbox.claim(checkout.claim_token)).status == "active"
 
 
-async def test_a_second_claim_on_one_subscription_is_refused_like_one_that_was_redeemed(
+async def test_a_second_claim_on_one_subscription_is_refused_as_redeemed(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held
@@ -472,7 +472,7 @@ asyncio.run(redeem(*sys.argv[1:]))
 async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
     sandbox: SandboxShop, tmp_path: Path
 ) -> None:
-    """It is killed in the transaction, after claim, membership and key have been written."""
+    """Kill the process inside the transaction, after all three rows were written."""
     checkout = await sandbox.open_checkout()
     await settle_checkout(sandbox, checkout, "paid")
     token_hash = hashlib.sha256(checkout.claim_token.encode()).hexdigest()
@@ -488,7 +488,7 @@ async def test_a_process_killed_while_it_writes_a_claim_leaves_nothing_behind(
 
 
 @pytest.mark.clause("7.14")
-async def test_an_attempt_is_counted_for_a_valid_body_alone(
+async def test_only_valid_bodies_count_as_attempts(
     held: tuple[SandboxShop, HeldProvider],
 ) -> None:
     shop, billing = held

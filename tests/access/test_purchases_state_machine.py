@@ -1,4 +1,4 @@
-"""Whole lives of purchases in any order, against a plain model of what should come of them."""
+"""Random sequences of purchase steps, compared to a plain model."""
 
 import asyncio
 from collections import Counter
@@ -35,13 +35,13 @@ pytestmark = pytest.mark.clause("sales")
 
 DAILY_LIMIT = 3
 CHECKOUT_LIMIT = Limit(3, 600)
-# What happened in all lives together: a machine that never came to these would prove nothing.
+# Counts over all examples: a run that never reached these outcomes would prove nothing.
 SEEN = Counter[str | int]()
 
 
 @dataclass
 class Bought:
-    """What the model knows of one checkout."""
+    """The model's state of one checkout."""
 
     checkout: CheckoutResponse
     expires_at: int
@@ -54,7 +54,7 @@ class Bought:
 
 @dataclass
 class Held:
-    """What the model knows of one key."""
+    """The model's state of one key."""
 
     api_key: str
     number: int
@@ -62,12 +62,12 @@ class Held:
     day: int = 0
     used: int = 0
 
-    def left(self, day: int) -> int:
+    def count_left(self, day: int) -> int:
         return DAILY_LIMIT - (self.used if day == self.day else 0)
 
 
 class PurchaseMachine(RuleBasedStateMachine):
-    """Checkouts, payments, claims, calls and revocations, over nights and restarts."""
+    """Checkouts, payments, claims, calls and revocations, across midnights and restarts."""
 
     new_home: HomeFactory
     checkouts = Bundle("checkouts")
@@ -89,7 +89,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @initialize(target=checkouts)
     def begin(self) -> Any:
-        """Start, with a checkout to begin with."""
+        """Start with one open checkout."""
         self.start()
         return self.checkout("monthly")
 
@@ -105,7 +105,7 @@ class PurchaseMachine(RuleBasedStateMachine):
         self.run(self.place.__aexit__(None, None, None))
         self.runner.close()
 
-    def refused(self, work: Any) -> ApiError:
+    def assert_refused(self, work: Any) -> ApiError:
         with pytest.raises(ApiError) as refusal:
             self.run(work)
         SEEN[refusal.value.status] += 1
@@ -113,12 +113,12 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule(target=checkouts, billing=st.sampled_from(["monthly", "yearly"]))
     def begin_checkout(self, billing: str) -> Any:
-        """Begin a checkout, where the address has an attempt left."""
+        """Open a checkout, refused if the address has no attempt left."""
         now, window_ms = self.clock.now, CHECKOUT_LIMIT.window_s * 1000
         recent = [at for at in self.attempts if at > now - window_ms]
         if len(recent) < CHECKOUT_LIMIT.attempts:
             return self.checkout(billing)
-        refusal = self.refused(self.shop.open_checkout(billing=billing))
+        refusal = self.assert_refused(self.shop.open_checkout(billing=billing))
         seconds = -(-(recent[0] + window_ms - now) // 1000)
         assert (refusal.status, refusal.retry_after_s) == (429, seconds)
         return multiple()
@@ -132,7 +132,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule(bought=checkouts, status=st.sampled_from(["paid", "cancelled"]))
     def settle(self, bought: Bought, status: Any) -> None:
-        """Pay or cancel on the pay page, whatever the checkout is."""
+        """Pay or cancel on the pay page, in any state of the checkout."""
         if bought.at(self.clock.now) == "open":
             bought.status = status
         billing = self.shop.billing
@@ -149,18 +149,18 @@ class PurchaseMachine(RuleBasedStateMachine):
         status = bought.at(self.clock.now)
         if bought.is_redeemed or status in ("cancelled", "expired"):
             expected = 409 if bought.is_redeemed else 404
-            assert self.refused(self.shop.claim(token)).status == expected
+            assert self.assert_refused(self.shop.claim(token)).status == expected
             return multiple()
         answer = self.run(self.shop.claim(token))
         if status == "open":
             assert isinstance(answer, PendingClaim)
             return multiple()
         assert isinstance(answer, ActiveClaim)
-        return self.given(bought, answer)
+        return self.record_key(bought, answer)
 
     @rule(target=keys, bought=checkouts)
     def claim_at_one_instant(self, bought: Bought) -> Any:
-        """Claim five times side by side: at most one key comes of it."""
+        """Claim five times concurrently; at most one claim returns a key."""
 
         async def claim() -> list[Any]:
             claiming = [self.shop.claim(bought.checkout.claim_token) for _ in range(5)]
@@ -170,9 +170,9 @@ class PurchaseMachine(RuleBasedStateMachine):
         active = [answer for answer in answers if isinstance(answer, ActiveClaim)]
         is_due = bought.at(self.clock.now) == "paid" and not bought.is_redeemed
         assert len(active) == is_due
-        return self.given(bought, active[0]) if active else multiple()
+        return self.record_key(bought, active[0]) if active else multiple()
 
-    def given(self, bought: Bought, answer: ActiveClaim) -> Held:
+    def record_key(self, bought: Bought, answer: ActiveClaim) -> Held:
         bought.is_redeemed = True
         SEEN["key"] += 1
         assert answer.api_key not in {held.api_key for held in self.held}
@@ -181,7 +181,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule(token=st.sampled_from(["ct_" + "A" * 43, "x"]))
     def claim_what_was_never_sold(self, token: str) -> None:
-        assert self.refused(self.shop.claim(token)).status == 404
+        assert self.assert_refused(self.shop.claim(token)).status == 404
 
     @rule(held=keys, calls=st.integers(1, 3))
     def call(self, held: Held, calls: int) -> None:
@@ -191,11 +191,11 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     def call_once(self, held: Held) -> None:
         day = self.clock.now // DAY_MS
-        left = held.left(day)
+        left = held.count_left(day)
         if held.is_revoked:
-            assert self.refused(self.quota_guard.authorize(None, held.api_key)).status == 403
+            assert self.assert_refused(self.quota_guard.authorize(None, held.api_key)).status == 403
         elif left == 0:
-            refusal = self.refused(self.quota_guard.authorize(None, held.api_key))
+            refusal = self.assert_refused(self.quota_guard.authorize(None, held.api_key))
             assert (refusal.status, refusal.code) == (429, "rate_limited")
         else:
             held.day, held.used = day, DAILY_LIMIT - left + 1
@@ -204,7 +204,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule(held=keys)
     def revoke(self, held: Held) -> None:
-        """Revoke a key, which lets nobody in from then on."""
+        """Revoke a key, which is refused from then on."""
         assert self.run(OperatorKeys(self.shop.store, self.clock).revoke(held.number))
         held.is_revoked = True
         self.call_once(held)
@@ -223,7 +223,7 @@ class PurchaseMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Stop and start: all that counts is on the disk."""
+        """Restart the service; all state is read from the disk."""
         self.run(self.shop.store.close())
         self.start()
 
@@ -246,7 +246,7 @@ class PurchaseMachine(RuleBasedStateMachine):
     ],
     indirect=["new_home"],
 )
-def test_whatever_happens_a_key_is_given_once_for_a_payment_and_counted_exactly(
+def test_every_payment_gives_one_key_whose_calls_are_counted_exactly(
     new_home: HomeFactory, lives: int, steps: int
 ) -> None:
     SEEN.clear()

@@ -1,4 +1,4 @@
-"""Calls let in, counted and refused over a real store, alone and many at a time."""
+"""Admitting, counting and refusing calls on a real store, single and concurrent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,23 +25,23 @@ MIDNIGHT = 1_790_812_800_000  # 2026-10-01T00:00:00Z
 
 
 class HeldStore(AccessStore):
-    """Decides nothing before it is let go on; keeps what it was asked to decide together."""
+    """Holds every decision until it is released, and records the groups of each."""
 
     def hold(self) -> None:
         self.groups: list[list[int]] = []
-        self.asked, self.let_go = asyncio.Event(), asyncio.Event()
+        self.started, self.let_go = asyncio.Event(), asyncio.Event()
 
     async def count_calls(
         self, groups: Sequence[CallGroup], mode: Mode | None, limit: int
     ) -> list[CountedGroup]:
         self.groups.append([group.calls for group in groups])
-        self.asked.set()
+        self.started.set()
         await self.let_go.wait()
         return await super().count_calls(groups, mode, limit)
 
 
 class FailingStore(AccessStore):
-    """Fails at the first group that it is to decide, as a full disk would."""
+    """Fails at the first decision, as a full disk would."""
 
     groups = 0
 
@@ -55,7 +55,7 @@ class FailingStore(AccessStore):
 
 
 class BoundedQuotaGuard(QuotaGuard):
-    """Waits for no decision longer than ten seconds."""
+    """Waits at most ten seconds for a decision."""
 
     async def authorize(
         self, authorization: str | None, x_api_key: str | None, *, allow_over_quota: bool = False
@@ -67,13 +67,13 @@ class BoundedQuotaGuard(QuotaGuard):
 
 
 Open = Callable[..., Awaitable[AccessStore]]
-# What no store has a part in is proved over one.
+# Tests that do not depend on the store run on one engine only.
 OVER_ONE_STORE = pytest.mark.parametrize("new_home", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
 async def open_store(home: StoreHome) -> AsyncIterator[Open]:
-    """Open one store again and again, as other processes would, or a subclass."""
+    """A function that opens another connection to one store, or to a subclass, on each call."""
     async with AsyncExitStack() as opened:
 
         async def open_and_keep(store_class: type[AccessStore] = AccessStore) -> AccessStore:
@@ -101,19 +101,19 @@ def keys(store: AccessStore, clock: ManualClock) -> OperatorKeys:
 
 @pytest.fixture
 def quota_guard(store: AccessStore, clock: ManualClock) -> QuotaGuard:
-    return of(store, clock)
+    return make_quota_guard(store, clock)
 
 
-def of(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGuard:
+def make_quota_guard(store: AccessStore, clock: ManualClock, daily_limit: int = 10) -> QuotaGuard:
     return BoundedQuotaGuard(store, clock, mode=None, daily_limit=daily_limit)
 
 
-async def stored(home: StoreHome) -> list[tuple[Any, ...]]:
-    """Return day and count of every key, in the order of keys."""
+async def load_usage(home: StoreHome) -> list[tuple[Any, ...]]:
+    """Return day and count of every key, sorted by key."""
     return await run_sql(home, "SELECT day, used FROM usage ORDER BY key_id, day")
 
 
-async def refusal(
+async def get_refusal(
     quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None = None
 ) -> ApiError:
     with pytest.raises(ApiError) as refused:
@@ -127,14 +127,14 @@ async def refusal(
 async def outcomes(
     quota_guard: QuotaGuard, api_key: str, calls: int
 ) -> list[Caller | BaseException]:
-    """Return what becomes of calls of one key that all arrive at once, in order of arrival."""
+    """Return the results of concurrent calls of one key, in order of arrival."""
     return await asyncio.gather(
         *(quota_guard.authorize(None, api_key) for _ in range(calls)), return_exceptions=True
     )
 
 
-def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
-    """Return the counts of the calls that were let in; all others must have been over the limit."""
+def list_admitted_counts(outcomes: Sequence[Caller | BaseException]) -> list[int]:
+    """Return the counts of the admitted calls; assert that all others were over the limit."""
     for outcome in outcomes:
         assert isinstance(outcome, Caller) or (
             isinstance(outcome, ApiError) and outcome.code == "rate_limited"
@@ -155,7 +155,7 @@ def let_in(outcomes: Sequence[Caller | BaseException]) -> list[int]:
         ("Bearer {}", "{}"),
     ],
 )
-async def test_a_live_key_is_let_in_by_either_header(
+async def test_a_live_key_is_accepted_in_either_header(
     quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str | None, x_api_key: str | None
 ) -> None:
     key = await keys.create("agent")
@@ -173,7 +173,7 @@ async def test_a_live_key_is_let_in_by_either_header(
 @OVER_ONE_STORE
 @pytest.mark.clause("5.23")
 async def test_no_header_is_a_missing_key(quota_guard: QuotaGuard) -> None:
-    error = await refusal(quota_guard, None)
+    error = await get_refusal(quota_guard, None)
     assert (error.code, error.status, error.quota) == ("missing_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
 
@@ -202,7 +202,7 @@ async def test_a_header_without_a_known_key_is_an_invalid_key(
     quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
 ) -> None:
     await keys.create("agent")
-    error = await refusal(quota_guard, authorization)
+    error = await get_refusal(quota_guard, authorization)
     assert (error.code, error.status, error.quota) == ("invalid_key", 401, None)
     assert "/api/v1/access/checkout" in error.message
 
@@ -214,7 +214,7 @@ async def test_a_live_key_under_another_scheme_is_refused(
     quota_guard: QuotaGuard, keys: OperatorKeys, authorization: str
 ) -> None:
     key = await keys.create("agent")
-    error = await refusal(quota_guard, authorization.format(key))
+    error = await get_refusal(quota_guard, authorization.format(key))
     assert (error.code, error.status) == ("invalid_key", 401)
     assert "Send it as `Authorization: Bearer <API_KEY>`" in error.message
     assert key not in error.message
@@ -222,21 +222,21 @@ async def test_a_live_key_under_another_scheme_is_refused(
 
 @OVER_ONE_STORE
 @pytest.mark.parametrize("sent", [f"{WELL_FORMED}A", WELL_FORMED[:-1], "ek_" + "é" * 43, "x"])
-async def test_a_malformed_key_is_told_from_an_unknown_one(
+async def test_malformed_and_unknown_keys_have_different_messages(
     quota_guard: QuotaGuard, sent: str
 ) -> None:
-    assert "malformed" in (await refusal(quota_guard, f"Bearer {sent}")).message
-    assert "malformed" in (await refusal(quota_guard, None, sent)).message
-    assert "unknown" in (await refusal(quota_guard, f"Bearer {WELL_FORMED}")).message
+    assert "malformed" in (await get_refusal(quota_guard, f"Bearer {sent}")).message
+    assert "malformed" in (await get_refusal(quota_guard, None, sent)).message
+    assert "unknown" in (await get_refusal(quota_guard, f"Bearer {WELL_FORMED}")).message
 
 
 @OVER_ONE_STORE
 async def test_an_empty_second_header_is_an_invalid_key(
     quota_guard: QuotaGuard, keys: OperatorKeys
 ) -> None:
-    assert (await refusal(quota_guard, None, "")).code == "invalid_key"
+    assert (await get_refusal(quota_guard, None, "")).code == "invalid_key"
     key = await keys.create("agent")
-    assert (await refusal(quota_guard, f"Bearer {key}", "")).code == "invalid_key"
+    assert (await get_refusal(quota_guard, f"Bearer {key}", "")).code == "invalid_key"
 
 
 @OVER_ONE_STORE
@@ -252,22 +252,22 @@ async def test_an_empty_second_header_is_an_invalid_key(
 async def test_an_unexpanded_variable_is_named(
     quota_guard: QuotaGuard, authorization: str | None, x_api_key: str | None
 ) -> None:
-    error = await refusal(quota_guard, authorization, x_api_key)
+    error = await get_refusal(quota_guard, authorization, x_api_key)
     assert error.code == "invalid_key"
     assert "${SIGNALS_API_KEY}" in error.message
     assert "set the environment variable" in error.message
 
 
 @OVER_ONE_STORE
-async def test_two_headers_that_differ_are_refused_although_both_keys_live(
+async def test_two_different_keys_are_refused_even_if_both_are_live(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     one, other = await keys.create("one"), await keys.create("other")
-    error = await refusal(quota_guard, f"Bearer {one}", other)
+    error = await get_refusal(quota_guard, f"Bearer {one}", other)
     assert error.code == "invalid_key"
     assert one not in error.message
     assert other not in error.message
-    assert await stored(home) == []
+    assert await load_usage(home) == []
 
 
 @pytest.mark.clause("5.25")
@@ -277,45 +277,45 @@ async def test_a_revoked_key_is_refused_from_then_on(
     key = await keys.create("agent")
     await quota_guard.authorize(f"Bearer {key}", None)
     await keys.revoke(1)
-    error = await refusal(quota_guard, f"Bearer {key}")
+    error = await get_refusal(quota_guard, f"Bearer {key}")
     assert (error.code, error.status) == ("revoked_key", 403)
     assert key not in error.message
     assert error.quota is not None
     assert error.quota.used_today == 1
 
 
-async def test_calls_that_wait_are_written_together_and_counted_in_order_of_arrival(
+async def test_pending_calls_are_written_together_and_counted_in_order_of_arrival(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
     first = asyncio.create_task(quota_guard.authorize(None, api_key))
-    await held.asked.wait()
+    await held.started.wait()
     rest = asyncio.create_task(outcomes(quota_guard, api_key, 99))
     await asyncio.sleep(0)
     held.let_go.set()
-    counts = let_in([await first, *(await rest)])
+    counts = list_admitted_counts([await first, *(await rest)])
     assert counts == list(range(1, 91))
     assert held.groups == [[1], [99]]
-    assert await stored(home) == [(clock.now // DAY_MS, 90)]
+    assert await load_usage(home) == [(clock.now // DAY_MS, 90)]
 
 
 @OVER_ONE_STORE
-async def test_calls_that_keep_arriving_are_written_together_but_wait_a_few_turns_at_most(
+async def test_arriving_calls_are_written_together_after_a_few_turns_at_most(
     open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
     held.let_go.set()
-    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=90)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=90)
     calls = []
     for _ in range(20):
         calls.append(asyncio.create_task(quota_guard.authorize(None, api_key)))
         await asyncio.sleep(0)
-    assert let_in(await asyncio.gather(*calls)) == list(range(1, 21))
+    assert list_admitted_counts(await asyncio.gather(*calls)) == list(range(1, 21))
     written = [calls for [calls] in held.groups]
     assert sum(written) == 20
     assert MAX_LOOP_TURNS <= max(written) <= MAX_LOOP_TURNS + 1
@@ -325,25 +325,27 @@ async def test_two_processes_on_one_file_admit_exactly_the_limit(
     open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     api_key = await keys.create("agent")
-    processes = [of(await open_store(), clock, 150) for _ in range(2)]
+    processes = [make_quota_guard(await open_store(), clock, 150) for _ in range(2)]
     first = [await one.authorize(None, api_key) for one in processes]
     assert [admitted.quota.used_today for admitted in first] == [1, 2]
     decided = await asyncio.gather(*(outcomes(one, api_key, 200) for one in processes))
-    counts = [let_in(one) for one in decided]
+    counts = [list_admitted_counts(one) for one in decided]
     assert sorted(counts[0] + counts[1]) == list(range(3, 151))
 
 
 @pytest.mark.clause("8.2")
-async def test_keys_that_call_at_once_are_counted_each_for_itself(
+async def test_concurrent_calls_of_several_keys_are_counted_per_key(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     made = [await keys.create(f"agent {number}") for number in range(3)]
     decided = await asyncio.gather(
         *(outcomes(quota_guard, key, 5 + n) for n, key in enumerate(made))
     )
-    assert [let_in(one) for one in decided] == [list(range(1, 6 + n)) for n in range(3)]
+    assert [list_admitted_counts(one) for one in decided] == [
+        list(range(1, 6 + n)) for n in range(3)
+    ]
     assert {one.label for one in decided[2] if isinstance(one, Caller)} == {"agent 2"}
-    assert [used for _, used in await stored(home)] == [5, 6, 7]
+    assert [used for _, used in await load_usage(home)] == [5, 6, 7]
 
 
 @pytest.mark.clause("8.3")
@@ -353,10 +355,10 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, quota_guard = await keys.create("agent"), of(held, clock, daily_limit=1)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock, daily_limit=1)
     clock.now = MIDNIGHT - 1
     late = asyncio.create_task(outcomes(quota_guard, api_key, 2))
-    await held.asked.wait()
+    await held.started.wait()
     clock.now = MIDNIGHT
     next_day = asyncio.create_task(outcomes(quota_guard, api_key, 2))
     await asyncio.sleep(0)
@@ -371,18 +373,18 @@ async def test_a_call_counts_for_the_day_of_its_arrival_however_late_it_is_writt
         assert admitted.quota.resets_at == resets_at
         assert refused.quota == admitted.quota
         assert refused.retry_after_s == retry_after_s
-    assert await stored(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
+    assert await load_usage(home) == [(MIDNIGHT // DAY_MS - 1, 1), (MIDNIGHT // DAY_MS, 1)]
 
 
-async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
+async def test_a_disconnected_caller_is_counted_and_affects_no_other(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     held = await open_store(HeldStore)
     assert isinstance(held, HeldStore)
     held.hold()
-    api_key, quota_guard = await keys.create("agent"), of(held, clock)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(held, clock)
     waiting = [asyncio.create_task(quota_guard.authorize(None, api_key)) for _ in range(5)]
-    await held.asked.wait()
+    await held.started.wait()
     for leaving in (waiting[0], waiting[3]):
         leaving.cancel()
     await asyncio.sleep(0)
@@ -390,14 +392,14 @@ async def test_a_caller_that_gives_up_harms_nobody_and_is_counted(
     decided = await asyncio.gather(*waiting, return_exceptions=True)
     stayed = [one.quota.used_today for one in decided if isinstance(one, Caller)]
     assert stayed == [2, 3, 5]
-    assert [used for _, used in await stored(home)] == [5]
+    assert [used for _, used in await load_usage(home)] == [5]
 
 
-async def test_when_all_gave_up_the_next_call_is_counted(
+async def test_after_all_callers_disconnected_the_next_call_is_counted(
     open_store: Open, keys: OperatorKeys, clock: ManualClock
 ) -> None:
     failing = await open_store(FailingStore)
-    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
     alone = asyncio.create_task(quota_guard.authorize(None, api_key))
     await asyncio.sleep(0)
     alone.cancel()
@@ -405,18 +407,18 @@ async def test_when_all_gave_up_the_next_call_is_counted(
     assert (await quota_guard.authorize(None, api_key)).quota.used_today == 1
 
 
-async def test_a_group_that_cannot_be_counted_is_let_in_by_nobody_and_the_next_is_counted(
+async def test_a_group_that_cannot_be_counted_is_refused_and_the_next_is_counted(
     open_store: Open, keys: OperatorKeys, clock: ManualClock, home: StoreHome
 ) -> None:
     failing = await open_store(FailingStore)
-    api_key, quota_guard = await keys.create("agent"), of(failing, clock)
+    api_key, quota_guard = await keys.create("agent"), make_quota_guard(failing, clock)
     decided = await outcomes(quota_guard, api_key, 3)
     assert [type(one) for one in decided] == [StoreError] * 3
-    assert await stored(home) == []
-    assert let_in(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
+    assert await load_usage(home) == []
+    assert list_admitted_counts(await outcomes(quota_guard, api_key, 3)) == [1, 2, 3]
 
 
-async def test_a_store_that_lost_its_table_lets_nobody_in_until_it_is_back(
+async def test_no_call_is_admitted_while_a_table_is_missing(
     quota_guard: QuotaGuard, keys: OperatorKeys, home: StoreHome
 ) -> None:
     api_key = await keys.create("agent")

@@ -1,4 +1,4 @@
-"""What the calls of a key count for, over both faces together."""
+"""Which calls of a key count, over both transports."""
 
 import json
 import re
@@ -42,14 +42,14 @@ AGENTS = Path("docs/agents.md").read_text()
 
 
 class LiveBilling(NoBilling):
-    """A server that bills in live mode."""
+    """A provider in live mode."""
 
     mode: Mode | None = "live"
 
 
 @dataclass(frozen=True)
 class Called:
-    """What one call came to; `quota` is limit, remaining and reset, None where it tells none."""
+    """The result of one call; `quota` is (limit, remaining, reset), None if it is missing."""
 
     status: int
     code: str | None
@@ -68,11 +68,11 @@ async def call(
     """Call a tool over one transport, with the key unless headers are given."""
     sent = served.key_headers if headers is None else headers
     if transport == "rest":
-        return await over_rest(served, build_path(tool, arguments), sent)
-    return await over_mcp(served, tool, arguments, sent)
+        return await call_rest(served, build_path(tool, arguments), sent)
+    return await call_mcp(served, tool, arguments, sent)
 
 
-async def over_rest(served: RunningService, path: str, sent: dict[str, str]) -> Called:
+async def call_rest(served: RunningService, path: str, sent: dict[str, str]) -> Called:
     response = await served.client.get(f"/api/v1{path}", headers=sent)
     body = response.json()
     retry_after = response.headers.get("retry-after")
@@ -81,11 +81,11 @@ async def over_rest(served: RunningService, path: str, sent: dict[str, str]) -> 
         body.get("error"),
         body.get("message", ""),
         None if retry_after is None else int(retry_after),
-        quota_of(response.headers),
+        parse_quota(response.headers),
     )
 
 
-async def over_mcp(
+async def call_mcp(
     served: RunningService, tool: str, arguments: Any, sent: dict[str, str]
 ) -> Called:
     params = {"name": tool, "arguments": arguments}
@@ -94,13 +94,13 @@ async def over_mcp(
     result = response.json()["result"]
     meta = result.get("_meta", {})
     error = json.loads(result["content"][0]["text"]) if result["isError"] else {}
-    quota = quota_of(response.headers)
+    quota = parse_quota(response.headers)
     assert "retry-after" not in response.headers
     assert ("signals/quota" in meta) is (quota is not None)
     if quota is not None:
-        told = meta["signals/quota"]
-        assert (told["daily_limit"], told["remaining_today"], told["resets_at"]) == quota
-        assert told["remaining_today"] == max(told["daily_limit"] - told["used_today"], 0)
+        usage = meta["signals/quota"]
+        assert (usage["daily_limit"], usage["remaining_today"], usage["resets_at"]) == quota
+        assert usage["remaining_today"] == max(usage["daily_limit"] - usage["used_today"], 0)
     return Called(
         meta.get("signals/status", 200),
         error.get("error"),
@@ -110,7 +110,7 @@ async def over_mcp(
     )
 
 
-def quota_of(headers: Any) -> tuple[int, int, str] | None:
+def parse_quota(headers: Any) -> tuple[int, int, str] | None:
     held = {name for name in headers if name.startswith("x-ratelimit")}
     if not held:
         return None
@@ -119,15 +119,15 @@ def quota_of(headers: Any) -> tuple[int, int, str] | None:
     return int(limit), int(remaining), headers["x-ratelimit-reset"]
 
 
-def counted(served: RunningService) -> int:
-    """Return how many calls of all keys are stored as counted."""
+def count_usage(served: RunningService) -> int:
+    """Return the number of counted calls of all keys."""
     (row,) = run_sql(served.access._engine.path, "SELECT coalesce(sum(used), 0) FROM usage")
     total: int = row[0]
     return total
 
 
 async def bought(served: RunningService, mode: Mode) -> dict[str, str]:
-    """Return the headers of a key that was bought in a mode."""
+    """Return the headers for a key bought in a mode."""
     api_key = generate_key()
     claim = replace(CLAIM, id=mode, token_hash=hash_key(mode), mode=mode)
     await served.access.create_claim(claim)
@@ -150,7 +150,7 @@ async def test_rest_and_mcp_share_one_count(served: RunningService) -> None:
     assert left == [
         (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z") for made in range(1, len(faces) + 1)
     ]
-    assert counted(served) == len(faces)
+    assert count_usage(served) == len(faces)
 
 
 @pytest.mark.clause("8.4", "8.11")
@@ -163,14 +163,14 @@ async def test_every_key_protected_call_counts(
             200,
             (10_000, 10_000 - made, "2026-10-01T00:00:00.000Z"),
         )
-    assert counted(served) == len(KEYED_PATHS) == 5
+    assert count_usage(served) == len(KEYED_PATHS) == 5
 
 
 @pytest.mark.clause("8.6")
 async def test_each_page_of_the_feed_counts(served: RunningService, transport: Transport) -> None:
     for offset in (0, 3, 6):
         assert (await call(served, transport, SIGNALS, limit=3, offset=offset)).status == 200
-    assert counted(served) == 3
+    assert count_usage(served) == 3
 
 
 @pytest.mark.clause("8.46")
@@ -179,15 +179,13 @@ async def test_polling_all_day_as_recommended_takes_96_calls(served: RunningServ
     interval_ms = manifest["polling"]["recommended_interval_s"] * 1000
     served.clock.now = MIDNIGHT
     while served.clock.now < MIDNIGHT + DAY_MS:
-        polled = await over_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
+        polled = await call_rest(served, "/signals?since=2026-09-30T12:03:00Z", served.key_headers)
         served.clock.now += interval_ms
     assert polled.quota == (10_000, 10_000 - 96, "2026-10-02T00:00:00.000Z")
 
 
 @pytest.mark.clause("5.2", "8.2")
-async def test_keys_are_counted_each_for_itself(
-    served: RunningService, transport: Transport
-) -> None:
+async def test_calls_are_counted_per_key(served: RunningService, transport: Transport) -> None:
     await call(served, transport)
     other = {"X-Api-Key": await served.keys.create("other")}
     for remaining in (9_999, 9_998):
@@ -197,7 +195,7 @@ async def test_keys_are_counted_each_for_itself(
 
 
 @pytest.mark.clause("8.52")
-async def test_a_call_whose_arguments_are_refused_counts(
+async def test_a_call_with_refused_arguments_counts(
     served: RunningService, transport: Transport
 ) -> None:
     for made, arguments in enumerate(({"ticker": "BTX"}, {"colour": "red"}, {"timeframe": "2h"})):
@@ -205,14 +203,14 @@ async def test_a_call_whose_arguments_are_refused_counts(
         assert refused.status == 400
         assert refused.quota is not None
         assert refused.quota[1] == 9_999 - made
-    assert counted(served) == 3
+    assert count_usage(served) == 3
 
 
-async def test_an_answer_that_is_not_there_yet_counts(
+async def test_a_call_before_the_first_compute_counts(
     served_empty: RunningService, transport: Transport
 ) -> None:
     assert (await call(served_empty, transport)).status == 503
-    assert counted(served_empty) == 1
+    assert count_usage(served_empty) == 1
 
 
 @pytest.mark.clause("8.13", "8.52")
@@ -222,11 +220,11 @@ async def test_a_call_without_a_known_key_is_not_counted_and_has_no_quota(
     for headers in ({}, {"X-Api-Key": "nonsense"}, {"Authorization": f"Bearer ek_{'a' * 43}"}):
         refused = await call(served, transport, headers=headers)
         assert (refused.status, refused.quota) == (401, None)
-    assert counted(served) == 0
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause("4.14.13")
-async def test_what_needs_no_key_is_not_counted_over_mcp(served: RunningService) -> None:
+async def test_mcp_methods_without_a_key_are_not_counted(served: RunningService) -> None:
     for method, params in (
         ("initialize", {"protocolVersion": "2025-06-18"}),
         ("ping", None),
@@ -243,30 +241,30 @@ async def test_what_needs_no_key_is_not_counted_over_mcp(served: RunningService)
         body = {"jsonrpc": "2.0", "id": 1, "method": method, **given}
         response = await served.post_mcp(body, **served.key_headers)
         assert response.status_code == 200
-        assert quota_of(response.headers) is None
+        assert parse_quota(response.headers) is None
         assert "signals/quota" not in response.text
-    assert counted(served) == 0
+    assert count_usage(served) == 0
 
 
 async def test_a_notification_is_not_counted(served: RunningService) -> None:
     body = {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": STATE}}
     response = await served.post_mcp(body, **served.key_headers)
-    assert (response.status_code, quota_of(response.headers)) == (202, None)
-    assert counted(served) == 0
+    assert (response.status_code, parse_quota(response.headers)) == (202, None)
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause("8.12", "8.14")
 async def test_open_endpoints_are_not_counted(served: RunningService) -> None:
     for path in ("", "/catalog", "/stats", "/signals/sample", "/openapi.json", "/nowhere"):
         response = await served.get_api(path)
-        assert quota_of(response.headers) is None
-    assert counted(served) == 0
+        assert parse_quota(response.headers) is None
+    assert count_usage(served) == 0
 
 
 @pytest.mark.clause(
     "4.6.10", "4.14.15", "5.26", "7.23", "7.24", "8.1", "8.8", "8.9", "8.10", "8.14", "8.15"
 )
-async def test_the_limit_is_exact_and_then_says_when_to_come_back(
+async def test_the_limit_is_exact_and_the_error_says_when_to_retry(
     scarce: RunningService, transport: Transport
 ) -> None:
     left = [(await call(scarce, transport, **BTC)).quota for _ in range(LIMIT)]
@@ -277,9 +275,9 @@ async def test_the_limit_is_exact_and_then_says_when_to_come_back(
         assert refused.quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
         # 12:06:20 to midnight.
         assert refused.retry_after_s == 11 * 3600 + 53 * 60 + 40
-        for said in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
-            assert said in refused.message
-    assert counted(scarce) == LIMIT
+        for words in ("3 calls", "2026-10-01T00:00:00.000Z", "42820 seconds"):
+            assert words in refused.message
+    assert count_usage(scarce) == LIMIT
 
 
 async def test_the_page_for_agents_names_every_key_that_a_results_meta_can_have(
@@ -306,9 +304,7 @@ async def test_retry_after_is_in_whole_seconds_that_lead_into_the_next_day(
 
 
 @pytest.mark.clause("8.3", "8.7", "8.10")
-async def test_at_midnight_the_count_starts_anew(
-    scarce: RunningService, transport: Transport
-) -> None:
+async def test_the_count_restarts_at_midnight(scarce: RunningService, transport: Transport) -> None:
     scarce.clock.now = MIDNIGHT - 1
     statuses = [(await call(scarce, transport)).status for _ in range(LIMIT + 1)]
     scarce.clock.now = MIDNIGHT
@@ -318,24 +314,24 @@ async def test_at_midnight_the_count_starts_anew(
 
 
 @pytest.mark.clause("4.10.1", "4.10.2", "8.4")
-async def test_usage_is_counted_and_answers_although_the_quota_is_spent(
+async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
-    told = []
+    quotas = []
     for _ in range(LIMIT + 2):
         answer = await scarce.fetch_answer(transport, USAGE)
-        told.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
+        quotas.append((answer["quota"]["used_today"], answer["quota"]["remaining_today"]))
         note = answer["meta"]["note"]
         assert (note is None) is (answer["quota"]["remaining_today"] > 0)
-    assert told == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
+    assert quotas == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
     assert "used up" in note
     assert "2026-10-01T00:00:00.000Z" in note
     assert (await call(scarce, transport, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
     assert (await call(scarce, transport)).status == 429
-    assert counted(scarce) == LIMIT
+    assert count_usage(scarce) == LIMIT
 
 
-async def test_bad_arguments_of_usage_are_refused_although_the_quota_is_spent(
+async def test_bad_arguments_of_usage_are_refused_with_an_exhausted_quota(
     scarce: RunningService, transport: Transport
 ) -> None:
     for _ in range(LIMIT):
@@ -354,7 +350,7 @@ async def test_a_revoked_key_is_refused_at_once_keeps_its_quota_and_counts_no_mo
         refused = await call(served, transport, tool)
         assert (refused.status, refused.code) == (403, "revoked_key")
         assert refused.quota == (10_000, 9_999, "2026-10-01T00:00:00.000Z")
-    assert counted(served) == 1
+    assert count_usage(served) == 1
 
 
 @pytest.mark.clause("2.11.6", "5.22", "7.2")
@@ -365,11 +361,11 @@ async def test_a_key_bought_in_test_mode_is_not_provisioned_on_a_live_server(
         test, live = await bought(served, "test"), served.key_headers
         refused = await call(served, transport, headers=test)
         assert (refused.status, refused.code) == (403, "not_provisioned")
-        for said in ("test mode", "live mode", "/api/v1/access/checkout"):
-            assert said in refused.message
+        for words in ("test mode", "live mode", "/api/v1/access/checkout"):
+            assert words in refused.message
         assert refused.quota == (10_000, 10_000, "2026-10-01T00:00:00.000Z")
         assert (await call(served, transport, USAGE, headers=test)).status == 403
-        assert counted(served) == 0
+        assert count_usage(served) == 0
         assert (await call(served, transport, headers=live)).status == 200
 
 
@@ -382,13 +378,16 @@ async def test_a_key_bought_in_live_mode_is_not_provisioned_on_a_test_server(
 
 
 @pytest.mark.clause("5.21")
-async def test_a_key_bought_in_test_mode_reads_what_a_live_one_does(
+async def test_a_key_bought_in_test_mode_reads_the_same_data_as_a_live_one(
     served: RunningService, tmp_path: Path
 ) -> None:
     folder = tmp_path / "live"
     folder.mkdir()
     async with run_service(folder, make_coverage(), provider=LiveBilling()) as live:
-        in_test, in_live = await bought(served, "test"), await bought(live, "live")
+        in_test, in_live = (
+            await bought(served, "test"),
+            await bought(live, "live"),
+        )
         for tool in (STATE, SIGNALS, CONFLUENCE, FLIPS):
             path = build_path(tool, {})
             read, meant = await served.get_api(path, **in_test), await live.get_api(path, **in_live)
@@ -405,7 +404,7 @@ async def test_with_billing_off_every_key_works(tmp_path: Path, transport: Trans
             assert (await call(served, transport, headers=headers)).status == 200
 
 
-async def test_a_call_that_cannot_be_counted_is_never_answered_and_the_next_one_is(
+async def test_a_call_that_cannot_be_counted_is_503_and_the_next_one_works(
     served: RunningService, transport: Transport
 ) -> None:
     with break_usage_counting(served.access):

@@ -1,4 +1,4 @@
-"""Signing in: a mailed link makes one session, and nobody learns whose address is a member's."""
+"""Sign-in by mailed links, which does not reveal the addresses of members."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ LIMIT = Limit(3, 600)
 
 @dataclass
 class Door:
-    """What signing in takes, on a store where one mailbox is a member's."""
+    """A SignIn with its collaborators, on a store with one member."""
 
     shop: SandboxShop
     billing: HeldProvider
@@ -43,8 +43,8 @@ class Door:
     sign_in: SignIn
     folder: Path
 
-    def opens(self, limit: Limit = DEFAULT_LIMIT) -> SignIn:
-        """Return another process's sign-in on the same store."""
+    def open_sign_in(self, limit: Limit = DEFAULT_LIMIT) -> SignIn:
+        """Return the SignIn of another process on the same store."""
         shop = self.shop
         asking = Throttle(shop.store, shop.clock, "sign-in", limit)
         return SignIn(
@@ -57,27 +57,27 @@ class Door:
             base_url=BASE_URL,
         )
 
-    async def mailed(self, email: str = MEMBERS) -> list[EmailMessage]:
-        """Ask for a link as a page does, and return what was mailed."""
+    async def request_mails(self, email: str = MEMBERS) -> list[EmailMessage]:
+        """Request a link as a page does, and return the mails."""
         await self.sign_in.mail_link(await self.sign_in.request_link(email, ADDRESS))
         return [self.mailbox.mails.get_nowait() for _ in range(self.mailbox.mails.qsize())]
 
     async def link(self) -> str:
-        """Return the token of a link that was mailed to the member."""
-        (mail,) = await self.mailed()
-        return token_in(mail)
+        """Return the token of a link mailed to the member."""
+        (mail,) = await self.request_mails()
+        return parse_token(mail)
 
-    async def refused(self, link_token: str) -> ApiError:
+    async def get_refusal(self, link_token: str) -> ApiError:
         with pytest.raises(ApiError) as refusal:
             await self.sign_in.redeem_link(link_token)
         assert link_token not in refusal.value.message
         return refusal.value
 
-    def stored(self) -> bytes:
+    def read_files(self) -> bytes:
         return b"".join(file.read_bytes() for file in self.folder.iterdir())
 
 
-def token_in(mail: EmailMessage) -> str:
+def parse_token(mail: EmailMessage) -> str:
     (line,) = [line for line in mail.get_content().splitlines() if line.startswith("http")]
     assert line.startswith(f"{BASE_URL}{SIGN_IN_PATH}")
     return line.removeprefix(f"{BASE_URL}{SIGN_IN_PATH}")
@@ -96,23 +96,23 @@ async def sign_in_service(tmp_path: Path) -> AsyncIterator[Door]:
         yield Door(shop, billing, mailbox, sign_in, tmp_path)
 
 
-async def test_a_link_makes_a_session_of_who_it_was_mailed_to(sign_in_service: Door) -> None:
-    (mail,) = await sign_in_service.mailed()
+async def test_a_link_creates_a_session_of_its_recipient(sign_in_service: Door) -> None:
+    (mail,) = await sign_in_service.request_mails()
     assert mail["To"] == MEMBERS
-    session = await sign_in_service.sign_in.redeem_link(token_in(mail))
+    session = await sign_in_service.sign_in.redeem_link(parse_token(mail))
     assert await sign_in_service.sign_in.find_session_email(session) == MEMBERS
     await sign_in_service.sign_in.sign_out(session)
     assert await sign_in_service.sign_in.find_session_email(session) is None
     assert await sign_in_service.sign_in.find_session_email("another") is None
 
 
-async def test_a_link_is_used_once_however_many_use_it_at_once(sign_in_service: Door) -> None:
-    link, others = await sign_in_service.link(), [sign_in_service.opens() for _ in range(8)]
+async def test_only_one_of_many_concurrent_uses_of_a_link_signs_in(sign_in_service: Door) -> None:
+    link, others = await sign_in_service.link(), [sign_in_service.open_sign_in() for _ in range(8)]
     came = await asyncio.gather(*(one.redeem_link(link) for one in others), return_exceptions=True)
     (session,) = [one for one in came if isinstance(one, str)]
     assert {one.status for one in came if isinstance(one, ApiError)} == {404}
     assert await sign_in_service.sign_in.find_session_email(session) == MEMBERS
-    assert (await sign_in_service.refused(link)).status == 404
+    assert (await sign_in_service.get_refusal(link)).status == 404
 
 
 async def test_links_and_sessions_end_to_the_millisecond(sign_in_service: Door) -> None:
@@ -124,26 +124,26 @@ async def test_links_and_sessions_end_to_the_millisecond(sign_in_service: Door) 
     clock.now += LINK_MS - 1
     session = await sign_in_service.sign_in.redeem_link(first)
     clock.now += 1
-    assert "older than 15 minutes" in (await sign_in_service.refused(second)).message
+    assert "older than 15 minutes" in (await sign_in_service.get_refusal(second)).message
     clock.now += SESSION_MS - 2
     assert await sign_in_service.sign_in.find_session_email(session) == MEMBERS
     clock.now += 1
     assert await sign_in_service.sign_in.find_session_email(session) is None
 
 
-async def test_a_used_link_an_old_one_and_one_that_never_was_are_refused_alike(
+async def test_used_expired_and_unknown_links_are_refused_alike(
     sign_in_service: Door,
 ) -> None:
     used = await sign_in_service.link()
     await sign_in_service.sign_in.redeem_link(used)
-    never = (await sign_in_service.refused("A" * 43)).message
-    assert (await sign_in_service.refused(used)).message == never
+    never = (await sign_in_service.get_refusal("A" * 43)).message
+    assert (await sign_in_service.get_refusal(used)).message == never
 
 
 async def test_the_store_holds_no_token(sign_in_service: Door) -> None:
     link = await sign_in_service.link()
     session = await sign_in_service.sign_in.redeem_link(link)
-    stored = sign_in_service.stored()
+    stored = sign_in_service.read_files()
     for token in (link, session):
         assert len(token) == 46
         assert hash_token(token) in stored
@@ -153,19 +153,19 @@ async def test_the_store_holds_no_token(sign_in_service: Door) -> None:
 async def test_a_mail_goes_to_the_address_that_the_processor_reported(
     sign_in_service: Door,
 ) -> None:
-    (mail,) = await sign_in_service.mailed("A@EXAMPLE.COM")
+    (mail,) = await sign_in_service.request_mails("A@EXAMPLE.COM")
     assert mail["To"] == MEMBERS
     assert "A@EXAMPLE.COM" not in str(mail)
-    session = await sign_in_service.sign_in.redeem_link(token_in(mail))
+    session = await sign_in_service.sign_in.redeem_link(parse_token(mail))
     assert await sign_in_service.sign_in.find_session_email(session) == MEMBERS
 
 
-async def test_who_is_no_member_is_answered_alike_and_mailed_nothing(sign_in_service: Door) -> None:
+async def test_a_stranger_gets_the_same_response_and_no_mail(sign_in_service: Door) -> None:
     assert await sign_in_service.sign_in.request_link(STRANGERS, ADDRESS) == STRANGERS
     assert await sign_in_service.sign_in.request_link(MEMBERS, ADDRESS) == MEMBERS
     with capture_logs() as lines:
-        assert await sign_in_service.mailed(STRANGERS) == []
-        assert len(await sign_in_service.mailed()) == 1
+        assert await sign_in_service.request_mails(STRANGERS) == []
+        assert len(await sign_in_service.request_mails()) == 1
     assert lines == []
 
 
@@ -174,32 +174,32 @@ async def test_an_ended_member_still_signs_in_and_one_of_another_provider_does_n
 ) -> None:
     (member,) = await sign_in_service.shop.store.list_active_memberships("held")
     await sign_in_service.shop.store.end_membership(member, NOON, "canceled")
-    assert len(await sign_in_service.mailed()) == 1
+    assert len(await sign_in_service.request_mails()) == 1
     sign_in_service.billing.name = "other"
-    assert await sign_in_service.mailed() == []
+    assert await sign_in_service.request_mails() == []
 
 
-async def test_who_paid_and_has_no_key_yet_is_mailed_too(sign_in_service: Door) -> None:
+async def test_a_buyer_without_a_key_is_mailed_a_link(sign_in_service: Door) -> None:
     await sign_in_service.shop.open_checkout(contact_email="Late@example.com")
-    assert await sign_in_service.mailed("late@example.com") == []
+    assert await sign_in_service.request_mails("late@example.com") == []
     sign_in_service.shop.clock.now += sign_in_service.billing.pending_ttl_ms
     sign_in_service.billing.payments["cs_2"] = SettledPayment("sub_2", "cus_2", "LATE@example.com")
-    (mail,) = await sign_in_service.mailed("late@example.com")
+    (mail,) = await sign_in_service.request_mails("late@example.com")
     assert mail["To"] == "LATE@example.com"
 
 
-async def test_who_only_began_the_checkout_that_another_paid_is_mailed_nothing(
+async def test_the_opener_of_a_checkout_that_another_paid_gets_no_mail(
     sign_in_service: Door,
 ) -> None:
     await sign_in_service.shop.open_checkout(contact_email="beginner@example.com")
     sign_in_service.billing.payments["cs_2"] = SettledPayment("sub_2", "cus_2", "payer@example.com")
-    assert await sign_in_service.mailed("beginner@example.com") == []
+    assert await sign_in_service.request_mails("beginner@example.com") == []
 
 
-async def test_a_client_address_asks_for_so_many_links_whoever_they_are_for(
+async def test_links_are_limited_per_client_address_for_all_mailboxes(
     sign_in_service: Door,
 ) -> None:
-    sign_in = sign_in_service.opens(LIMIT)
+    sign_in = sign_in_service.open_sign_in(LIMIT)
     for email in (MEMBERS, STRANGERS, "nonsense@example.com"):
         await sign_in.request_link(email, ADDRESS)
     refusals = []
@@ -213,7 +213,7 @@ async def test_a_client_address_asks_for_so_many_links_whoever_they_are_for(
 
 
 @pytest.mark.parametrize("email", ["", "nobody", "a@b@c", "a@example.com\r\nBcc: b@example.com"])
-async def test_what_is_no_address_is_refused_before_anything_is_looked_up(
+async def test_an_invalid_address_is_refused_before_any_lookup(
     sign_in_service: Door, email: str
 ) -> None:
     with pytest.raises(ApiError) as refusal:
@@ -221,19 +221,19 @@ async def test_what_is_no_address_is_refused_before_anything_is_looked_up(
     assert refusal.value.status == 400
 
 
-async def test_a_mailbox_is_sent_so_many_mails_however_it_is_written_and_answers_alike(
+async def test_mails_are_limited_per_mailbox_in_any_spelling_without_an_error(
     sign_in_service: Door,
 ) -> None:
     written = ["a@example.com", "A@example.com", "a@EXAMPLE.com"]
     for number in range(MAIL_LIMIT.attempts):
-        assert len(await sign_in_service.mailed(written[number % 3])) == 1
+        assert len(await sign_in_service.request_mails(written[number % 3])) == 1
     with capture_logs() as lines:
         for email in written:
-            assert await sign_in_service.mailed(email) == []
+            assert await sign_in_service.request_mails(email) == []
     assert [line["event"] for line in lines] == ["sign_in_not_mailed"] * 3
     assert "example.com" not in str(lines).lower()
     sign_in_service.shop.clock.now += MAIL_LIMIT.window_s * 1000
-    assert len(await sign_in_service.mailed()) == 1
+    assert len(await sign_in_service.request_mails()) == 1
 
 
 class Breaking(Mailbox):
@@ -248,45 +248,45 @@ class Breaking(Mailbox):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [(MailError("mail.example:587 cannot be reached"), "reached"), (KeyError(MEMBERS), "KeyError")],
 )
-async def test_a_mail_that_cannot_leave_is_logged_without_a_word_of_it(
-    sign_in_service: Door, error: Exception, said: str
+async def test_a_failed_mail_is_logged_without_its_content(
+    sign_in_service: Door, error: Exception, expected: str
 ) -> None:
     sign_in_service.mailbox = Breaking(error)
-    sign_in = sign_in_service.opens()
+    sign_in = sign_in_service.open_sign_in()
     with capture_logs() as lines:
         await sign_in.mail_link(MEMBERS)
     (line,) = lines
     assert line["event"] == "sign_in_not_mailed"
-    assert said in str(line)
+    assert expected in str(line)
     assert MEMBERS not in str(line)
     assert SIGN_IN_PATH not in str(line)
 
 
-async def test_a_processor_that_cannot_be_asked_is_logged_and_the_answer_stays_the_same(
+async def test_an_unavailable_processor_is_logged_and_the_response_does_not_change(
     sign_in_service: Door,
 ) -> None:
     await sign_in_service.shop.open_checkout(contact_email="late@example.com")
     sign_in_service.billing.payments["cs_2"] = BillingError("down")
     with capture_logs() as lines:
-        assert await sign_in_service.mailed("late@example.com") == []
+        assert await sign_in_service.request_mails("late@example.com") == []
     assert [line["event"] for line in lines] == ["billing_unavailable", "sign_in_not_mailed"]
     assert "late@example.com" not in str(lines)
 
 
-async def test_the_processor_is_asked_of_a_few_checkouts_of_a_mailbox_alone(
+async def test_only_a_few_checkouts_of_a_mailbox_are_checked(
     sign_in_service: Door,
 ) -> None:
     for _ in range(8):
         await sign_in_service.shop.open_checkout(contact_email="late@example.com")
     sign_in_service.billing.checks.clear()
-    await sign_in_service.mailed("late@example.com")
+    await sign_in_service.request_mails("late@example.com")
     assert len(sign_in_service.billing.checks) == MAX_CLAIMS_CHECKED
 
 
-async def test_a_membership_of_another_mode_signs_in_for_what_it_was(sign_in_service: Door) -> None:
+async def test_a_membership_of_another_mode_can_still_sign_in(sign_in_service: Door) -> None:
     member = replace(MEMBER, provider="held", mode="test", contact_email="old@example.com")
     async with sign_in_service.shop.store._engine.begin_write() as db:
         await db.execute(
@@ -295,4 +295,4 @@ async def test_a_membership_of_another_mode_signs_in_for_what_it_was(sign_in_ser
             member.contact_email,
             member.provider,
         )
-    assert len(await sign_in_service.mailed("old@example.com")) == 1
+    assert len(await sign_in_service.request_mails("old@example.com")) == 1

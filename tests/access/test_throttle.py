@@ -1,4 +1,4 @@
-"""Attempts by client address in an exact sliding window, over all processes and restarts."""
+"""Attempts per client address in an exact sliding window, across processes and restarts."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -28,8 +28,8 @@ async def store(home: StoreHome) -> AsyncIterator[AccessStore]:
         yield store
 
 
-async def refused_for(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
-    """Attempt once; return after how many seconds to come back, None where it was accepted."""
+async def attempt(throttle: Throttle, address: str = "192.0.2.1") -> int | None:
+    """Attempt once; return the Retry-After seconds, None if it was accepted."""
     try:
         await throttle.take_attempt(address)
     except ApiError as error:
@@ -47,56 +47,56 @@ async def test_twenty_attempts_in_any_ten_minutes_are_accepted_by_default(
 ) -> None:
     throttle = Throttle(store, clock, "checkout", Limit.parse("20/600"))
     for _ in range(20):
-        assert await refused_for(throttle) is None
+        assert await attempt(throttle) is None
         clock.now += 1000
-    assert await refused_for(throttle) == 580
+    assert await attempt(throttle) == 580
     clock.now += 580_000
-    assert await refused_for(throttle) is None
-    assert await refused_for(throttle) == 1
+    assert await attempt(throttle) is None
+    assert await attempt(throttle) == 1
 
 
 async def test_the_window_slides_with_each_attempt_and_is_exact_to_the_millisecond(
     store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
-    assert await refused_for(throttle) is None  # at 0
+    assert await attempt(throttle) is None  # at 0
     clock.now += 6000
-    assert await refused_for(throttle) is None  # at 6
+    assert await attempt(throttle) is None  # at 6
     clock.now += 3999
-    assert await refused_for(throttle) == 1  # at 9.999
+    assert await attempt(throttle) == 1  # at 9.999
     clock.now += 1
-    assert await refused_for(throttle) is None  # at 10, the first is out
-    assert await refused_for(throttle) == 6
+    assert await attempt(throttle) is None  # at 10, the first is out
+    assert await attempt(throttle) == 6
     clock.now += 500
-    assert await refused_for(throttle) == 6  # 5.5 s, rounded up
+    assert await attempt(throttle) == 6  # 5.5 s, rounded up
     clock.now += 5500
-    assert await refused_for(throttle) is None
+    assert await attempt(throttle) is None
 
 
 async def test_refused_attempts_do_not_count(store: AccessStore, clock: ManualClock) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
     for _ in range(2):
-        assert await refused_for(throttle) is None
+        assert await attempt(throttle) is None
     for _ in range(9):
         clock.now += 1000
-        assert await refused_for(throttle) is not None
+        assert await attempt(throttle) is not None
     clock.now += 1000
-    assert await refused_for(throttle) is None
+    assert await attempt(throttle) is None
 
 
 @pytest.mark.clause("7.27")
-async def test_addresses_and_kinds_are_counted_apart(
+async def test_addresses_and_kinds_are_counted_separately(
     store: AccessStore, clock: ManualClock
 ) -> None:
     checkout = Throttle(store, clock, "checkout", Limit(1, 10))
     request = Throttle(store, clock, "access-request", Limit(1, 10))
     for throttle in (checkout, request):
         for address in ("192.0.2.1", "192.0.2.2"):
-            assert await refused_for(throttle, address) is None
-            assert await refused_for(throttle, address) == 10
+            assert await attempt(throttle, address) is None
+            assert await attempt(throttle, address) == 10
 
 
-async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
+async def test_attempts_are_counted_across_processes_and_restarts(
     clock: ManualClock, home: StoreHome
 ) -> None:
     async with AsyncExitStack() as stores:
@@ -104,10 +104,10 @@ async def test_processes_on_one_store_count_together_and_so_does_the_next_start(
             await stores.enter_async_context(open_and_close(home.open_access())) for _ in range(2)
         ]
         throttles = [Throttle(store, clock, "checkout", TWO_IN_TEN_S) for store in both]
-        answers = [await refused_for(throttle) for throttle in (*throttles, *throttles)]
+        answers = [await attempt(throttle) for throttle in (*throttles, *throttles)]
         assert answers == [None, None, 10, 10]
     async with open_and_close(home.open_access()) as reopened:
-        assert await refused_for(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
+        assert await attempt(Throttle(reopened, clock, "checkout", TWO_IN_TEN_S)) == 10
 
 
 async def test_a_smaller_limit_holds_for_attempts_made_before(
@@ -115,10 +115,10 @@ async def test_a_smaller_limit_holds_for_attempts_made_before(
 ) -> None:
     before = Throttle(store, clock, "checkout", Limit(3, 10))
     for _ in range(3):
-        assert await refused_for(before) is None
+        assert await attempt(before) is None
         clock.now += 1000
     # The newest, at 2 s, has to leave the window; it is 3 s now.
-    assert await refused_for(Throttle(store, clock, "checkout", Limit(1, 10))) == 9
+    assert await attempt(Throttle(store, clock, "checkout", Limit(1, 10))) == 9
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ async def test_all_addresses_of_an_ipv6_network_count_together(
     store: AccessStore, clock: ManualClock
 ) -> None:
     throttle = Throttle(store, clock, "checkout", TWO_IN_TEN_S)
-    assert await refused_for(throttle, "2001:db8::1") is None
-    assert await refused_for(throttle, "2001:db8::2") is None
-    assert await refused_for(throttle, "2001:db8::3") == 10
-    assert await refused_for(throttle, "2001:db8:0:1::3") is None
+    assert await attempt(throttle, "2001:db8::1") is None
+    assert await attempt(throttle, "2001:db8::2") is None
+    assert await attempt(throttle, "2001:db8::3") == 10
+    assert await attempt(throttle, "2001:db8:0:1::3") is None
 
 
 @pytest.mark.parametrize(
@@ -162,6 +162,6 @@ def test_a_limit_is_attempts_and_seconds(text: str, limit: Limit) -> None:
 @pytest.mark.parametrize(
     "text", ["", "20", "20/", "/600", "0/600", "20/0", "20/86401", "-1/5", "1.5/5", "a/b", "1/2/3"]
 )
-def test_a_limit_that_is_none_says_what_is_accepted(text: str) -> None:
+def test_an_invalid_limit_is_refused_with_the_accepted_form(text: str) -> None:
     with pytest.raises(ValueError, match="ATTEMPTS/SECONDS, such as 20/600"):
         Limit.parse(text)

@@ -1,4 +1,4 @@
-"""Webhooks: a signed, fresh message makes Stripe be asked again, and only its answer revokes."""
+"""Webhooks: a signed, recent message triggers a query of Stripe, whose response decides."""
 
 import json
 import logging
@@ -83,7 +83,7 @@ def resolved(stripe: StripeDouble, bought: Purchase) -> Object:
         (resolved, "the payment was disputed"),
     ],
 )
-async def test_what_ends_a_purchase_revokes_its_key_at_once(
+async def test_an_event_that_ends_a_purchase_revokes_its_key_at_once(
     shop: StripeShop, happen: Happening, why: str
 ) -> None:
     bought = await shop.buy()
@@ -106,13 +106,15 @@ async def test_what_ends_a_purchase_revokes_its_key_at_once(
 
 @pytest.mark.clause("3.5.5")
 @pytest.mark.parametrize("happen", [past_due, partly_refunded, inquired, won, blocked])
-async def test_what_ends_nothing_revokes_nothing(shop: StripeShop, happen: Happening) -> None:
+async def test_an_event_that_ends_no_purchase_revokes_no_key(
+    shop: StripeShop, happen: Happening
+) -> None:
     bought = await shop.buy()
     assert (await shop.send_event(happen(shop.stripe, bought))).status_code == 200
     assert await shop.status(bought.api_key) == 200
 
 
-async def test_an_event_that_lies_changes_nothing(shop: StripeShop) -> None:
+async def test_an_event_that_contradicts_stripe_changes_nothing(shop: StripeShop) -> None:
     bought = await shop.buy()
     subscription = shop.stripe.books.objects[bought.subscription]
     lie = shop.stripe.books.add_event(
@@ -132,7 +134,7 @@ async def test_events_out_of_order_end_the_same(shop: StripeShop) -> None:
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_what_was_revoked_stays_so_when_stripe_takes_it_back(shop: StripeShop) -> None:
+async def test_a_revoked_key_stays_revoked_if_stripe_reverts_the_end(shop: StripeShop) -> None:
     bought = await shop.buy()
     await shop.send_event(shop.stripe.set_status(bought.subscription, "unpaid"))
     await shop.send_event(shop.stripe.set_status(bought.subscription, "active"))
@@ -143,14 +145,14 @@ async def test_an_event_sent_twice_is_handled_once(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.set_status(bought.subscription, "past_due")
     await shop.send_event(event)
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     assert (await shop.send_event(event)).status_code == 200
-    assert len(shop.stripe.requests) == asked
+    assert len(shop.stripe.requests) == count_before
     await shop.send_event(shop.stripe.set_status(bought.subscription, "past_due"))
-    assert len(shop.stripe.requests) > asked
+    assert len(shop.stripe.requests) > count_before
 
 
-async def test_an_event_is_not_handled_while_stripe_cannot_be_asked(shop: StripeShop) -> None:
+async def test_an_event_is_not_handled_while_stripe_is_unavailable(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription)
     shop.stripe.fail(500)
@@ -161,7 +163,7 @@ async def test_an_event_is_not_handled_while_stripe_cannot_be_asked(shop: Stripe
     assert await shop.status(bought.api_key) == 403
 
 
-async def test_a_dispute_whose_charge_cannot_be_asked_for_is_sent_again(shop: StripeShop) -> None:
+async def test_a_dispute_is_sent_again_if_its_charge_cannot_be_read(shop: StripeShop) -> None:
     bought = await shop.buy()
     event = shop.stripe.dispute(bought.charge)
     shop.stripe.fail(503)
@@ -183,14 +185,14 @@ async def test_a_subscription_that_stripe_does_not_know_keeps_its_key(shop: Stri
 @pytest.mark.parametrize(
     "changed", [{"type": "invoice.paid"}, {"livemode": True}, {"type": "v2.unheard.of"}]
 )
-async def test_events_of_other_types_and_modes_are_taken_and_do_nothing(
+async def test_events_of_other_types_and_modes_are_accepted_and_ignored(
     shop: StripeShop, changed: Object
 ) -> None:
     bought = await shop.buy()
     event = shop.stripe.cancel_subscription(bought.subscription) | changed
-    asked = len(shop.stripe.requests)
+    count_before = len(shop.stripe.requests)
     assert (await shop.send_event(event)).status_code == 200
-    assert len(shop.stripe.requests) == asked
+    assert len(shop.stripe.requests) == count_before
     assert await shop.status(bought.api_key) == 200
 
 
@@ -208,23 +210,23 @@ async def test_no_secret_is_logged_or_answered(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with capture_logs() as lines:
-        begun = await shop.open_and_pay()
+        opened = await shop.open_and_pay()
         shop.stripe.fail(500)
         shop.stripe.fail(401)
-        answers = [await shop.post_claim(begun.claim_token) for _ in range(2)]
-        active = await shop.post_claim(begun.claim_token)
-        subscription = shop.stripe.subscription_of(begun.session)
+        answers = [await shop.post_claim(opened.claim_token) for _ in range(2)]
+        active = await shop.post_claim(opened.claim_token)
+        subscription = shop.stripe.subscription_of(opened.session)
         event = shop.stripe.cancel_subscription(subscription)
         answers.append(await shop.send_event(event, at=1))
         answers.append(await shop.send_event(event))
-    told = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
-    assert "billing_unavailable" in told
-    assert "membership_ended" in told
-    assert "Request to Stripe api" in told
+    output = json.dumps(lines) + caplog.text + "".join(answer.text for answer in answers)
+    assert "billing_unavailable" in output
+    assert "membership_ended" in output
+    assert "Request to Stripe api" in output
     secrets = [
         shop.stripe.api_key,
         shop.stripe.webhook_secret,
-        begun.claim_token,
+        opened.claim_token,
         active.json()["api_key"],
     ]
-    assert [secret for secret in secrets if secret in told] == []
+    assert [secret for secret in secrets if secret in output] == []

@@ -1,11 +1,11 @@
-"""Where mail goes in tests: a Mailer that keeps what it is given."""
+"""A Mailer for tests that keeps all mails."""
 
 import asyncio
 from email.message import EmailMessage
 
 
 class Mailbox:
-    """A Mailer; `arrived` waits for the next mail, which is sent beside an answer."""
+    """A Mailer; `arrived` waits for the next mail, which is sent after a response."""
 
     def __init__(self) -> None:
         self.mails: asyncio.Queue[EmailMessage] = asyncio.Queue()

@@ -1,6 +1,6 @@
-"""A scripted market and a clock that a test moves, for the loop: a second Source, told what to do.
+"""A Source that follows a script, and a fast clock, for tests of the hourly loop.
 
-Its indicator turns on every bar, so a bar lost, repeated or stepped at the wrong run shows as such.
+Its indicator changes on every bar, so a lost, repeated or misplaced bar shows in the readings.
 """
 
 import asyncio
@@ -38,20 +38,20 @@ YEAR, MONTH, DAY = 2026, 3, 4  # a Wednesday
 
 
 def march_s(time: str, day: int = DAY) -> int:
-    """Return a time of a day in March 2026 in epoch seconds: at("12:03:30")."""
+    """Return a time of day in March 2026 in epoch seconds, such as march_s("12:03:30")."""
     hour, minute, *second = map(int, time.split(":"))
     return int(datetime(YEAR, MONTH, day, hour, minute, *second, tzinfo=UTC).timestamp())
 
 
 def list_hours(first: str, last: str, day: int = DAY) -> list[int]:
-    """Return the full hours from one to another, both included."""
+    """Return the full hours from one to another, inclusive."""
     return list(range(march_s(first, day), march_s(last, day) + 1, HOUR_S))
 
 
 class AlternatingIndicator:
-    """Reads bullish on an asset's first bar and turns on every bar after it."""
+    """Bullish on an asset's first bar; changes side on every bar after it."""
 
-    id = "enzo"  # one of the names that a store knows
+    id = "enzo"  # a name for which a store has a code
     name = "Metronome"
     version = 1
     note = "Turns on every bar."
@@ -72,11 +72,11 @@ ALTERNATING = (AlternatingIndicator(),)
 
 
 class ClockEnded(BaseException):
-    """The test has seen enough: the clock has come to where the loop is stopped."""
+    """The clock has reached the time at which the test stops the loop."""
 
 
 class AcceleratedClock:
-    """A wall clock in epoch ms. A sleep moves it on to the next full step, at least as asked."""
+    """A wall clock in epoch ms. A sleep advances it by at least its duration, to a full step."""
 
     def __init__(self, now_s: int, step_s: int = 15) -> None:
         self.now = now_s * 1000
@@ -93,7 +93,7 @@ class AcceleratedClock:
         return self.now // 1000
 
     def jump(self, when: int, to: int) -> None:
-        """Set the clock once it has come to a time; both in epoch seconds."""
+        """Set the clock to a time once it reaches another; both in epoch seconds."""
         self._jumps.append((when, to))
 
     async def sleep(self, seconds: float) -> None:
@@ -108,11 +108,11 @@ class AcceleratedClock:
 
 
 class ScriptedSource:
-    """A bar at every close of an asset's session, there at once unless `delays` says otherwise.
+    """Delivers a bar at every close of an asset's session, at once or after its delay in `delays`.
 
-    A bar that never comes is known to be none an hour after its close. `before_fetch` is awaited
-    first in every fetch: it may fail, or take its time. `splits` say by how much the prices of an
-    asset are divided from which close on: once that is told, the history is told anew.
+    A bar that never comes counts as missing an hour after its close. `before_fetch` is awaited at
+    the start of every fetch and may raise or wait. `splits` maps an asset to a divisor of its
+    prices and the close from which it applies; the source then restates the history.
     """
 
     shown_history_s = 30 * DAY_S
@@ -174,11 +174,11 @@ class ScriptedSource:
             bars, NO_FUNDING, watermark, self.bars(ticker, -1, after, watermark), why
         )
 
-    def bars(self, ticker: str, after: int, until: int, told_at: int) -> Series:
-        """Return the bars in (after, until] on the scale of a time."""
+    def bars(self, ticker: str, after: int, until: int, known_at: int) -> Series:
+        """Return the bars in (after, until], with the splits known at a time applied."""
         closes = self.closes(ticker, after, until)
         there = [c for c in closes if self.delays.get((ticker, c), 0) is not None]
-        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= told_at]
+        ratios = [ratio for when, ratio in self.splits.get(ticker, ()) if when <= known_at]
         return _make_bars(there, prod(ratios))
 
     def closes(self, ticker: str, after: int, until: int) -> list[int]:
@@ -202,7 +202,7 @@ def _make_bars(closes: list[int], ratio: int) -> Series:
 
 
 def make_universe(sessions: Mapping[str, Session]) -> Universe:
-    """Return a universe of these assets, renamed long ago, so that none has `dexter`."""
+    """Return a universe of these assets, renamed before the first bar, so without `dexter`."""
     assets = tuple(
         Asset(
             ticker=ticker,
@@ -226,7 +226,7 @@ async def open_loop(
     clock: AcceleratedClock,
     store_class: type[MarketStore] = MarketStore,
 ) -> AsyncIterator[tuple[HourlyLoop, MarketStore]]:
-    """Open a store and give the loop over it, whose pipeline is not yet open."""
+    """Open a store and yield a loop over it, with its pipeline not yet open."""
     store = await open_market_as(store_class, path)
     try:
         open_pipeline = partial(HourlyPipeline.open, store, source, universe, ALTERNATING, clock)
@@ -243,7 +243,7 @@ async def run_loop_until(
     store_class: type[MarketStore] = MarketStore,
     late_history: "LateHistory | None" = None,
 ) -> None:
-    """Run a process with the loop until the clock comes to a time, or the loop ends by itself."""
+    """Run the loop until the clock reaches a time or the loop ends by itself."""
     clock.ends_at = until
     async with open_loop(path, source, source.universe, clock, store_class) as (loop, store):
         clock.watch = None if late_history is None else partial(late_history.record, clock, store)
@@ -252,14 +252,14 @@ async def run_loop_until(
 
 
 class LateHistory:
-    """What a store's snapshots said was late, whenever that changed; times in epoch seconds."""
+    """The late assets of a store's snapshots at each change; times in epoch seconds."""
 
     def __init__(self) -> None:
         self.late: list[tuple[int, tuple[str, ...]]] = []
         self._version = -1
 
     async def record(self, clock: AcceleratedClock, store: MarketStore) -> None:
-        """Look at a store between two sleeps."""
+        """Record the late assets of a store between two sleeps."""
         version = store.version()
         if version == self._version:
             return
@@ -270,7 +270,7 @@ class LateHistory:
 
 
 async def load_changes(path: Path) -> list[ChangeRow]:
-    """Return every change that a store holds, oldest first."""
+    """Return every stored change, oldest first."""
     store = await open_sqlite_market(path)
     try:
         return [row async for row in store.changes()]
@@ -279,7 +279,7 @@ async def load_changes(path: Path) -> list[ChangeRow]:
 
 
 async def load_commits(path: Path) -> list[CommitRow]:
-    """Return the passes of a store, oldest first."""
+    """Return the commits of a store, oldest first."""
     store = await open_sqlite_market(path)
     try:
         return await store.commits()
@@ -295,7 +295,7 @@ def list_stepped_closes(
 
 
 async def check_store_file(path: Path, source: ScriptedSource, until: int) -> list[ChangeRow]:
-    """Hold a store against all that a script gave up to an hour; return its changes."""
+    """Assert that a store file has the script's rows up to an hour; return its changes."""
     store = await open_sqlite_market(path)
     try:
         return await check_store(store, source, until)
@@ -304,10 +304,10 @@ async def check_store_file(path: Path, source: ScriptedSource, until: int) -> li
 
 
 async def check_store(store: MarketStore, source: ScriptedSource, until: int) -> list[ChangeRow]:
-    """Hold an open store against all that a script gave up to an hour; return its changes.
+    """Compare an open store to the script up to an hour; return its changes.
 
-    Every bar was stepped once, on every timeframe, in order and in one sequence of times, and an
-    audit is clean.
+    Assert that every bar was stepped once, on every timeframe and in order, and that the audit is
+    clean.
     """
     report = await (await Audit.open(store, source.universe, ALTERNATING)).run()
     rows = [row async for row in store.changes()]

@@ -139,6 +139,6 @@ async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_s
         ]
         assert_nowhere(secrets, [stored(tmp_path)])
     said = "".join(shop.process.printed).encode()
-    assert b"event=upkeep" in said
+    assert b"event=maintenance_done" in said
     assert_nowhere(secrets, [said, *(text.encode() for text in shop.refusals)])
     assert len(shop.refusals) == 12

@@ -53,7 +53,7 @@ BODIES = (
     test_matrix.test_the_views_have_each_what_the_other_has_not,
     test_past.test_dexter_is_read_as_it_stood_then,
     test_past.test_hourly_runs_within_one_nominal_pass_are_told_apart,
-    test_quota.test_keys_are_counted_each_for_itself,
+    test_quota.test_calls_are_counted_per_key,
     test_reading_forward.test_filters_and_offset_hold_in_the_order_asked_for,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
 )

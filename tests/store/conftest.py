@@ -1,4 +1,4 @@
-"""Stores of every engine, opened by the test and closed for it."""
+"""Fixtures for stores on every engine, closed at the end of the test."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -16,7 +16,7 @@ OpenAccess = Callable[[], Awaitable[AccessStore]]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The market's file in a home that is the folder itself."""
+    """Path of the market database file."""
     return tmp_path / "market.db"
 
 
@@ -28,7 +28,7 @@ async def closing() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.fixture
 def open_market(home: StoreHome, closing: AsyncExitStack) -> OpenMarket:
-    """Open the market store again and again, as other processes would."""
+    """A function that opens another connection to the market store on each call."""
 
     async def open_and_keep() -> MarketStore:
         store = await home.open_market()
@@ -40,7 +40,7 @@ def open_market(home: StoreHome, closing: AsyncExitStack) -> OpenMarket:
 
 @pytest.fixture
 def open_access(home: StoreHome, closing: AsyncExitStack) -> OpenAccess:
-    """Open the access store again and again, as other processes would."""
+    """A function that opens another connection to the access store on each call."""
 
     async def open_and_keep() -> AccessStore:
         store = await home.open_access()

@@ -1,6 +1,6 @@
-"""One indicator more takes nothing from the stored readings and rows of the others.
+"""Adding an indicator does not change the stored readings and rows of the others.
 
-Tests of stores that were written before it run in a copy of the tree, changed as a developer would.
+The tests of old stores run in a copy of the repository to which an indicator was added.
 """
 
 import os
@@ -23,7 +23,7 @@ NEW_FILES = {
     "momentum.py": "compute/indicators/momentum.py",
     "in_old_stores.py": "tests/store/test_momentum.py",
 }
-# Of each file: text, and the line that is put before it.
+# By file: an existing text, and the line to insert before it.
 NEW_LINES = {
     "compute/indicators/registry.py": {
         "from compute.indicators.perpkit ": "from compute.indicators.momentum import Momentum\n",
@@ -37,7 +37,7 @@ NEW_LINES = {
 
 
 def copy_tree(parent: Path) -> Path:
-    """Copy the tree and add an indicator to it; return where the copy is."""
+    """Copy the repository, add an indicator to the copy and return its path."""
     tree = parent / "tree"
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Blocks of bars come back bit for bit, and the database itself keeps them apart."""
+"""Blocks of bars are read back bit for bit; the database refuses overlapping ones."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ async def test_a_block_of_foreign_byte_order_and_stride_is_stored_alike(
     assert to_rows(await market.bars()) == HOURS[::2]
 
 
-async def test_the_blocks_of_several_passes_are_joined_in_order(market: MarketStore) -> None:
+async def test_the_blocks_of_several_commits_are_joined_in_order(market: MarketStore) -> None:
     for step in range(3):
         eth = [make_bar("ETH", 7200 * step)] if step != 1 else []
         await market.commit(
@@ -64,7 +64,7 @@ async def test_bars_after_a_time_begin_in_the_middle_of_a_block(
 
 
 @pytest.mark.clause("live")
-async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
+async def test_a_new_revision_supersedes_the_old_one_which_can_still_be_read(
     market: MarketStore,
 ) -> None:
     await market.commit(make_batch(bars=make_blocks(*HOURS[:3], make_bar("ETH"))))
@@ -84,7 +84,7 @@ async def test_a_generation_supersedes_another_which_is_read_when_asked_for(
 
 @pytest.mark.clause("live")
 @pytest.mark.parametrize("generation", [0, 3, -1])
-async def test_the_database_refuses_bars_of_a_superseded_generation_and_of_none(
+async def test_the_database_refuses_bars_of_a_superseded_or_skipped_revision(
     market: MarketStore, home: StoreHome, generation: int
 ) -> None:
     await market.commit(make_batch(bars=make_blocks(*HOURS[:3])))
@@ -150,11 +150,11 @@ async def test_the_database_refuses_a_block_of_the_wrong_form(
         await run_sql(home, f"INSERT INTO bars VALUES (1, 0, {values}, ?)", bytes(size))
 
 
-async def test_damaged_bytes_are_told_in_one_line(market: MarketStore, home: StoreHome) -> None:
+async def test_damaged_bytes_are_reported_in_one_line(market: MarketStore, home: StoreHome) -> None:
     await market.commit(make_batch(bars=make_blocks(*HOURS)))
     await run_sql(home, "INSERT INTO bars VALUES (1, 0, 0, 90000, 90000, 1, 1, ?)", BYTES)
     for reading in (market.bars("BTC"), market.commit_content(1)):
         with pytest.raises(DamagedError) as refusal:
             await reading
-        assert str(refusal.value) == "pass 1 holds damaged bars of BTC"
+        assert str(refusal.value) == "commit 1 holds damaged bars of BTC"
     assert to_rows(await market.bars("ETH")) == []

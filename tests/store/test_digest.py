@@ -1,4 +1,4 @@
-"""The chain against bytes written out by hand, as its module's docstring defines them."""
+"""The digest chain compared to bytes written out by hand."""
 
 import struct
 from hashlib import sha256
@@ -34,7 +34,7 @@ def test_bars_come_before_funding_in_the_bars_digest() -> None:
     assert found == sha256(BAR_BYTES + FUNDING_BYTES).digest()
 
 
-def test_bars_that_were_told_anew_name_their_generation() -> None:
+def test_restated_bars_include_their_revision() -> None:
     found = digest.digest_bars(make_blocks(make_bar("BTC", 3600), revision=12), [])
     assert found == sha256(b"g12\0" + BAR_BYTES.removeprefix(b"b")).digest()
 
@@ -47,7 +47,7 @@ def test_watermarks_end_the_bars_digest_in_the_order_of_tickers() -> None:
     assert found == sha256(expected).digest()
 
 
-def test_a_first_reading_is_told_from_a_change_from_neutral() -> None:
+def test_a_first_reading_differs_from_a_change_from_neutral() -> None:
     first = make_change(1000, close_time=5)
     head = b"c" + struct.pack(">q", 1000) + b"BTC\x00enzo\x001h\x00"
     expected = head + struct.pack(">qqbbd?", 5, 0, 127, 1, 0.3, True)
@@ -65,7 +65,7 @@ def test_the_sign_of_zero_does_not_reach_the_digest() -> None:
     assert digest.digest_changes([below]) == digest.digest_changes([above])
 
 
-def bar_bytes(row: BarRow) -> bytes:
+def encode_bar(row: BarRow) -> bytes:
     ticker, timeframe, open_time, *values = row
     head = b"b" + ticker.encode() + b"\0" + timeframe.encode() + b"\0"
     return head + struct.pack(">q5d", open_time, *(value + 0.0 for value in values))
@@ -87,7 +87,7 @@ def bar_bytes(row: BarRow) -> bytes:
 def test_the_order_in_which_bars_arrive_does_not_matter(rows, random) -> None:
     given = make_blocks(*sorted(rows))
     shuffled = random.sample(given, len(given))
-    expected = b"".join(map(bar_bytes, sorted(rows)))
+    expected = b"".join(map(encode_bar, sorted(rows)))
     assert digest.digest_bars(shuffled, []) == sha256(expected).digest()
 
 
@@ -104,7 +104,7 @@ async def test_the_stored_chain_is_the_one_computed_by_hand(market: MarketStore)
     assert (one.digest, two.digest) == (first, second)
 
 
-async def test_every_pass_can_be_recomputed_from_what_is_stored(
+async def test_every_commit_can_be_recomputed_from_stored_rows(
     market: MarketStore,
 ) -> None:
     for step in range(3):
@@ -140,7 +140,7 @@ def test_a_change_of_any_field_of_a_row_changes_the_digest() -> None:
     assert len(digests) == len(others) + 1
 
 
-def test_alerts_have_a_digest_of_their_own_and_none_where_there_are_none() -> None:
+def test_alerts_have_their_own_digest_and_none_without_alerts() -> None:
     row = make_alert(1000, close_time=5, epoch=2)
     head = b"a" + struct.pack(">q", 1000) + b"BTC\x00perpkit\x004h\x00"
     expected = head + b"LONG\x00" + struct.pack(">qqd", 5, 2, 0.3)

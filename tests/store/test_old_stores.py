@@ -1,4 +1,4 @@
-"""Stores that were written when codes were positions in lists keep their meaning."""
+"""Stores written when codes were positions in lists keep their meaning."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -45,7 +45,7 @@ def universe(tmp_path: Path) -> Universe:
 
 @pytest.fixture
 async def old_home(home: StoreHome, bars: Path) -> StoreHome:
-    """A home for each engine in turn, with the old stores in it."""
+    """A home of each engine in turn that holds the old stores."""
     await restore_old_stores(home, bars)
     return home
 
@@ -66,7 +66,7 @@ async def assert_clean(store: MarketStore, universe: Universe) -> None:
     assert report.checked["changes"] > 0
 
 
-async def test_every_old_row_is_read_as_what_it_was_written_as(
+async def test_every_old_row_keeps_its_meaning(
     old_home: StoreHome, open_market: OpenMarket, universe: Universe
 ):
     expected = load_expected()["rows"]
@@ -79,7 +79,7 @@ async def test_every_old_row_is_read_as_what_it_was_written_as(
     assert rows == {name: expected[name] for name in rows}
 
 
-async def test_an_old_store_goes_on_as_the_version_that_wrote_it(
+async def test_an_old_store_continues_as_with_the_version_that_wrote_it(
     old_home: StoreHome, open_market: OpenMarket, universe: Universe, bars: Path
 ):
     old, later = load_expected()["rows"], load_expected()["later"]
@@ -89,9 +89,9 @@ async def test_an_old_store_goes_on_as_the_version_that_wrote_it(
     await assert_clean(store, universe)
     rows = await load_rows(store)
     for name in ("changes", "alerts"):
-        begun, added = rows[name][: len(old[name])], rows[name][len(old[name]) :]
-        assert begun == old[name]
-        # Rows of a new indicator may stand between, so that theirs come milliseconds later.
+        kept, added = rows[name][: len(old[name])], rows[name][len(old[name]) :]
+        assert kept == old[name]
+        # A new indicator's rows may come in between and move the others by milliseconds.
         kept = [row for row in added if row[2] in old_keys]
         assert [row[1:] for row in kept] == [row[1:] for row in later[name]]
     for name in ("readings", "carries"):

@@ -1,4 +1,4 @@
-"""Every verb of an access store that a request waits for, or that writes."""
+"""Calls of every AccessStore method that a request awaits or that writes."""
 
 from collections.abc import Awaitable, Callable
 

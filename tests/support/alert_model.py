@@ -1,7 +1,7 @@
 """A slow, obvious second implementation of the alert engines and their publisher.
 
-Written from INDICATORS.md alone: one engine, one bar and one hour after another, nothing carried
-that can be worked out again from the beginning.
+Written only from docs/indicators.md: it steps one engine, one bar and one hour at a time, and
+recomputes from the start instead of carrying state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ NO_READING = None
 
 
 class ModelBar(NamedTuple):
-    """A bar of one sequence: the hour of the run that steps it, its close, what was read."""
+    """A bar of one sequence: the hour of the run that steps it, its prices and its reading."""
 
     hour: int
     close_time: int
@@ -25,7 +25,7 @@ class ModelBar(NamedTuple):
 
 
 class FiredAction(NamedTuple):
-    """What an engine did on a bar."""
+    """An action of an engine on a bar."""
 
     close_time: int
     action: str
@@ -33,7 +33,7 @@ class FiredAction(NamedTuple):
 
 
 class PublishedAlert(NamedTuple):
-    """What was published, and at which hour."""
+    """A published action and its hour."""
 
     hour: int
     close_time: int
@@ -100,7 +100,7 @@ def run_engine(bars: Sequence[ModelBar]) -> list[FiredAction]:
 def _compute_stop(
     position: str, since: Sequence[ModelBar], averages: Sequence[float | None]
 ) -> float | None:
-    """Work the stop out again from the entry on, the entry bar included."""
+    """Return the stop, recomputed from the entry bar on."""
     stops = []
     for at in range(len(since)):
         average = averages[at]
@@ -118,7 +118,7 @@ def _compute_stop(
 
 @dataclass
 class ModelPublisher:
-    """The publisher of one engine, asked at every hour."""
+    """The publisher of one engine, called for every hour."""
 
     timeframe: str
     published: list[PublishedAlert] = field(default_factory=list)
@@ -128,7 +128,7 @@ class ModelPublisher:
         ripe = [one for one in self.pending if not self._is_shut(one.action, hour)]
         for one in sorted([*ripe, *new]):
             if one in ripe and one not in self.pending:
-                continue  # dropped by another publication at this very hour
+                continue  # replaced by another publication in this hour
             if self._is_shut(one.action, hour):
                 self.pending = [held for held in self.pending if held.action != one.action] + [one]
             else:
@@ -141,7 +141,7 @@ class ModelPublisher:
 
 
 def run_publisher(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[PublishedAlert]:
-    """Go through every hour from the first bar's to the last, and return what goes out."""
+    """Run the publisher for every hour from the first bar to the last; return its alerts."""
     by_close = {one.close_time: one for one in run_engine(bars)}
     at_hour: dict[int, list[FiredAction]] = {}
     for bar in bars:
@@ -156,7 +156,7 @@ def run_publisher(timeframe: str, bars: Sequence[ModelBar], until: int) -> list[
 def merge_published(
     outs: Mapping[tuple[str, str, str], Sequence[PublishedAlert]],
 ) -> list[tuple[object, ...]]:
-    """Merge what several engines publish; keys are (ticker, timeframe, indicator) in order."""
+    """Merge the alerts of several engines; keys are (ticker, timeframe, indicator) in order."""
     places = {key: at for at, key in enumerate(outs)}
     rows = [(out.hour, out.close_time, places[key], key, out) for key in outs for out in outs[key]]
     return [(*key, *out) for *_, key, out in sorted(rows, key=lambda row: row[:3])]

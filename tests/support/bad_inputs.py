@@ -1,4 +1,4 @@
-"""Arguments that both faces refuse, with the code and what the message must name."""
+"""Arguments that both transports refuse, with the error code and words of the message."""
 
 from typing import Any
 from urllib.parse import urlencode
@@ -86,5 +86,5 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], str, list[str]]] = [
 
 
 def build_path(tool: str, arguments: dict[str, Any]) -> str:
-    """Write arguments as the REST transport takes them."""
+    """Return a path with the arguments as a query string."""
     return f"{PATHS[tool]}?{urlencode(arguments)}"

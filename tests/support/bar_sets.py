@@ -1,6 +1,6 @@
 """Bars for oracles, generated or recorded, an indicator's values on them, and plain calculations.
 
-Reading, building and latching are written apart from `compute`: a fault there cannot hide here.
+Reading files, building bars and latching do not use `compute`, so its errors cannot hide here.
 """
 
 import atexit
@@ -173,7 +173,7 @@ def step_bar_set(indicator: Indicator, bar_set: BarSet) -> list[tuple[str, Serie
 
 
 def _first_rows(carry: Carry, count: int) -> Carry:
-    """Return the rows of the series still running; the longest come first, so no other matters."""
+    """Return the rows of the series that have not ended; the longest series come first."""
     return {key: array[:count] for key, array in carry.items()}
 
 
@@ -207,13 +207,13 @@ def divide(numerator: Array, divisor: Array, unit: Array | float = 1.0) -> Array
 
 
 def near_thresholds(scores: Array, *thresholds: float) -> Array:
-    """Return where |score| lies within the tolerance of a threshold."""
+    """Return a mask of scores whose absolute value is within the tolerance of a threshold."""
     near = [np.abs(np.abs(scores) - threshold) <= TOLERANCE for threshold in thresholds]
     return np.logical_or.reduce(near)
 
 
 def assert_values_agree(label: str, ours: Array, theirs: Array) -> int:
-    """Assert 1e-9 absolute + 1e-9 relative, and NaN on the same bars; return how many agree."""
+    """Assert equality within 1e-9 absolute + 1e-9 relative, with equal NaNs; return the count."""
     np.testing.assert_allclose(
         ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True, err_msg=label
     )
@@ -221,9 +221,9 @@ def assert_values_agree(label: str, ours: Array, theirs: Array) -> int:
 
 
 def assert_readings_agree(label: str, ours: Array, theirs: Array, near: Array) -> int:
-    """Assert equal readings after the warm-up; return how many were equal.
+    """Assert equal readings after the warmup; return how many were equal.
 
-    A bar whose value is `near` a threshold is excused, and so is what a latch then holds.
+    Bars with a value `near` a threshold may differ, as may the readings that a latch then holds.
     """
     assert (ours[:WARMUP] == NO_READING).all(), label
     excused = False

@@ -1,4 +1,4 @@
-"""A real browser that walks pages, and what tests ask of every page that it shows."""
+"""A real browser for tests, and the checks for every page that it shows."""
 
 import shutil
 from collections.abc import AsyncIterator, Collection
@@ -26,11 +26,11 @@ ARGUMENTS = (
 )
 WIDTHS = (390, 1440)
 MAX_STOPS = 100
-# What of axe's findings is refused.
+# Impacts of axe-core's findings that fail a test.
 REFUSED_IMPACTS = {"serious", "critical"}
-# The contrast that WCAG 2.2 AA asks for between a text and what is behind it.
+# The contrast ratio that WCAG 2.2 AA requires between text and background.
 MIN_CONTRAST = 4.5
-# Every text that is shown, with its colour and that of the nearest ancestor that paints one.
+# Every visible text with its colour and the background of the nearest ancestor that has one.
 COLOURS = """
 () => [...document.querySelectorAll("h1, p, dt, dd, button, span")]
   .filter(one => one.innerText.trim())
@@ -47,7 +47,7 @@ COLOURS = """
 
 @dataclass
 class BrowserWindow:
-    """One browser window, and whatever went wrong in it."""
+    """One browser window and the errors that occurred in it."""
 
     page: Any
     is_scripted: bool = True
@@ -55,7 +55,7 @@ class BrowserWindow:
     hosts: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda sent: self.hosts.add(urlsplit(sent.url).netloc))
 
@@ -65,21 +65,21 @@ class BrowserWindow:
         return heading
 
     async def wait_for_title(self, title: str) -> None:
-        """Assert that a page of this title is shown, and that everybody can read it."""
+        """Assert that a page with this title is shown and passes all checks."""
         assert await self.title() == title
         await self.check_fits()
-        # axe-core is a script too.
+        # axe-core is a script, so it cannot run in a page without scripts.
         if self.is_scripted:
             await self.check_accessible()
 
     async def press(self, text: str) -> None:
-        """Follow a link or press a button, by keyboard alone."""
+        """Follow a link or press a button using only the keyboard."""
         focused = await self.tab_to(text)
         assert await focused.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
         await self._enter()
 
     async def fill_in(self, field: str, text: str) -> None:
-        """Send a form with a text in one of its fields, by keyboard alone."""
+        """Fill in a field and submit its form using only the keyboard."""
         await self.tab_to_field(field)
         await self.page.keyboard.type(text)
         await self._enter()
@@ -89,7 +89,7 @@ class BrowserWindow:
             await self.page.keyboard.press("Enter")
 
     async def tab_to(self, text: str) -> Any:
-        """Return what shows a text and nothing else, or is called so, reached by Tab alone."""
+        """Return the element with exactly this text or name, reached with the Tab key."""
         focused = self.page.locator(":focus-visible")
         for _ in range(MAX_STOPS):
             await self.page.keyboard.press("Tab")
@@ -99,7 +99,7 @@ class BrowserWindow:
         raise AssertionError(f"Tab does not reach {text}")
 
     async def tab_to_field(self, name: str) -> None:
-        """Reach the field of a form by the Tab key alone."""
+        """Move the focus to a field with the Tab key."""
         for _ in range(MAX_STOPS):
             await self.page.keyboard.press("Tab")
             if await self.page.evaluate("document.activeElement.name") == name:
@@ -107,7 +107,7 @@ class BrowserWindow:
         raise AssertionError(f"Tab does not reach the field {name}")
 
     async def check_fits(self) -> None:
-        """Assert that nothing is cut off sideways and every text can be read."""
+        """Assert that nothing overflows horizontally and every text has enough contrast."""
         width = await self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert width <= 0
         colours = await self.page.evaluate(COLOURS)
@@ -116,7 +116,7 @@ class BrowserWindow:
             assert compute_contrast(colour, behind) >= MIN_CONTRAST, text
 
     async def check_accessible(self) -> None:
-        """Assert that axe-core finds nothing serious in what is shown."""
+        """Assert that axe-core finds nothing serious in the page."""
         source = files("axe_playwright_python").joinpath("axe.min.js").read_text()
         await self.page.evaluate(source)
         found = await self.page.evaluate("axe.run()")
@@ -150,7 +150,7 @@ async def open_window(
     *,
     is_scripted: bool = True,
 ) -> AsyncIterator[BrowserWindow]:
-    """Open a browser window that goes by itself; `cookies` are sent from the first page on."""
+    """Open a browser window; `cookies` are sent from the first page on."""
     playwright = pytest.importorskip("playwright.async_api")
     async with playwright.async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

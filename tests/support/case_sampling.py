@@ -1,4 +1,4 @@
-"""Many cases of one body: some of them in every run, all of them in a proof."""
+"""Samples of large parametrized tests: some cases in every run, all of them in a proof."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def sample_cases(step: int, cases: Iterable[tuple[str, Any]]) -> list[Any]:
-    """Return named cases as parameters, of which each so-manieth is not for a proof alone."""
+    """Return named cases as parameters; all but every n-th are marked for proofs only."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),

@@ -1,6 +1,6 @@
-"""The real exchange library, with nothing changed but its addresses and what time it takes it for.
+"""The real exchange library, with only its URLs and its clock replaced.
 
-By the time it chooses where OKX's bars are asked for, and up to when Hyperliquid's are.
+The clock matters: by it the library chooses OKX's endpoint for bars and Hyperliquid's end of range.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ import ccxt.async_support as ccxt
 
 from tests.doubles.venues.server import VenuesDouble, redirect_exchange
 
-# A market of bars, and one with funding too where the venue has perpetuals.
+# A market with bars, and one that also has funding if the venue has perpetuals.
 SYMBOLS = {
     "binance": ("BTC/USDT", "BTC/USDT:USDT"),
     "bybit": ("BTC/USDT", "BTC/USDT:USDT"),
@@ -31,7 +31,7 @@ PERPETUALS = {name: perpetual for name, (_, perpetual) in SYMBOLS.items() if per
 async def open_exchange(double: VenuesDouble, name: str, **config: Any) -> AsyncIterator[Any]:
     """Open an exchange on a double, its rate limiter off unless `config` says otherwise.
 
-    It is handed a session, as the one it makes warns on newer Pythons.
+    It gets a session from here: if it creates its own, it emits warnings on newer Pythons.
     """
     async with aiohttp.ClientSession() as session:
         usual = {"enableRateLimit": False, "verify": False, "session": session}

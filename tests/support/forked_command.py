@@ -1,6 +1,6 @@
-"""The `signals` command in a process that is forked ready to run: importing takes over a second.
+"""Runs the `signals` command in a forked process, because importing it takes over a second.
 
-It is a real process of its own, in a session of its own, with nothing of the tests' in it.
+It is a separate process in its own session and shares no state with the tests.
 """
 
 import multiprocessing
@@ -24,12 +24,12 @@ FORKSERVER.set_forkserver_preload([__name__])
 
 
 class ForkedCommand:
-    """What `subprocess.Popen` offers of a process, as far as tests ask for it."""
+    """The part of the interface of `subprocess.Popen` that tests use."""
 
     def __init__(
         self, folder: Path, arguments: Sequence[str], env: Mapping[str, str], messages: int
     ) -> None:
-        """`messages` is a descriptor that becomes its standard error."""
+        """`messages` is a descriptor that becomes the child's standard error."""
         given = (folder, arguments, dict(env), DupFd(messages))
         self._process: ForkServerProcess = FORKSERVER.Process(target=_run, args=given)
         self._process.start()
@@ -42,22 +42,22 @@ class ForkedCommand:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the status, minus the signal's number where one ended it; None while it runs."""
+        """Return the exit status, negative for a signal; None while it runs."""
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, if it runs still."""
+        """Send a signal if the process is still running."""
         if self.poll() is None:
-            # It may be gone before its status is told.
+            # It may have ended although its status has not arrived yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the process."""
         self.send_signal(signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the status once it has ended; TimeoutExpired where it goes on for too long."""
+        """Return the exit status when it has ended; raise TimeoutExpired if it takes too long."""
         self._process.join(timeout)
         status = self.poll()
         if status is None:

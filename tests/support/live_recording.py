@@ -1,4 +1,4 @@
-"""What a live source was told, as a folder of recorded bars, and the replay of it."""
+"""Writes the data of a live source to a folder of recorded bars, and replays it."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from tests.doubles.venues.market import Market
 
 
 class StoredResult(NamedTuple):
-    """What a store says in the end."""
+    """The final content of a store."""
 
     snapshot: StoredSnapshot
     changes: list[ChangeRow]
@@ -35,7 +35,7 @@ def write_recording(
 ) -> Path:
     """Write the bars that close, and the settlements of the funded, in (begin, end].
 
-    Of settlements a live source asks for a day more.
+    A live source fetches one more day of settlements.
     """
     folder.mkdir()
     for ticker, market in made.items():

@@ -1,4 +1,4 @@
-"""A small live service on the double: five assets of three venues, and what it has told of them."""
+"""A small live service on the venue double, with five assets of three venues."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -64,9 +64,9 @@ UNIVERSE = Universe(
 
 @dataclass
 class LiveService:
-    """A store that a live source feeds; `waits` are the pauses that calls made, in seconds.
+    """A store fed by a live source; `waits` holds the pauses between calls, in seconds.
 
-    `clients` are what talks to the venues, by name.
+    `clients` maps venue names to their clients.
     """
 
     source: LiveSource
@@ -78,22 +78,22 @@ class LiveService:
     clients: dict[str, Venue]
 
     async def reopen_pipeline(self) -> HourlyPipeline:
-        """Go on with a new pipeline, as the loop does after an error."""
+        """Replace the pipeline by a new one, as the loop does after an error."""
         self.runs = await self.open_pipeline()
         return self.runs
 
     async def run_hour(self, hour: int, after_s: int = 5) -> None:
-        """Run an hour, some seconds after its time."""
+        """Run an hour some seconds after its scheduled time."""
         self.clock.now = to_market_ms(hour) + after_s * 1000
         await self.runs.run_until(hour)
 
     async def run_late(self, after_s: int) -> None:
-        """Make a pass for late assets, some seconds after the time of the last run."""
+        """Run a batch for late assets some seconds after the time of the last run."""
         self.clock.now = to_market_ms(self.runs.done_hour) + after_s * 1000
         await self.runs.run_late()
 
     async def load_closes(self, ticker: str) -> list[int]:
-        """Return when the stored bars of an asset from START on close."""
+        """Return the close times of an asset's stored bars from START on."""
         blocks = await self.store.bars(ticker, START - HOUR_S)
         opens = [at for block in blocks for at in block.open_time.tolist()]
         return [-(-(at + HOUR_S) // HOUR_S) * HOUR_S for at in opens]
@@ -110,7 +110,7 @@ async def list_all_markets(double: VenuesDouble, days_after: int = 2) -> dict[st
 async def list_universe(
     double: VenuesDouble, universe: Universe, first: int, until: int
 ) -> dict[str, Market]:
-    """List the markets of every asset on its venues; return those of the first choices."""
+    """List the markets of every asset on its venues; return those of the first listings."""
     made = await make_simulated_markets(universe, list(universe.by_ticker), first, until)
     list_markets(double, universe, made)
     return {
@@ -119,7 +119,7 @@ async def list_universe(
 
 
 def list_markets(double: VenuesDouble, universe: Universe, made: Mapping[str, Market]) -> None:
-    """List hourly markets wherever the universe says, at Alpaca in halves."""
+    """List hourly markets for all listings of the universe; at Alpaca, half-hourly ones."""
     for ticker, market in made.items():
         for listing in universe.by_ticker[ticker].listings:
             is_stock = listing.venue == "alpaca"
@@ -139,7 +139,7 @@ async def open_live_service(
     history_s: int = HISTORY_S,
     timeout_s: float = 5.0,
 ) -> AsyncIterator[LiveService]:
-    """Open it as the service does, but for its pauses; nothing is computed yet."""
+    """Open a live service without pauses, before its first run."""
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The command on the double of venues: a universe file, and the settings of a live service."""
+"""A universe file and settings for running the command on the venue double."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ KEY = {"alpaca_key_id": API_KEY_ID, "alpaca_secret_key": API_SECRET_KEY}
 
 
 def write_universe_file(folder: Path, universe: Universe) -> str:
-    """Write a universe as its operator would; return the path."""
+    """Write a universe file; return its path."""
     entries = "\n".join(map(_format_asset, universe.assets))
     path = folder / "universe.toml"
     path.write_text(f"[universe]\nrenamed_on = {universe.renamed_on}\n\n{entries}")
@@ -19,7 +19,7 @@ def write_universe_file(folder: Path, universe: Universe) -> str:
 
 
 def build_live_settings(folder: Path, universe: Universe, double: VenuesDouble) -> dict[str, str]:
-    """Return the settings of a live service whose venues are those of the double."""
+    """Return the settings of a live service on the venue double."""
     return {
         "source": "live",
         "port": find_free_port(),

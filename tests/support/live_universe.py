@@ -1,4 +1,4 @@
-"""The packaged universe on the double, as far as that plays its venues."""
+"""The packaged universe, restricted to the venues of the double."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from tests.doubles.venues.sample_markets import make_simulated_markets
 from tests.doubles.venues.server import VenuesDouble
 from tests.support.live_service import START, list_markets
 
-# Some of every venue.
+# Some assets of every venue.
 SAMPLE_TICKERS = ("BTC", "FLR", "MNT", "HYPE", "XMR", "AKT", "XAU", "NVDA")
 
 
 def load_covered_universe(tickers: Iterable[str] | None = None) -> Universe:
-    """Return the packaged universe, or some of it, as far as the double plays its venues.
+    """Return the packaged universe, or part of it, with only listings that the double has.
 
-    For want of Hyperliquid's spot markets, HYPE is its perpetual.
+    The double has no spot markets of Hyperliquid, so HYPE is listed as its perpetual.
     """
     packaged = load_universe()
     chosen = packaged.by_ticker if tickers is None else tickers
@@ -38,7 +38,7 @@ def _move_listing(listing: Listing) -> Listing:
 async def list_packaged_universe(
     double: VenuesDouble, universe: Universe, days: int
 ) -> dict[str, Market]:
-    """List the universe on the double, with bars of some days before START and two after it."""
+    """List the universe on the double, with bars from some days before START to two days after."""
     first, last = START - (days + 2) * DAY_S, START + 2 * DAY_S
     made = await make_simulated_markets(universe, universe.by_ticker, first, last)
     list_markets(double, universe, made)

@@ -1,4 +1,4 @@
-"""Stores that were written when codes were positions in lists; see tests/store/data/README.md."""
+"""Stores written when codes were positions in lists; see tests/store/data/README.md."""
 
 import json
 import lzma
@@ -23,13 +23,13 @@ Rows = dict[str, list[list[Any]]]
 
 @cache
 def load_expected() -> dict[str, Any]:
-    """Return what the version that wrote the stores said of them."""
+    """Return the content of the stores as reported by the version that wrote them."""
     expected: dict[str, Any] = json.loads(_unpack("expected.json"))
     return expected
 
 
 async def restore_old_stores(home: StoreHome, bars: Path) -> None:
-    """Put the old market and access stores into a home, as computed from the bars of a folder."""
+    """Restore the old market and access stores into a home, as computed from a folder of bars."""
     if isinstance(home, SqliteHome):
         (home.folder / "market.db").write_bytes(_unpack("market.sqlite"))
         _access_path(home).write_bytes(_unpack("access.sqlite"))
@@ -39,7 +39,7 @@ async def restore_old_stores(home: StoreHome, bars: Path) -> None:
 
 
 def build_database_url(home: StoreHome) -> str:
-    """Return the setting with which commands find the restored stores."""
+    """Return the database URL of the restored stores."""
     if isinstance(home, SqliteHome):
         return f"sqlite:///{home.folder / 'market.db'}"
     return home.address
@@ -53,7 +53,7 @@ async def open_old_access(home: StoreHome) -> AccessStore:
 
 
 async def load_rows(store: MarketStore) -> Rows:
-    """Return the rows of a market store as `load_expected` has them, carries as hashes."""
+    """Return the rows of a market store in the form of `load_expected`, with hashes of carries."""
     rows = {
         "changes": [tuple(row) async for row in store.changes()],
         "alerts": [tuple(row) async for row in store.alerts()],

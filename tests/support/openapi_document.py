@@ -1,4 +1,4 @@
-"""The served OpenAPI document as a test reads it: references followed, answers held against it."""
+"""Reads the served OpenAPI document, resolves references and checks responses against it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,7 +33,7 @@ class OpenApiDocument:
         self._registry: Registry[Any] = Registry().with_resource("urn:document", resource)
 
     def operations(self) -> Iterator[tuple[str, str, Part]]:
-        """Yield method, path and operation of each."""
+        """Yield method, path and operation for each operation."""
         for path, item in self.content["paths"].items():
             for method, operation in item.items():
                 yield method.upper(), path, operation
@@ -43,14 +43,14 @@ class OpenApiDocument:
         return operation
 
     def response(self, method: str, path: str, status: int) -> Part:
-        """Return the response that is documented for a status; KeyError where none is."""
+        """Return the documented response for a status; raise KeyError if there is none."""
         return self.resolve(self.operation(method, path)["responses"][str(status)])
 
     def resolve(self, part: Part) -> Part:
         return self.find(part["$ref"]) if "$ref" in part else part
 
     def find(self, reference: str) -> Part:
-        """Return what a reference names; KeyError where it names nothing."""
+        """Return the target of a reference; raise KeyError if it is missing."""
         assert reference.startswith("#/"), reference
         part: Part = self.content
         for key in reference[2:].split("/"):
@@ -66,7 +66,7 @@ class OpenApiDocument:
         )
 
     def check_response(self, method: str, path: str, answer: httpx.Response) -> None:
-        """Assert that an answer is what the document says of its status: type, body, headers."""
+        """Assert that type, body and headers of a response match the document."""
         response = self.response(method, path, answer.status_code)
         sent = answer.headers.get("content-type", "").partition(";")[0]
         if "content" not in response:
@@ -84,9 +84,9 @@ async def fetch_document(served: RunningService) -> OpenApiDocument:
 
 
 def list_operations(served: RunningService) -> list[tuple[str, str]]:
-    """Return method and path of every route of the API; the MCP endpoint judges methods itself.
+    """Return method and path of every route of the API, except for the MCP endpoint.
 
-    Pages are for people and probes for the operator, not part of it.
+    Pages and health probes are not part of the API.
     """
     return [
         (method, route.path)
@@ -97,12 +97,12 @@ def list_operations(served: RunningService) -> list[tuple[str, str]]:
 
 
 def to_documented_path(path: str) -> str:
-    """Return the documented spelling of a path."""
+    """Return a path with the documented names of its parameters."""
     return path.rstrip("/")
 
 
 def _make_references_absolute(schema: Any) -> Any:
-    """Make references to the document absolute, for a schema that is taken out of it."""
+    """Return a schema with absolute references, for use outside of the document."""
     if isinstance(schema, list):
         return [_make_references_absolute(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Builders of rows and passes, and a look at the file through a plain sqlite3 connection."""
+"""Builders of rows and batches, and access to the file by a plain sqlite3 connection."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ def make_bar(ticker: str = "BTC", open_time: int = 0, timeframe: Timeframe = "1h
 
 
 def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
-    """The rows in the order given, a block where ticker and timeframe stay the same."""
+    """Return blocks of consecutive rows with the same ticker and timeframe."""
     return [
         BarBlock(
             ticker,
@@ -64,7 +64,7 @@ def make_blocks(*rows: BarRow, revision: int = 0) -> list[BarBlock]:
 
 
 def to_rows(found: Iterable[BarBlock]) -> list[BarRow]:
-    """The bars of blocks, one after the other."""
+    """Return the rows of all blocks."""
     return [row for block in found for row in block.iter_rows()]
 
 
@@ -79,7 +79,7 @@ def make_change(
     published: bool = True,
     close_time: int | None = None,
 ) -> ChangeRow:
-    """A change whose bar is its own unless `close_time` says otherwise."""
+    """Return a change; each has its own bar unless `close_time` is given."""
     closed = created_at if close_time is None else close_time
     return ChangeRow(
         created_at, ticker, indicator, timeframe, closed, 0, before, after, 0.3, published
@@ -96,7 +96,7 @@ def make_alert(
     close_time: int | None = None,
     epoch: int = 0,
 ) -> AlertRow:
-    """An alert whose bar is its own unless `close_time` says otherwise."""
+    """Return an alert; each has its own bar unless `close_time` is given."""
     closed = created_at if close_time is None else close_time
     return AlertRow(created_at, ticker, indicator, timeframe, closed, epoch, action, 0.3)
 
@@ -110,12 +110,12 @@ def make_epoch(ticker: str = "BTC", number: int = 1) -> EpochRow:
 
 
 def make_batch(market_time: int = NOW, **parts: Any) -> Batch:
-    """A pass that writes the named parts alone."""
+    """Return a batch with only the given parts."""
     return Batch(market_time, **{"bars": (), "funding": (), "changes": (), "carries": (), **parts})
 
 
 def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
-    """A pass that writes to every table; another `step` touches other rows."""
+    """Return a batch that writes to every table; each `step` has its own rows."""
     return make_batch(
         market_time,
         bars=make_blocks(make_bar("ETH", 3600 * step), make_bar("BTC", 3600 * step)),
@@ -133,18 +133,18 @@ def make_full_batch(market_time: int = NOW, *, step: int = 0) -> Batch:
 
 
 def make_query(**filters: Any) -> FeedQuery:
-    """The first page of everything, narrowed."""
+    """Return a query for the first page of all rows, with the given filters."""
     return FeedQuery(**{"after": -1, "until": EVER, "limit": 200, "offset": 0, **filters})
 
 
 def run_sql(path: Path, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """Run one statement as any other program would, with default pragmas."""
+    """Run one statement with default pragmas, as another program would."""
     with closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(sql, values).fetchall()
 
 
 def read_tables(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table of a file."""
+    """Return every row of every table of a file."""
     with closing(sqlite3.connect(path)) as connection:
         return {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
 

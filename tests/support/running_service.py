@@ -1,4 +1,4 @@
-"""A real server on a loopback port over a small seeded store, in the test's own event loop."""
+"""A real server on a loopback port with a small seeded store, in the test's event loop."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ StoreAddress = Path | str
 
 @cache
 def result_validator(tool: str) -> jsonschema.Draft202012Validator:
-    """Return what holds an answer against the schema of a tool; the schema itself is checked."""
+    """Return a validator of a tool's results; check the schema itself first."""
     schema = build_output_schema(TOOLS_BY_NAME[tool].result)
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
@@ -52,7 +52,7 @@ def result_validator(tool: str) -> jsonschema.Draft202012Validator:
 
 @dataclass
 class ManualClock:
-    """A wall clock that tests move; epoch ms. At first the last run's late passes are over."""
+    """A wall clock in epoch ms that tests set; it starts after the last run's late batches."""
 
     now: int = NOON + 200_000
 
@@ -62,7 +62,7 @@ class ManualClock:
 
 @dataclass
 class RunningService:
-    """The running service with a live key and its parts, for tests that need to move them."""
+    """The running service, a live key, and its internal objects for tests that control them."""
 
     base_url: str
     api_key: str
@@ -80,25 +80,25 @@ class RunningService:
         return {"Authorization": f"Bearer {self.api_key}"}
 
     async def get_api(self, path: str, **headers: str) -> httpx.Response:
-        """GET a path below /api/v1 with the key, or with the given headers alone."""
+        """GET a path below /api/v1 with the key, or only with the given headers."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self.client.get(f"/api/v1{path}", headers=sent or self.key_headers)
 
     async def get_page(
         self, path: str, *, is_member: bool = False, **headers: str
     ) -> httpx.Response:
-        """GET a page as the browser of a member or of a visitor does."""
+        """GET a page as the browser of a member or a visitor."""
         cookies = {"cookie": await self.get_session_cookie()} if is_member else {}
         return await self.client.get(path, headers=cookies | headers)
 
     async def get_session_cookie(self) -> str:
-        """Return the cookie of a member, the same one every time."""
+        """Return the session cookie of a member, created once."""
         if self._session is None:
             self._session = await create_session_cookie(self.access, self.clock)
         return self._session
 
     async def post_mcp(self, body: Any, **headers: str) -> httpx.Response:
-        """POST a body to the MCP endpoint, bytes as they are and anything else as JSON."""
+        """POST a body to the MCP endpoint: bytes unchanged, other values as JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"content-type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -126,7 +126,7 @@ class RunningService:
     async def fetch_answer(
         self, transport: Transport, tool: str, **arguments: Any
     ) -> dict[str, Any]:
-        """Return the whole answer of a tool over one transport, once it has held its schema."""
+        """Return the result of a tool over one transport, validated by its schema."""
         if transport == "rest":
             response = await self.get_api(build_path(tool, arguments))
             assert response.status_code == 200, response.text
@@ -165,8 +165,8 @@ async def run_app(
 ) -> AsyncIterator[None]:
     """Run uvicorn until the block ends.
 
-    Its own main loop and shutdown sleep 0.2 s on the wall clock, so its parts are driven here:
-    startup, which returns once it listens, and then closing what it opened.
+    Its main loop and shutdown sleep 0.2 s of real time, so its parts are called directly: startup,
+    which returns when it listens, and closing its sockets.
     """
     config = build_server_config(app, protocol)
     config.load()
@@ -194,7 +194,7 @@ async def _stop_server(server: uvicorn.Server) -> None:
 async def open_stores(
     address: StoreAddress, store_class: type[MarketStore] = MarketStore
 ) -> AsyncIterator[tuple[MarketStore, AccessStore]]:
-    """Open both in a folder, market.db one of `kind`, or in a PostgreSQL database."""
+    """Open both stores in a folder, the market store as `kind`, or in a PostgreSQL database."""
     async with AsyncExitStack() as opened:
         market: MarketStore
         access: AccessStore
@@ -213,7 +213,7 @@ async def open_stores(
 
 @contextmanager
 def break_usage_counting(access: Any) -> Iterator[None]:
-    """Take away the table that calls are counted in, as an operator's slip might, for a while."""
+    """Rename the usage table within the block, so that calls cannot be counted."""
     with closing(sqlite3.connect(access._engine.path, isolation_level=None)) as db:
         db.execute("ALTER TABLE usage RENAME TO mislaid")
         yield

@@ -1,4 +1,4 @@
-"""The selling parts on one store file, and a second provider whose answers a test holds back."""
+"""Purchases on one store file, and a provider whose responses a test can hold."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ BASE_URL = "http://127.0.0.1:8000"
 
 
 class HeldProvider:
-    """A Provider whose checks wait while `lets_go` is clear, and then say what `says` holds."""
+    """A Provider whose checks wait until `released` is set, and then return `payments`."""
 
     has_portal = True
     accepts_special_use_email = False
@@ -72,10 +72,10 @@ class HeldProvider:
         assert self.running[claim.session] == 1, "two checks of one checkout at a time"
         await self.released.wait()
         self.running[claim.session] -= 1
-        said = self.payments.get(claim.session, PendingPayment())
-        if isinstance(said, Exception):
-            raise said
-        return said
+        payment = self.payments.get(claim.session, PendingPayment())
+        if isinstance(payment, Exception):
+            raise payment
+        return payment
 
     async def fetch_status(self, member: MembershipRow) -> SubscriptionStatus:
         return SubscriptionStatus()
@@ -97,7 +97,7 @@ class HeldProvider:
 
 
 class LookupCountingStore(AccessStore):
-    """An access store that counts the claims looked up."""
+    """An access store that counts lookups of claims."""
 
     lookups = 0
 
@@ -109,7 +109,7 @@ class LookupCountingStore(AccessStore):
 
 @dataclass
 class SandboxShop:
-    """One serving process's parts."""
+    """The objects of one serving process."""
 
     store: LookupCountingStore
     clock: ManualClock
@@ -127,7 +127,7 @@ class SandboxShop:
         )
 
     def restart_with(self, billing: Provider) -> None:
-        """Start anew with another provider, as an operator does."""
+        """Restart with another provider."""
         self.billing = billing
         self.claims = Claims(self.store, billing, self.clock)
         self.purchases = Purchases(
@@ -141,7 +141,7 @@ class SandboxShop:
         )
 
     async def open_checkout(self, address: str = ADDRESS, **body: str) -> CheckoutResponse:
-        """Begin a checkout."""
+        """Open a checkout."""
         given = {"contact_email": "agent@example.com", **body}
         return await self.purchases.create_checkout(CheckoutBody.model_validate(given), address)
 
@@ -150,18 +150,18 @@ class SandboxShop:
         return await self.purchases.claim(ClaimBody(claim_token=token), ADDRESS)
 
     def start_claim(self, token: str) -> "asyncio.Task[ActiveClaim | PendingClaim]":
-        """Begin to claim a token."""
+        """Start claiming a token in a task."""
         return asyncio.create_task(self.claim(token))
 
     async def wait_for_lookups(self, claims: int) -> None:
-        """Wait until so many claims have been looked up and wait for the processor's word."""
+        """Wait until so many claims have been looked up and wait for the payment check."""
         async with asyncio.timeout(10):
             while self.store.lookups < claims:  # noqa: ASYNC110 (the store offers no event)
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def claim_refused(self, token: str) -> ApiError:
-        """Return why a token gives no key."""
+        """Return the error of claiming a token."""
         with pytest.raises(ApiError) as refused:
             await self.claim(token)
         assert token not in refused.value.message
@@ -178,7 +178,7 @@ async def open_counting_store(path: Path) -> AsyncIterator[LookupCountingStore]:
 
 
 def parse_sandbox_id(checkout: CheckoutResponse) -> str:
-    """Return what the sandbox calls a checkout."""
+    """Return the sandbox's id of a checkout."""
     return checkout.checkout_url.rpartition("/")[2]
 
 

@@ -1,4 +1,4 @@
-"""The service in a process of its own, forked as forked.py says, on a clock that the test moves."""
+"""The service in a forked process (see forked_command.py), with a clock that the test sets."""
 
 import asyncio
 import socket
@@ -22,14 +22,14 @@ ENDS_WITHIN_S = 30
 
 
 class ServiceProcess:
-    """A running service as its clients know it, and its clock (epoch ms)."""
+    """The URL and key of a running service, and its clock (epoch ms)."""
 
     def __init__(self, client: httpx.AsyncClient, clock: Any) -> None:
         self._client = client
         self._clock = clock
 
     async def get_at(self, now: int, path: str, **arguments: str) -> dict[str, Any]:
-        """Return the answer that a path below /api/v1 has at a time of its clock."""
+        """Return the response of a path below /api/v1 at a time of the service's clock."""
         self._clock.value = now
         response = await self._client.get(f"/api/v1{path}", params=arguments)
         assert response.status_code == 200, response.text
@@ -39,7 +39,7 @@ class ServiceProcess:
 
 @asynccontextmanager
 async def run_service_process(folder: Path, now: int) -> AsyncIterator[ServiceProcess]:
-    """Serve the store in a folder beside whatever else is done with it."""
+    """Serve the store in a folder, which other processes may use at the same time."""
     clock, (ours, theirs) = FORKSERVER.Value("q", now), FORKSERVER.Pipe()
     with open_loopback_socket() as bound:
         process = FORKSERVER.Process(target=_serve, args=(folder, bound, clock, theirs))
@@ -64,7 +64,7 @@ def _serve(folder: Path, bound: socket.socket, clock: Any, other: Connection) ->
 async def _serve_until_closed(
     folder: Path, bound: socket.socket, clock: Any, other: Connection
 ) -> None:
-    """Serve until the other end is closed."""
+    """Serve until the other end of the pipe is closed."""
 
     def now() -> int:
         return int(clock.value)

@@ -1,4 +1,4 @@
-"""The service for modules whose tests only read: started once, it would cost more than they do."""
+"""A service shared by modules that only read, because starting one takes longer than a test."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.support.running_service import RunningService
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def served(served_shared: RunningService) -> AsyncIterator[RunningService]:
-    """The service that others ask too, with a client and a key of this test's own."""
+    """The shared service, with a client and a key for this test."""
     address = served_shared.base_url
     async with httpx.AsyncClient(base_url=address, verify=False, timeout=60) as client:
         api_key = await served_shared.keys.create("tests")

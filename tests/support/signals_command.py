@@ -1,4 +1,4 @@
-"""The `signals` command in an environment of its own; what stays up is a process of its own."""
+"""Runs the `signals` command in its own environment, in this process or in a new one."""
 
 import io
 import os
@@ -39,14 +39,14 @@ def build_environment(folder: Path, **settings: str) -> dict[str, str]:
         **inherited,
         "PYTHONPATH": str(ROOT),
         "SIGNALS_DATABASE_URL": f"sqlite:///{folder / 'signals.db'}",
-        # Many services run at a time, and one port is for one of them.
+        # Many services run at the same time, and each needs its own port.
         "SIGNALS_METRICS_PORT": "0",
         **signals_settings,
     }
 
 
 def run_signals(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, within this process: a process each would take too long."""
+    """Run the command to its end in this process, since starting one each time is slow."""
     outer, out, err = dict(os.environ), io.StringIO(), io.StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         _set_environment(build_environment(folder, **settings))
@@ -66,10 +66,10 @@ def _set_environment(variables: Mapping[str, str]) -> None:
 
 
 class RunningCommand:
-    """A command that runs until it is stopped; `printed` is what was read of its messages."""
+    """A command that runs until it is stopped; `printed` holds the messages read so far."""
 
     def __init__(self, process: "subprocess.Popen[bytes] | ForkedCommand", messages: int) -> None:
-        """`messages` is the descriptor that its standard error can be read from."""
+        """`messages` is the descriptor for reading its standard error."""
         self.process = process
         self.printed: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -78,7 +78,7 @@ class RunningCommand:
 
     @classmethod
     def start(cls, folder: Path, *command: str, env: Mapping[str, str]) -> Self:
-        """Start any command in a folder, in a process group of its own."""
+        """Start a command in a folder, in its own process group."""
         process = subprocess.Popen(
             command,
             env=env,
@@ -100,14 +100,14 @@ class RunningCommand:
             os.close(theirs)
 
     def _read(self, messages: int) -> None:
-        # An OSError is how a terminal tells that its other end is closed.
+        # A terminal raises OSError when its other end is closed.
         with suppress(OSError), open(messages, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 self._lines.put(line)
         self._lines.put(None)
 
     def wait_for_line(self, text: str, within_s: float = SAYS_WITHIN_S) -> str:
-        """Wait for a line that holds a text and return it; no line may take longer than told."""
+        """Wait for a line that contains a text and return it; each line has `within_s` seconds."""
         while True:
             line = self._lines.get(timeout=within_s)
             assert line is not None, f"it ended without {text!r}: {''.join(self.printed)}"
@@ -116,19 +116,19 @@ class RunningCommand:
                 return line
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """Send a signal, wait for the end and return the status."""
+        """Send a signal, wait for the end and return the exit status."""
         self.process.send_signal(number)
         return self.wait_for_exit()
 
     def wait_for_exit(self) -> int:
-        """Wait for the end, read what is left, and return the status."""
+        """Wait for the end, read the remaining messages and return the exit status."""
         status = self.process.wait(ENDS_WITHIN_S)
         while (line := self._lines.get(timeout=SAYS_WITHIN_S)) is not None:
             self.printed.append(line)
         return status
 
     def kill(self) -> None:
-        """Kill it if it runs still, and close what was opened."""
+        """Kill the process if it is still running, and close its descriptors."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -140,7 +140,7 @@ class RunningCommand:
 def start_signals(
     folder: Path, *arguments: str, clock_variables: Mapping[str, str] | None = None, **settings: str
 ) -> Iterator[RunningCommand]:
-    """Run the command beside the block; `faked` are variables that drive its clock."""
+    """Run the command during the block; `faked` holds variables that set its clock."""
     env = {**build_environment(folder, **settings), **(clock_variables or {})}
     if clock_variables:
         process = RunningCommand.start(folder, *COMMAND, *arguments, env=env)
@@ -159,7 +159,7 @@ def find_free_port() -> str:
 
 
 def write_cut_universe(folder: Path, tickers: Container[str]) -> str:
-    """Write a universe file of some of the packaged assets; return its path."""
+    """Write a universe file with some of the packaged assets; return its path."""
     text = (ROOT / "compute" / "universe.toml").read_text(encoding="utf-8")
     head, *entries = text.split("\n[[asset]]\n")
     wanted = [entry for entry in entries if tomllib.loads(entry)["ticker"] in tickers]
@@ -169,9 +169,9 @@ def write_cut_universe(folder: Path, tickers: Container[str]) -> str:
 
 
 def build_faketime_variables(at: str, rate: int) -> dict[str, str]:
-    """Return variables that start a process's clock at a UTC time and drive it; {} without it.
+    """Return variables that set a process's clock by libfaketime; {} if that is not installed.
 
-    They do what the faketime command does, which would stand between us and the signals sent.
+    They replace the faketime command, which would not pass signals on to its child.
     """
     if shutil.which("faketime") is None:
         return {}

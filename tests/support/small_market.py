@@ -1,6 +1,6 @@
-"""Small folders of made-up bars and funding, the runs over them, and all that a store then holds.
+"""Small folders of synthetic bars and funding, runs over them, and the content of the store.
 
-Prices are whole cents from an integer generator, so a folder is the same bytes everywhere.
+Prices are whole cents from an integer generator, so the files are identical on every machine.
 """
 
 import shutil
@@ -34,7 +34,7 @@ END = DENSE + 14 * DAY_S
 
 Row = tuple[int, float, float, float, float, float]
 
-# ticker: (asset class, session, added_on, removed_on); only HYPE was added after the renaming.
+# ticker: (asset class, session, added_on, removed_on). Only HYPE was added after the renaming.
 ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
     "BTC": ("crypto", "24x7", date(2024, 1, 1), None),
     "ETH": ("crypto", "24x7", date(2024, 1, 1), None),
@@ -46,12 +46,12 @@ ASSETS: Mapping[str, tuple[str, str, date, date | None]] = {
 }
 
 
-# What alert engines follow: daily IBM and XAU and MATIC on 4h read long enough to act.
+# Assets with alert engines; IBM (daily), XAU and MATIC (4h) have enough bars for alerts.
 ALERT_TICKERS = ("BTC", "IBM", "MATIC", "XAU")
 
 
 class Content(dict[str, list[tuple[Any, ...]]]):
-    """Rows by what they are; compared with ==, and named briefly in a failure."""
+    """Rows by kind; compared with ==, with a short text in a failure."""
 
     def __repr__(self) -> str:
         return f"Content({ {name: len(rows) for name, rows in self.items()} })"
@@ -69,7 +69,7 @@ class RandomStream:
 
 
 def make_bars(name: str, opens: Iterable[int]) -> list[Row]:
-    """Return a bar at every opening time: drifts that turn, so that readings move."""
+    """Return a bar at every opening time, with drifts that turn so that readings change."""
     draw = RandomStream(name)
     close, drift = 1_000_000 + 1000 * draw.draw_below(1000), 0
     rows: list[Row] = []
@@ -91,18 +91,18 @@ def list_opens(first: int, last: int, step: int = 1) -> range:
 
 
 def list_session_opens(first: int, last: int) -> list[int]:
-    """Return the openings of an exchange's hourly bars: 13:30 to 19:30, Monday to Friday."""
+    """Return the opening times of an exchange's hourly bars: 13:30 to 19:30, Monday to Friday."""
     days = (day for day in range(first, last, DAY_S) if (day // DAY_S + 3) % 7 < 5)
     return [day + 13 * HOUR_S + 1800 + hour * HOUR_S for day in days for hour in range(7)]
 
 
 def write_bars(folder: Path, ticker: str, rows: Sequence[Row], timeframe: str = "1h") -> Path:
-    """Write one file of bars; floats as Python prints them, so they read back exactly."""
+    """Write one file of bars, with floats in full precision so that they are read back exactly."""
     return write_table(folder / f"{ticker}_{timeframe}.csv", "ts,open,high,low,close,volume", rows)
 
 
 def write_funding(folder: Path, ticker: str, first: int, last: int, per_day: int = 3) -> Path:
-    """Write settlements a few seconds past the hour, large enough to shut the gate at times."""
+    """Write settlements a few seconds after the hour, some large enough to close the gate."""
     draw = RandomStream(f"{ticker} funding")
     times = range(first + 7, last, DAY_S // per_day)
     rows = [(at, (draw.draw_below(4001) - 2000) / 1_000_000) for at in times]
@@ -118,8 +118,8 @@ def write_table(path: Path, header: str, rows: Iterable[Iterable[float]]) -> Pat
 def write_small_market(parent: Path) -> Path:
     """Write the small market: each timeframe of some asset passes bar 200.
 
-    BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU one bar a
-    day, NVDA opens at half past with nights and weekends between, HYPE starts late, IBM is daily.
+    BTC and ETH are dense but short; MATIC has a bar every four hours and is removed; XAU has one
+    bar per day; NVDA has hourly bars in exchange hours; HYPE starts late; IBM is daily.
     """
     folder = parent / "bars"
     folder.mkdir()
@@ -140,7 +140,7 @@ def write_small_market(parent: Path) -> Path:
 
 
 def copy_to_folder(folder: Path, tickers: Iterable[str], parent: Path) -> Path:
-    """Copy the files of some tickers into a folder of their own."""
+    """Copy the files of some tickers into a new folder."""
     part = parent / "some"
     part.mkdir()
     copy_files(folder, tickers, part)
@@ -203,7 +203,7 @@ async def replay_bars(
     indicators: Sequence[Indicator] = INDICATORS,
     executors: ExecutorFactory = LOCAL_EXECUTORS,
 ) -> Content:
-    """Replay a folder into the store at a path up to an hour; return all that it then holds."""
+    """Replay a folder into the store at a path up to an hour; return the store's content."""
     async with open_store(path) as store:
         await (await open_pipeline(store, folder, universe, indicators, executors)).run_until(until)
         return await load_content(store)
@@ -222,7 +222,7 @@ async def audit_store(
 
 
 async def load_content(store: MarketStore) -> Content:
-    """Return everything that a store holds, in an order of its own; compare with ==."""
+    """Return the whole content of a store, sorted; compare with ==."""
     progress = await store.progress()
     return Content(
         bars=[tuple(row) for block in await store.bars() for row in block.iter_rows()],
@@ -239,12 +239,12 @@ async def load_content(store: MarketStore) -> Content:
 
 
 def drop_commit_details(content: Content) -> Content:
-    """Leave out what depends on how many hours a pass held."""
+    """Return the content without the parts that depend on the size of batches."""
     return Content({name: rows for name, rows in content.items() if name != "passes"})
 
 
 def select_tickers(content: Content, tickers: Iterable[str]) -> Content:
-    """Return what belongs to some tickers, without `created_at`, which depends on the company."""
+    """Return the rows of some tickers without `created_at`, which depends on the other tickers."""
     chosen = set(tickers)
     own = Content(
         (name, [row for row in content[name] if row[0] in chosen])

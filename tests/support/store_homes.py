@@ -1,6 +1,6 @@
-"""Where the stores of a test are: SQLite files in a folder, or a PostgreSQL database.
+"""Homes for the stores of a test: SQLite files in a folder, or a PostgreSQL database.
 
-A body that asks for `home`, or for a store that is opened there, runs over every engine.
+A test that uses the fixture `home`, or a store opened in it, runs on every engine.
 """
 
 import asyncio
@@ -29,36 +29,36 @@ from store.sqlite.usage import SqliteUsageCounter
 from tests.support.postgres.databases import copy_database, create_database
 from tests.support.row_builders import TABLES
 
-# Run one statement, each in a transaction of its own, and return its rows.
+# Runs one statement in its own transaction and returns its rows.
 RunSql = Callable[..., Awaitable[list[tuple[Any, ...]]]]
 
 AnyStore = TypeVar("AnyStore", bound=MarketStore | AccessStore)
 
-# A way to make homes, each of its own.
+# Returns a new home on each call.
 HomeFactory = Callable[[], AbstractAsyncContextManager["StoreHome"]]
 
-# By server: the database that homes on it are copies of.
+# By server URL: the migrated database that homes are copied from.
 MIGRATED_DATABASES: dict[str, str] = {}
 
-# How long anything is waited for that should come within a moment.
+# An upper bound for waits that should end within moments.
 DEADLINE_S = 30
 
-# What a plain session is told where a trigger or a constraint refuses a row.
+# Errors of a plain session if a trigger or constraint refuses a row.
 REFUSED = (sqlite3.IntegrityError, asyncpg.IntegrityConstraintViolationError)
 
 
 class StoreHome(Protocol):
-    """A place for one market store and one access store, however often they are opened."""
+    """A place for one market store and one access store, which can be opened repeatedly."""
 
     @property
     def address(self) -> str:
-        """Where it is, as `open_home` takes it in another process."""
+        """The address for `open_home` in another process."""
 
     async def open_market(self) -> MarketStore:
         """Open the market store."""
 
     async def open_access(self, store_class: type[AccessStore] = AccessStore) -> AccessStore:
-        """Open the access store, as a subclass that a test observes."""
+        """Open the access store, as a subclass if one is given."""
 
     insert_sql: str
     """How a row is inserted that may overwrite others."""
@@ -67,7 +67,7 @@ class StoreHome(Protocol):
     """What a session may say of itself to be held less."""
 
     def open_plain(self, *before: str) -> AbstractAsyncContextManager[RunSql]:
-        """Look into both stores as any other program would, after some statements."""
+        """Open both stores by plain SQL, as another program would, after some statements."""
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ class PostgresHome:
 
 @asynccontextmanager
 async def make_sqlite_home(folder: Path) -> AsyncIterator[SqliteHome]:
-    """Make a home of its own in a folder."""
+    """Return a new home in a folder."""
     yield SqliteHome(Path(tempfile.mkdtemp(dir=folder)))
 
 
 @asynccontextmanager
 async def make_postgres_home(server: str) -> AsyncIterator[PostgresHome]:
-    """Make a database on a server in which both stores are, until the block ends."""
+    """Create a database for both stores, dropped at the end of the block."""
     if server not in MIGRATED_DATABASES:
         MIGRATED_DATABASES[server] = await _make_migrated_database(server)
     async with copy_database(server, MIGRATED_DATABASES[server]) as url:
@@ -158,7 +158,7 @@ async def make_postgres_home(server: str) -> AsyncIterator[PostgresHome]:
 
 
 async def _make_migrated_database(server: str) -> str:
-    """Make a database to copy, for copies cost less than migrations; return its name."""
+    """Create a migrated database to copy, which is faster than migrating; return its name."""
     url = await create_database(server, "template1")
     home = PostgresHome(url)
     for store in (await home.open_market(), await home.open_access()):
@@ -173,20 +173,20 @@ def open_home(address: str) -> StoreHome:
 
 
 async def run_sql(home: StoreHome, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Run one statement as any other program would."""
+    """Run one statement as another program would."""
     async with home.open_plain() as run:
         return await run(sql, *values)
 
 
 async def read_tables(home: StoreHome) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table of the market store."""
+    """Return every row of every table of the market store."""
     async with home.open_plain() as run:
         return {table: await run(f"SELECT * FROM {table}") for table in TABLES}
 
 
 @asynccontextmanager
 async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore]:
-    """Close a store at the end of the block that is opened for it."""
+    """Open a store and close it at the end of the block."""
     store = await opening
     try:
         yield store
@@ -195,20 +195,20 @@ async def open_and_close(opening: Awaitable[AnyStore]) -> AsyncIterator[AnyStore
 
 
 async def open_market_as(store_class: Callable[[SqliteEngine], AnyStore], path: Path) -> AnyStore:
-    """Open a market file as a subclass that a test observes or breaks."""
+    """Open a market file as a subclass of MarketStore."""
     return store_class(await SqliteEngine.open(path, MARKET_MIGRATIONS))
 
 
 async def open_access_as(
     store_class: Callable[[SqliteEngine, SqliteUsageCounter], AnyStore], path: Path
 ) -> AnyStore:
-    """Open an access file as a subclass that a test observes or breaks."""
+    """Open an access file as a subclass of AccessStore."""
     engine = await SqliteEngine.open(path, ACCESS_MIGRATIONS)
     return store_class(engine, SqliteUsageCounter(engine))
 
 
 async def wait_for_version(store: MarketStore, seen: int) -> int:
-    """Wait until the version of a store is another one, and return it."""
+    """Wait until the version of a store changes, and return it."""
     async with asyncio.timeout(DEADLINE_S):
         while store.version() == seen:  # noqa: ASYNC110 (the store offers no event)
             await asyncio.sleep(0.005)
@@ -216,7 +216,7 @@ async def wait_for_version(store: MarketStore, seen: int) -> int:
 
 
 async def take_lock_when_free(store: MarketStore) -> None:
-    """Wait until the compute lock of a process that is gone has been let go, and take it."""
+    """Wait until the compute lock of an ended process is released, and acquire it."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The running service selling by the real Stripe library, against a Stripe on loopback."""
+"""The running service, selling by the real Stripe library and a Stripe on loopback."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ BUYER = "agent@example.com"
 
 @dataclass(frozen=True)
 class OpenedCheckout:
-    """A checkout that was opened here."""
+    """An open checkout and its claim token."""
 
     session: str
     claim_token: str
@@ -28,7 +28,7 @@ class OpenedCheckout:
 
 @dataclass(frozen=True)
 class Purchase:
-    """A purchase that went through."""
+    """A completed purchase."""
 
     session: str
     subscription: str
@@ -38,7 +38,7 @@ class Purchase:
 
 @dataclass
 class StripeShop:
-    """One service, the Stripe that it sells by, and the clock of both."""
+    """A service, its Stripe, and the clock of both."""
 
     served: RunningService
     stripe: StripeDouble
@@ -59,23 +59,23 @@ class StripeShop:
         return OpenedCheckout(self.stripe.sessions()[0]["id"], answer.json()["claim_token"])
 
     async def open_and_pay(self, billing: Billing = "monthly") -> OpenedCheckout:
-        begun = await self.open_checkout(billing)
-        self.stripe.pay(begun.session)
-        return begun
+        opened = await self.open_checkout(billing)
+        self.stripe.pay(opened.session)
+        return opened
 
     async def buy(self, billing: Billing = "monthly") -> Purchase:
-        begun = await self.open_and_pay(billing)
-        answer = await self.post_claim(begun.claim_token)
+        opened = await self.open_and_pay(billing)
+        answer = await self.post_claim(opened.claim_token)
         assert answer.json()["status"] == "active", answer.text
         return Purchase(
-            begun.session,
-            self.stripe.subscription_of(begun.session),
-            self.stripe.charge_of(begun.session),
+            opened.session,
+            self.stripe.subscription_of(opened.session),
+            self.stripe.charge_of(opened.session),
             answer.json()["api_key"],
         )
 
     async def send_event(self, event: Object, *, at: int | None = None) -> httpx.Response:
-        """Let Stripe send an event to the service; `at` in epoch seconds is its stamp."""
+        """Send an event from Stripe to the service, signed `at` (epoch seconds)."""
         return await self.stripe.send(f"{self.served.base_url}/webhooks/stripe", event, at=at)
 
     async def status(self, api_key: str) -> int:
@@ -84,7 +84,7 @@ class StripeShop:
 
 
 def create_billing(stripe: StripeDouble, clock: ManualClock, **changed: Any) -> StripeBilling:
-    """Return the provider that asks a double."""
+    """Return a StripeBilling for a Stripe double."""
     usual: dict[str, Any] = {
         "api_key": stripe.api_key,
         "webhook_secret": stripe.webhook_secret,
@@ -110,6 +110,6 @@ async def open_shop(folder: Path) -> AsyncIterator[StripeShop]:
 
 @pytest.fixture
 async def shop(tmp_path: Path) -> AsyncIterator[StripeShop]:
-    """The service selling by Stripe, on an empty market."""
+    """The service selling by Stripe, with an empty market."""
     async with open_shop(tmp_path) as running:
         yield running

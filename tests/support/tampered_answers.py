@@ -1,4 +1,4 @@
-"""Answers of a real service, changed in one place, and what an audit then finds."""
+"""Changes a response of a real service in one place and audits the result."""
 
 import pickle
 import re
@@ -16,16 +16,16 @@ ROW = r'signals: "universe\.\S+"'
 
 
 def audit_tampered(answers: Responses, tamper: Callable[[Responses], None]) -> list[str]:
-    """Return what an audit finds in a tampered copy of the answers."""
+    """Return the audit's findings for a tampered copy of the responses."""
     tampered = pickle.loads(pickle.dumps(replace(answers)))
     tamper(tampered)
     return check_responses(tampered).findings
 
 
 def assert_only_expected(findings: list[str], expected: list[str]) -> None:
-    """Assert that each finding is expected, and that each expected one is there.
+    """Assert that the findings are exactly the expected ones.
 
-    A row that is altered in one tier may also differ from what tier=all shows.
+    If a row is altered in one tier, it may also be reported as different from tier=all.
     """
     assert findings
     for finding in findings:
@@ -34,13 +34,13 @@ def assert_only_expected(findings: list[str], expected: list[str]) -> None:
         assert any(re.match(pattern, finding) for finding in findings), pattern
 
 
-def find_richest(asked: list[QueryResponse]) -> QueryResponse:
-    """Return the answer that ranks the most assets."""
-    return max(asked, key=lambda a: len(a.body.get("results", a.body.get("groups"))))
+def find_richest(responses: list[QueryResponse]) -> QueryResponse:
+    """Return the response with the most assets."""
+    return max(responses, key=lambda a: len(a.body.get("results", a.body.get("groups"))))
 
 
 def find_place(answers: Responses, path: str) -> tuple[Any, Any]:
-    """Return what a dotted path leads to, and its last step there."""
+    """Return the container at a dotted path and the last step of the path."""
     view, *steps, last = path.split(".")
     here = getattr(answers, view)
     if view in ("confluence", "flips"):
@@ -52,7 +52,7 @@ def find_place(answers: Responses, path: str) -> tuple[Any, Any]:
 
 
 def find_step(here: Any, step: str) -> Any:
-    """Return a step of a path as a name, or as an index: a number, or where a ticker stands."""
+    """Return a step of a path as a key, or as an index: a number, or the index of a ticker."""
     if isinstance(here, dict):
         return step
     numbers = {asset["ticker"]: at for at, asset in enumerate(here) if "ticker" in asset}

@@ -1,4 +1,4 @@
-"""The board as tests read it: its page, and the cells of its heat map."""
+"""Parses the board page and the cells of its heat map."""
 
 from urllib.parse import urlencode
 
@@ -17,13 +17,13 @@ async def get_board(served: RunningService, *, is_member: bool = True, **filters
 
 
 def parse_heat_map(page: Page) -> dict[str, dict[str, str]]:
-    """Return the readings that a heat map shows, by ticker and heading of the column."""
+    """Return the readings of a heat map, by ticker and column heading."""
     head, *rows = page.rows
     return {row[0].split()[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[1:]}
 
 
 async def fetch_readings(served: RunningService, timeframe: str) -> dict[str, dict[str, str]]:
-    """Return what signals_get_state answers, as `heat` returns what is shown."""
+    """Return the readings of signals_get_state in the form of `parse_heat_map`."""
     answer = await served.fetch_answer("rest", "signals_get_state", timeframe=timeframe)
     readings = {
         asset["ticker"]: {

@@ -1,4 +1,4 @@
-"""A member as a browser without script: buys in the sandbox, signs in by mail, sends forms."""
+"""A member with a browser without scripts: buys in the sandbox, signs in by mail, sends forms."""
 
 import re
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ LINK = re.compile(r"https?://\S+/sign-in/sl_[A-Za-z0-9_-]{43}")
 
 
 async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "monthly") -> str:
-    """Buy the plan in the sandbox, as an agent does; return its first key."""
+    """Buy the plan in the sandbox as an agent; return its first key."""
     body = {"contact_email": email, "billing": billing}
     checkout = (await served.client.post("/api/v1/access/checkout", json=body)).json()
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
@@ -35,7 +35,7 @@ async def buy_plan(served: RunningService, email: str = EMAIL, billing: str = "m
 
 
 async def request_link(served: RunningService, email: str = EMAIL) -> httpx.Response:
-    """Ask for a link."""
+    """Request a sign-in link."""
     return await served.client.post("/sign-in", data={"contact_email": email})
 
 
@@ -48,30 +48,30 @@ async def wait_for_link(served: RunningService) -> str:
 
 @dataclass
 class MemberBrowser:
-    """A browser in which a member has signed in; it follows no redirect by itself."""
+    """A browser with a signed-in member; it does not follow redirects."""
 
     client: httpx.AsyncClient
 
     async def get_home(self, title: str = "API access") -> Page:
-        """Return the page of the keys."""
+        """Return the page of API keys."""
         return check_page(await self.client.get(HOME), 200, title)
 
     async def send_form(self, path: str, **fields: str) -> httpx.Response:
-        """Send a form as the page has it."""
+        """Send a form with the values of the page."""
         token = (await self.get_home()).fields["form_token"]
         return await self.client.post(path, data={"form_token": token, **fields})
 
     async def find_keys_path(self) -> str:
-        """Return where keys of the newest membership that lasts are made."""
+        """Return the path of the form that creates keys of the newest active membership."""
         actions = [str(form["action"]) for form in (await self.get_home()).find_all("form")]
         return KEYS.findall(" ".join(actions))[-1]
 
     async def create_key(self, label: str = "laptop") -> httpx.Response:
-        """Send the form that makes a key."""
+        """Send the form that creates a key."""
         return await self.send_form(await self.find_keys_path(), label=label)
 
     async def create_and_read_key(self, label: str = "laptop") -> str:
-        """Make a key and return it from the page that shows it."""
+        """Create a key and return it from the page that shows it."""
         found = set(
             API_KEY.findall(check_page(await self.create_key(label), 201, "Your new key").text)
         )
@@ -79,7 +79,7 @@ class MemberBrowser:
         return found.pop()
 
     async def find_key_path(self, label: str) -> str:
-        """Return the path of the one live key of a label."""
+        """Return the path of the only live key with a label."""
         links = (await self.get_home()).find_all("a")
         (href,) = [one["href"] for one in links if one.get("aria-label") == f"Revoke {label}"]
         assert href is not None
@@ -95,7 +95,7 @@ async def run_second_service(
     mailer: Mailer | None = None,
     outbox: Path | None = None,
 ) -> AsyncIterator[RunningService]:
-    """The same stores by another process, which was started with other settings."""
+    """Serve the same stores with other settings, as another process would."""
     with open_loopback_socket() as bound:
         own = f"http://127.0.0.1:{bound.getsockname()[1]}"
         app = create_app(
@@ -119,7 +119,7 @@ async def run_second_service(
 async def open_member_browser(
     served: RunningService, email: str = EMAIL
 ) -> AsyncIterator[MemberBrowser]:
-    """Sign in by a link, in a browser of its own."""
+    """Sign in by a link and yield the browser."""
     await request_link(served, email)
     link = await wait_for_link(served)
     async with httpx.AsyncClient(base_url=served.base_url, verify=False, timeout=60) as client:
@@ -129,6 +129,6 @@ async def open_member_browser(
 
 
 async def get_usage_status(served: RunningService, api_key: str) -> int:
-    """Return how a key is answered over REST."""
+    """Return the HTTP status of a call of /usage with a key."""
     headers = {"Authorization": f"Bearer {api_key}"}
     return (await served.client.get("/api/v1/usage", headers=headers)).status_code

@@ -1,15 +1,15 @@
-"""What tests ask of every page."""
+"""Checks for every page."""
 
 from html.parser import HTMLParser
 
 import httpx
 
-# A first page with all that it rests on, before it is packed.
+# The first page with its scripts and styles, before compression.
 MAX_BYTES = 200_000
 
 
 class Page(HTMLParser):
-    """What a page holds: its elements, its texts, the cells of its tables, its forms' buttons."""
+    """The parsed page: elements, texts, table cells and the buttons of its forms."""
 
     def __init__(self, answer: httpx.Response) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
     @property
     def fields(self) -> dict[str | None, str]:
-        """The values that forms are sent with as they stand, by name."""
+        """The current values of form fields, by name."""
         return {field.get("name"): field.get("value") or "" for field in self.find_all("input")}
 
     @property
@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no-store") -> Page:
-    """Hold an answer against what every page is; return what it holds."""
+    """Assert that a response is a valid page; return the parsed page."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert answer.headers["cache-control"] == cache
@@ -77,7 +77,7 @@ def check_page(answer: httpx.Response, status: int, title: str, cache: str = "no
     assert (
         len(page.find_all("h1")) == len(page.find_all("main")) == len(page.find_all("title")) == 1
     )
-    assert page.text.count(title) >= 2  # heading and title
+    assert page.text.count(title) >= 2  # in the heading and in the title
     assert not [script for script in page.find_all("script") if not script.get("src")]
     names = {name for _, attributes in page.elements for name in attributes}
     assert not {name for name in names if name == "style" or name.startswith("on")}

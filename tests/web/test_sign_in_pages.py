@@ -114,7 +114,7 @@ async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -
     ):
         answer = await served.client.post("/sign-in", content=body)
         page = check_page(answer, 400, "That did not work")
-        assert "contact_email: is no e-mail address" in page.text
+        assert "contact_email: is not a valid e-mail address" in page.text
 
 
 async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
@@ -133,7 +133,7 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     page = check_page(await served.client.get(HOME), 200, "API access")
     assert EMAIL in page.text
     again = await served.client.post(link)
-    assert "used before" in check_page(again, 404, "Not found").text
+    assert "already used" in check_page(again, 404, "Not found").text
     assert "set-cookie" not in again.headers
 
 

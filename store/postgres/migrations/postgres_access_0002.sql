@@ -1,4 +1,4 @@
--- How members sign in: a link that was mailed makes one session. Both are stored as hashes alone.
+-- Sign-in of members: a mailed link creates one session. Only the hashes of both are stored.
 
 CREATE TABLE sign_in_links (
   token_hash BYTEA PRIMARY KEY CHECK (length(token_hash) = 32),
@@ -19,16 +19,16 @@ CREATE INDEX sessions_expiring ON sessions (expires_at);
 
 CREATE INDEX sessions_of_email ON sessions (lower(contact_email));
 
--- So that lower() changes the letters of ASCII alone, as a SQLite file's does.
+-- With COLLATE "C" lower() changes only ASCII letters, as it does in SQLite.
 ALTER TABLE memberships ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
 ALTER TABLE claims ALTER COLUMN contact_email TYPE TEXT COLLATE "C";
 
--- Of a mailbox, whatever the case in which its address was written.
+-- Lookups by mailbox ignore the case of ASCII letters.
 CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
 CREATE INDEX claims_of_email ON claims
   (lower(contact_email), provider, mode, created_at) WHERE redeemed_at IS NULL;
 
--- In the order in which they are read: else every row would be looked at for it.
+-- Sorted as they are read: sessions disable sorting, so the planner would scan every row.
 DROP INDEX keys_of_membership;
 CREATE INDEX keys_of_membership ON keys (membership_id, id);
 DROP INDEX memberships_of_customer;

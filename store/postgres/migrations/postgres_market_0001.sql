@@ -1,5 +1,5 @@
--- Market data of one service, as market_0001.sql to market_0005.sql make it of a SQLite file: the
--- same tables, columns and codes. Triggers hold for every session, those of a replica too.
+-- Market data of one service: the tables, columns and codes that market_0001.sql to market_0005.sql
+-- create in a SQLite file. Triggers fire in every session, including a replica's.
 
 CREATE TABLE facts (key TEXT COLLATE "C" PRIMARY KEY, value TEXT NOT NULL);
 
@@ -13,7 +13,7 @@ CREATE TABLE clock (
   market_time BIGINT NOT NULL
 );
 
--- Moves with every transaction that writes, which tells its number to all who listen.
+-- Grows with every writing transaction, which also sends the number by NOTIFY.
 CREATE TABLE version (
   id SMALLINT PRIMARY KEY CHECK (id = 1),
   number BIGINT NOT NULL
@@ -145,7 +145,7 @@ BEGIN
   RAISE EXCEPTION '% are append-only', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
 END $$;
 
--- Its argument is the retention in milliseconds, measured from the recorded market clock.
+-- The argument is the retention in milliseconds, measured from the recorded market clock.
 CREATE FUNCTION refuse_young() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
   IF OLD.created_at >= coalesce(
@@ -157,7 +157,7 @@ BEGIN
   RETURN OLD;
 END $$;
 
--- Rows of both tiers share one sequence, to whose end alone rows are added.
+-- Rows of both tiers share one sequence of created_at, and rows are added only at its end.
 CREATE FUNCTION refuse_disorder() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
   lowest BIGINT := (SELECT min(created_at) FROM fresh);

@@ -1,6 +1,6 @@
--- Quotas, purchases, throttles. Keys are rebuilt: a bought key may lack a label, and knows the mode
--- and the membership it was bought with (both NULL on keys that the operator made).
--- Times are epoch ms; day = whole UTC days since the epoch.
+-- Quotas, purchases and throttles. The table of keys is rebuilt: a bought key may have no label,
+-- and has the mode and membership that it was bought with (both NULL if the operator made the key).
+-- Times are epoch ms; day is the number of whole UTC days since 1970.
 
 CREATE TABLE memberships (
   id INTEGER PRIMARY KEY,
@@ -62,7 +62,7 @@ CREATE TABLE claims (
 
 CREATE INDEX unredeemed_claims ON claims (expires_at) WHERE redeemed_at IS NULL;
 
--- The sandbox processor's own books; no other provider reads them.
+-- The checkouts of the sandbox processor; no other provider reads them.
 CREATE TABLE sandbox_sessions (
   id TEXT PRIMARY KEY,
   claim_id TEXT NOT NULL,
@@ -98,7 +98,7 @@ CREATE TABLE access_requests (
   updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What a serving process saw that the operator should know.
+-- Events in serving processes that `signals doctor` reports to the operator.
 CREATE TABLE notices (
   name TEXT PRIMARY KEY,
   detail TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- How members sign in: a link that was mailed makes one session. Both are stored as hashes alone.
+-- Sign-in of members: a mailed link creates one session. Only the hashes of both are stored.
 
 CREATE TABLE sign_in_links (
   token_hash BLOB PRIMARY KEY CHECK (length(token_hash) = 32),
@@ -19,7 +19,7 @@ CREATE INDEX sessions_expiring ON sessions (expires_at);
 
 CREATE INDEX sessions_of_email ON sessions (lower(contact_email));
 
--- Of a mailbox, whatever the case in which its address was written.
+-- Lookups by mailbox ignore the case of ASCII letters.
 CREATE INDEX memberships_of_email ON memberships (lower(contact_email), id);
 CREATE INDEX claims_of_email ON claims
   (lower(contact_email), provider, mode, created_at) WHERE redeemed_at IS NULL;

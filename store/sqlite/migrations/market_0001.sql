@@ -1,6 +1,6 @@
--- Market data of one service. Which numbers timeframes, indicators and actions have
--- is in schemas/vocabulary.py. Triggers hold for every connection, whatever its pragmas: a REPLACE
--- deletes without firing DELETE triggers, so BEFORE INSERT refuses what it would replace.
+-- Market data of one service. The codes of timeframes, indicators and actions are in
+-- schemas/vocabulary.py. REPLACE deletes rows without firing DELETE triggers unless a pragma is
+-- set, so BEFORE INSERT triggers refuse rows that would replace others.
 
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
@@ -14,7 +14,7 @@ CREATE TABLE clock (
   market_time INTEGER NOT NULL
 ) STRICT;
 
--- written_at: the market clock at which a pass was written; NULL where it was the nominal one.
+-- A pass is a commit. written_at: the market clock when it was written, NULL if that is nominal.
 CREATE TABLE passes (
   number INTEGER PRIMARY KEY,
   market_time INTEGER NOT NULL,
@@ -32,9 +32,9 @@ CREATE TABLE assets (
   publish_from INTEGER NOT NULL
 ) STRICT;
 
--- The bars that a pass took in of one asset and native timeframe, oldest first. data: 48 bytes a
--- bar, little-endian: open_time (int64, epoch s), open, high, low, close, volume (float64 each).
--- Blocks of an asset and timeframe never overlap, so their order is that of last_open.
+-- The bars of one asset and native timeframe in one commit, oldest first. data: 48 bytes per bar,
+-- little-endian: open_time (int64, epoch s), open, high, low, close, volume (float64 each).
+-- Blocks of an asset and timeframe never overlap, so last_open sorts them.
 CREATE TABLE bars (
   asset_id INTEGER NOT NULL REFERENCES assets (id),
   timeframe INTEGER NOT NULL CHECK (timeframe IN (0, 1, 2)),
@@ -58,7 +58,7 @@ CREATE TABLE funding (
 
 CREATE INDEX funding_of_pass ON funding (pass);
 
--- Assets for which a pass could not wait: their source had not delivered all up to its hour.
+-- Assets whose source had not delivered all bars up to the hour of a commit.
 CREATE TABLE watermarks (
   pass INTEGER NOT NULL,
   asset_id INTEGER NOT NULL REFERENCES assets (id),
@@ -67,7 +67,7 @@ CREATE TABLE watermarks (
   PRIMARY KEY (pass, asset_id)
 ) STRICT, WITHOUT ROWID;
 
--- close_time leads the key of ids, so that new rows go to its end.
+-- close_time is the first column of UNIQUE, so that new rows are appended to its index.
 CREATE TABLE changes (
   created_at INTEGER PRIMARY KEY,
   asset_id INTEGER NOT NULL REFERENCES assets (id),

@@ -1,7 +1,7 @@
--- The alerts tier. In carries and epochs, indicator may be the number of an alert engine. Rows of
--- changes and alerts share one sequence of created_at.
+-- The alerts tier. In carries and epochs, indicator may be the code of an alert engine. Changes and
+-- alerts share one sequence of created_at.
 
--- Small (90 days of some engines), so that timeframe and direction need no index of their own.
+-- A small table (90 days of a few engines): timeframe and direction need no index of their own.
 CREATE TABLE alerts (
   created_at INTEGER PRIMARY KEY,
   asset_id INTEGER NOT NULL REFERENCES assets (id),
@@ -18,7 +18,7 @@ CREATE INDEX alerts_asset ON alerts (asset_id, created_at);
 CREATE INDEX alerts_indicator ON alerts (indicator, created_at);
 CREATE INDEX alerts_engine ON alerts (asset_id, indicator, timeframe, created_at);
 
--- NULL where a pass wrote no alert, as of all passes before this migration.
+-- NULL if a commit wrote no alert, as for all commits before this migration.
 ALTER TABLE passes ADD COLUMN alerts_digest BLOB;
 
 CREATE TRIGGER alerts_insert BEFORE INSERT ON alerts

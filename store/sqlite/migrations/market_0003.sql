@@ -1,4 +1,4 @@
--- Boards of the past: each cell's newest change at a time, published or not, and the pass of a time.
+-- Past snapshots: each cell's newest change at a time, published or not, and the commit at a time.
 
 DROP INDEX feed_cell;
 

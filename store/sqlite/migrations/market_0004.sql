@@ -1,5 +1,5 @@
--- The feed by index alone. Every index ends in the rowid, which is created_at, so a key of codes
--- keeps its rows in order of time. `published` stands in keys so that an index covers its reads.
+-- Feed pages are read from indexes only. Every index ends in the rowid, which is created_at, so a
+-- key of codes sorts its rows by time. `published` is in the keys so that the indexes cover reads.
 
 DROP INDEX feed_all;
 DROP INDEX feed_asset;

@@ -1,6 +1,6 @@
--- Generations of bars: a history that is told anew (a split, a new venue) is stored beside the one
--- it supersedes. What is there already is generation 0. Blocks of an asset, generation and timeframe
--- never overlap; the rest is as in market_0001.sql.
+-- Generations (revisions) of bars: a restated history (a split, a new venue) is stored in addition
+-- to the one that it supersedes. Existing bars become generation 0. Blocks of an asset, generation
+-- and timeframe never overlap; the layout is that of market_0001.sql.
 
 CREATE TABLE bars_of_generations (
   asset_id INTEGER NOT NULL REFERENCES assets (id),
@@ -23,7 +23,7 @@ ALTER TABLE bars_of_generations RENAME TO bars;
 
 CREATE INDEX bars_of_pass ON bars (pass);
 
--- Nothing is added to a superseded generation.
+-- A superseded generation takes no more bars.
 CREATE TRIGGER bars_insert BEFORE INSERT ON bars
 WHEN NEW.last_open < NEW.first_open
   OR NEW.generation < (SELECT max(generation) FROM bars WHERE asset_id = NEW.asset_id)

@@ -1,4 +1,4 @@
-"""What the operator set up at Stripe, held against the plan before anything is sold."""
+"""The check of the operator's Stripe settings before anything is sold."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,7 +21,7 @@ async def stripe() -> AsyncIterator[StripeDouble]:
         yield double
 
 
-async def complaint(stripe: StripeDouble, **changed: Any) -> str:
+async def get_price_error(stripe: StripeDouble, **changed: Any) -> str:
     billing = create_billing(stripe, ManualClock(), **changed)
     try:
         with pytest.raises(BillingSetupError) as refused:
@@ -50,7 +50,7 @@ async def test_the_mode_is_the_keys(stripe: StripeDouble, api_key: str, mode: st
 
 
 @pytest.mark.parametrize("api_key", ["pk_test_51a", "sk_51a", "", "sk_test_", " sk_test_51a\n"])
-def test_a_key_that_is_none_is_refused_without_being_shown(
+def test_a_malformed_key_is_refused_without_being_quoted(
     stripe: StripeDouble, api_key: str
 ) -> None:
     with pytest.raises(BillingSetupError, match="sk_test_, rk_test_, sk_live_ or rk_live_") as bad:
@@ -58,16 +58,19 @@ def test_a_key_that_is_none_is_refused_without_being_shown(
     assert "51a" not in str(bad.value)
 
 
-async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
+async def test_matching_prices_are_accepted(stripe: StripeDouble) -> None:
     billing = create_billing(stripe, ManualClock())
     await billing.check_prices()
     await billing.close()
-    assert [ask.path for ask in stripe.requests] == ["prices/price_monthly", "prices/price_yearly"]
+    assert [request.path for request in stripe.requests] == [
+        "prices/price_monthly",
+        "prices/price_yearly",
+    ]
 
 
 @pytest.mark.clause("5.15", "5.20")
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"unit_amount": 99_00}, "unit_amount is 9900, expected 12900"),
         ({"currency": "eur"}, "currency is eur, expected usd"),
@@ -76,17 +79,17 @@ async def test_prices_that_are_the_plans_pass(stripe: StripeDouble) -> None:
         ({"recurring": None, "type": "one_time"}, "it is not recurring"),
     ],
 )
-async def test_a_price_that_differs_is_named_with_what_is_expected(
-    stripe: StripeDouble, changed: dict[str, Any], told: str
+async def test_a_differing_price_is_named_with_the_expected_value(
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
 ) -> None:
     stripe.books.objects["price_monthly"] |= changed
-    text = await complaint(stripe)
-    assert f"price_monthly (monthly): {told}" in text
+    text = await get_price_error(stripe)
+    assert f"price_monthly (monthly): {expected}" in text
     assert "price_yearly" not in text
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"interval": "month"}, "interval is month, expected year"),
         ({"interval_count": 2}, "interval_count is 2, expected 1"),
@@ -94,24 +97,26 @@ async def test_a_price_that_differs_is_named_with_what_is_expected(
     ],
 )
 async def test_a_price_must_recur_as_the_plan_does(
-    stripe: StripeDouble, changed: dict[str, Any], told: str
+    stripe: StripeDouble, changed: dict[str, Any], expected: str
 ) -> None:
     stripe.books.objects["price_yearly"]["recurring"] |= changed
-    assert f"price_yearly (yearly): {told}" in await complaint(stripe)
+    assert f"price_yearly (yearly): {expected}" in await get_price_error(stripe)
 
 
 async def test_a_price_that_stripe_does_not_know_is_named(stripe: StripeDouble) -> None:
     prices = {"monthly": "price_gone", "yearly": "price_yearly"}
-    assert "price_gone (monthly): is not known to Stripe" in await complaint(stripe, prices=prices)
+    assert "price_gone (monthly): is unknown to Stripe" in await get_price_error(
+        stripe, prices=prices
+    )
 
 
-async def test_a_key_that_stripe_refuses_is_not_shown(stripe: StripeDouble) -> None:
-    text = await complaint(stripe, api_key="sk_test_51OtherKey")
+async def test_a_key_that_stripe_rejects_is_not_quoted(stripe: StripeDouble) -> None:
+    text = await get_price_error(stripe, api_key="sk_test_51OtherKey")
     assert "SIGNALS_STRIPE_API_KEY (HTTP 401)" in text
     assert "Other" not in text
 
 
-async def test_a_stripe_that_fails_is_no_mistake_of_the_operators(stripe: StripeDouble) -> None:
+async def test_a_failure_of_stripe_is_not_reported_as_a_wrong_setting(stripe: StripeDouble) -> None:
     billing = create_billing(stripe, ManualClock())
     stripe.fail(503)
     with pytest.raises(BillingError, match="APIError, HTTP 503, req_double"):
@@ -133,5 +138,5 @@ async def test_prices_are_checked_once_before_sales(shop: StripeShop) -> None:
     await shop.billing.check_prices()
     await shop.open_checkout()
     await shop.open_checkout()
-    asked = [ask.path.partition("/")[0] for ask in shop.stripe.requests]
-    assert asked == ["prices", "prices", "checkout", "checkout"]
+    resources = [request.path.partition("/")[0] for request in shop.stripe.requests]
+    assert resources == ["prices", "prices", "checkout", "checkout"]

@@ -1,4 +1,4 @@
-"""A checkout opened at Stripe: what it asks for, and what becomes of it when Stripe fails."""
+"""Opening a checkout at Stripe: its parameters, and the response if Stripe fails."""
 
 import asyncio
 
@@ -49,16 +49,16 @@ async def test_a_retry_after_a_lost_answer_opens_no_second_session(
         shop.stripe.drop(is_executed=True)
     else:
         shop.stripe.fail(500, is_executed=True)
-    begun = await shop.open_checkout()
-    creations = [ask for ask in shop.stripe.requests if ask.path == "checkout/sessions"]
+    opened = await shop.open_checkout()
+    creations = [request for request in shop.stripe.requests if request.path == "checkout/sessions"]
     assert len(creations) == 2
     assert creations[0] == creations[1]
-    assert [session["id"] for session in shop.stripe.sessions()] == [begun.session]
+    assert [session["id"] for session in shop.stripe.sessions()] == [opened.session]
 
 
 @pytest.mark.clause("4.11.10")
 @pytest.mark.parametrize("status", [400, 402, 429, 500, 503])
-async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
+async def test_a_failure_of_stripe_is_503_and_a_later_checkout_works(
     shop: StripeShop, status: int
 ) -> None:
     await shop.billing.check_prices()
@@ -70,7 +70,7 @@ async def test_a_stripe_that_fails_is_503_and_a_later_checkout_works(
     assert (await shop.post_checkout()).status_code == 201
 
 
-async def unavailable(billing: StripeBilling) -> str:
+async def get_session_error(billing: StripeBilling) -> str:
     try:
         with pytest.raises(BillingError) as failed:
             await billing.open_session(ORDER)
@@ -79,7 +79,7 @@ async def unavailable(billing: StripeBilling) -> str:
     return str(failed.value)
 
 
-async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable(
+async def test_an_unreachable_or_silent_stripe_is_unavailable(
     shop: StripeShop,
 ) -> None:
     shop.stripe.hold()
@@ -87,26 +87,26 @@ async def test_a_stripe_that_cannot_be_reached_or_does_not_answer_is_unavailable
     with open_loopback_socket() as closed:
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}"
         unreached = create_billing(shop.stripe, shop.clock, api_base=nobody)
-        told = await asyncio.gather(unavailable(unreached), unavailable(slow))
-    assert told == [
+        errors = await asyncio.gather(get_session_error(unreached), get_session_error(slow))
+    assert errors == [
         "Stripe: APIConnectionError, ConnectError",
         "Stripe: APIConnectionError, ReadTimeout",
     ]
 
 
-async def test_a_stripe_that_is_no_stripe_is_unavailable(shop: StripeShop) -> None:
+async def test_a_response_that_is_not_stripes_is_unavailable(shop: StripeShop) -> None:
     elsewhere = f"{shop.served.base_url}/api/v1"
-    told = await unavailable(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
-    assert told == "Stripe: no answer of its own, AttributeError"
+    errors = await get_session_error(create_billing(shop.stripe, shop.clock, api_base=elsewhere))
+    assert errors == "Stripe: unreadable response, AttributeError"
 
 
-async def test_an_address_that_stripe_refuses_is_the_buyers_to_mend(shop: StripeShop) -> None:
+async def test_an_address_that_stripe_rejects_is_a_400(shop: StripeShop) -> None:
     refused = await shop.post_checkout(contact_email="agent@refused.example.com")
     assert refused.status_code == 400
     assert refused.json()["message"].startswith("contact_email: the payment processor")
 
 
-async def test_special_use_addresses_are_refused_where_money_is_meant(shop: StripeShop) -> None:
+async def test_special_use_addresses_are_refused_with_real_money(shop: StripeShop) -> None:
     refused = await shop.post_checkout(contact_email="agent@service.test")
     assert refused.status_code == 400
     assert shop.stripe.requests == []

@@ -1,4 +1,4 @@
-"""Claims in Stripe mode: active by Stripe's word on this very session, and by nothing else."""
+"""Claims in Stripe mode: only Stripe's status of the same session makes them active."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.clause("sales")
 Spoil = Callable[[StripeDouble, Object], object]
 
 
-async def refused(shop: StripeShop, begun: OpenedCheckout, why: str) -> None:
-    answer = await shop.post_claim(begun.claim_token)
+async def assert_claim_fails(shop: StripeShop, opened: OpenedCheckout, why: str) -> None:
+    answer = await shop.post_claim(opened.claim_token)
     assert answer.status_code == 404, answer.text
     assert f"claim_token: this checkout {why}" in answer.json()["message"]
     assert (await shop.served.keys.list())[1:] == []
@@ -34,66 +34,66 @@ async def test_a_paid_checkout_gives_one_working_key(shop: StripeShop) -> None:
 
 
 async def test_the_address_is_the_one_that_stripe_reports(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
-    details = shop.stripe.books.objects[begun.session]["customer_details"]
+    opened = await shop.open_and_pay()
+    details = shop.stripe.books.objects[opened.session]["customer_details"]
     details["email"] = "payer@example.com"
-    await shop.post_claim(begun.claim_token)
+    await shop.post_claim(opened.claim_token)
     member = (await shop.served.access.list_active_memberships("stripe"))[0]
     assert member.contact_email == "payer@example.com"
 
 
 @pytest.mark.clause("5.17")
-async def test_an_unpaid_checkout_is_pending_and_its_word_holds_two_seconds(
+async def test_an_unpaid_checkout_is_pending_and_cached_for_two_seconds(
     shop: StripeShop,
 ) -> None:
-    begun = await shop.open_checkout()
-    asked = len(shop.stripe.requests)
+    opened = await shop.open_checkout()
+    count_before = len(shop.stripe.requests)
     for _ in range(3):
-        answer = await shop.post_claim(begun.claim_token)
+        answer = await shop.post_claim(opened.claim_token)
         assert (answer.status_code, answer.json()["status"]) == (200, "pending")
-    assert len(shop.stripe.requests) == asked + 1
-    shop.stripe.pay(begun.session)
+    assert len(shop.stripe.requests) == count_before + 1
+    shop.stripe.pay(opened.session)
     shop.clock.now += 1_999
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
     shop.clock.now += 1
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
-async def test_an_unknown_token_asks_stripe_nothing(shop: StripeShop) -> None:
+async def test_an_unknown_token_sends_stripe_no_request(shop: StripeShop) -> None:
     assert (await shop.post_claim("ct_" + "A" * 43)).status_code == 404
     assert shop.stripe.requests == []
 
 
 @pytest.mark.clause("3.4.3")
 async def test_a_delayed_payment_is_pending_until_the_money_comes(shop: StripeShop) -> None:
-    begun = await shop.open_checkout()
-    shop.stripe.pay(begun.session, is_delayed=True)
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
-    shop.stripe.settle(begun.session)
+    opened = await shop.open_checkout()
+    shop.stripe.pay(opened.session, is_delayed=True)
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
+    shop.stripe.settle(opened.session)
     shop.clock.now += 2_000
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
 async def test_a_subscription_that_is_not_complete_yet_is_pending(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
-    subscription = shop.stripe.subscription_of(begun.session)
+    opened = await shop.open_and_pay()
+    subscription = shop.stripe.subscription_of(opened.session)
     shop.stripe.set_status(subscription, "incomplete")
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
     shop.stripe.set_status(subscription, "active")
     shop.clock.now += 2_000
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
 async def test_an_expired_checkout_says_so(shop: StripeShop) -> None:
-    begun = await shop.open_checkout()
-    shop.stripe.expire(begun.session)
-    await refused(shop, begun, "expired unpaid, so no key comes of it: start anew")
+    opened = await shop.open_checkout()
+    shop.stripe.expire(opened.session)
+    await assert_claim_fails(shop, opened, "expired unpaid, so it gives no key: start again")
 
 
 async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
-    del shop.stripe.books.objects[begun.session]
-    await refused(shop, begun, "is not known to the payment processor")
+    opened = await shop.open_and_pay()
+    del shop.stripe.books.objects[opened.session]
+    await assert_claim_fails(shop, opened, "is unknown to the payment processor")
 
 
 @pytest.mark.clause("3.4.7", "5.20")
@@ -110,27 +110,27 @@ async def test_a_checkout_that_stripe_does_not_know_gives_no_key(shop: StripeSho
         {"id": "cs_test_another"},
     ],
 )
-async def test_a_session_that_is_not_the_one_ordered_gives_no_key(
+async def test_a_session_that_differs_from_the_order_gives_no_key(
     shop: StripeShop, changed: dict[str, Any]
 ) -> None:
-    begun = await shop.open_and_pay()
-    shop.stripe.books.objects[begun.session] |= changed
+    opened = await shop.open_and_pay()
+    shop.stripe.books.objects[opened.session] |= changed
     items = shop.stripe.books.line_items
-    items[changed.get("id", begun.session)] = items[begun.session]
-    await refused(shop, begun, "is not what was ordered")
+    items[changed.get("id", opened.session)] = items[opened.session]
+    await assert_claim_fails(shop, opened, "does not match the order")
 
 
 @pytest.mark.parametrize("count", [0, 2])
 async def test_a_session_of_other_items_gives_no_key(shop: StripeShop, count: int) -> None:
-    begun = await shop.open_and_pay()
-    shop.stripe.books.line_items[begun.session] *= count
-    await refused(shop, begun, "is not what was ordered")
+    opened = await shop.open_and_pay()
+    shop.stripe.books.line_items[opened.session] *= count
+    await assert_claim_fails(shop, opened, "does not match the order")
 
 
 async def test_a_session_of_another_price_gives_no_key(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
-    shop.stripe.books.line_items[begun.session][0]["price"]["id"] = "price_other"
-    await refused(shop, begun, "is not what was ordered")
+    opened = await shop.open_and_pay()
+    shop.stripe.books.line_items[opened.session][0]["price"]["id"] = "price_other"
+    await assert_claim_fails(shop, opened, "does not match the order")
 
 
 def canceled(stripe: StripeDouble, session: Object) -> object:
@@ -158,38 +158,38 @@ def disputed(stripe: StripeDouble, session: Object) -> object:
         (disputed, "was disputed"),
     ],
 )
-async def test_a_purchase_undone_before_the_claim_gives_no_key(
+async def test_a_purchase_reversed_before_the_claim_gives_no_key(
     shop: StripeShop, spoil: Spoil, why: str
 ) -> None:
-    begun = await shop.open_and_pay()
-    spoil(shop.stripe, shop.stripe.books.objects[begun.session])
-    await refused(shop, begun, why)
+    opened = await shop.open_and_pay()
+    spoil(shop.stripe, shop.stripe.books.objects[opened.session])
+    await assert_claim_fails(shop, opened, why)
 
 
 @pytest.mark.clause("3.4.7")
-async def test_what_our_own_store_says_of_payment_is_not_read(shop: StripeShop) -> None:
-    begun = await shop.open_checkout()
-    claim_id = shop.stripe.books.objects[begun.session]["client_reference_id"]
+async def test_the_payment_status_is_never_read_from_our_store(shop: StripeShop) -> None:
+    opened = await shop.open_checkout()
+    claim_id = shop.stripe.books.objects[opened.session]["client_reference_id"]
     paid = SandboxSession(
-        begun.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
+        opened.session, claim_id, BUYER, "monthly", 129, "paid", shop.clock.now + 1
     )
     await shop.served.access.create_sandbox_session(paid)
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "pending"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "pending"
 
 
 async def test_a_claim_while_stripe_fails_is_503_and_loses_nothing(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
+    opened = await shop.open_and_pay()
     for status in (500, 429, 401):
         shop.stripe.fail(status)
-        answer: httpx.Response = await shop.post_claim(begun.claim_token)
+        answer: httpx.Response = await shop.post_claim(opened.claim_token)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "30")
-    assert (await shop.post_claim(begun.claim_token)).json()["status"] == "active"
+    assert (await shop.post_claim(opened.claim_token)).json()["status"] == "active"
 
 
 async def test_a_failure_in_the_middle_of_a_claim_gives_no_key_yet(shop: StripeShop) -> None:
-    begun = await shop.open_and_pay()
-    shop.stripe.books.objects[begun.session]["subscription"] = None
-    assert (await shop.post_claim(begun.claim_token)).status_code == 503
+    opened = await shop.open_and_pay()
+    shop.stripe.books.objects[opened.session]["subscription"] = None
+    assert (await shop.post_claim(opened.claim_token)).status_code == 503
 
 
 def claim_of(bought: Purchase, claim_id: str) -> ClaimRow:

@@ -1,4 +1,4 @@
-"""What Stripe says of a plan, and the way into its customer portal."""
+"""The status of a plan at Stripe, and links to its customer portal."""
 
 import pytest
 
@@ -18,25 +18,23 @@ pytestmark = pytest.mark.clause("dashboard")
 BACK = "https://signals.example/settings/api-access"
 
 
-async def member_of(shop: StripeShop, bought: Purchase) -> MembershipRow:
+async def find_member(shop: StripeShop, bought: Purchase) -> MembershipRow:
     (member,) = await shop.served.access.list_active_memberships("stripe")
     assert member.subscription == bought.subscription
     return member
 
 
 @pytest.mark.parametrize(("billing", "days"), [("monthly", 30), ("yearly", 365)])
-async def test_a_plan_that_runs_tells_when_it_is_paid_for_next(
-    shop: StripeShop, billing, days
-) -> None:
+async def test_an_active_plan_reports_its_next_renewal(shop: StripeShop, billing, days) -> None:
     bought = await shop.buy(billing)
-    standing = await shop.billing.fetch_status(await member_of(shop, bought))
+    standing = await shop.billing.fetch_status(await find_member(shop, bought))
     at = shop.clock.now // 1000 * 1000 + days * DAY_MS
     assert standing == SubscriptionStatus(renews_at=at)
 
 
-async def test_a_plan_that_was_cancelled_runs_to_the_end_of_what_was_paid(shop: StripeShop) -> None:
+async def test_a_cancelled_plan_lasts_to_the_end_of_the_paid_period(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     end = (await shop.billing.fetch_status(member)).renews_at
     subscription = shop.stripe.books.objects[bought.subscription]
     subscription["cancel_at_period_end"] = True
@@ -46,35 +44,35 @@ async def test_a_plan_that_was_cancelled_runs_to_the_end_of_what_was_paid(shop: 
 
 
 @pytest.mark.parametrize("status", ["canceled", "unpaid", "paused"])
-async def test_a_plan_that_is_over_says_why(shop: StripeShop, status: Status) -> None:
+async def test_an_ended_plan_reports_the_reason(shop: StripeShop, status: Status) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     shop.stripe.set_status(bought.subscription, status)
     over = SubscriptionStatus(ended_reason=f"the subscription is {status}")
     assert await shop.billing.fetch_status(member) == over
 
 
-async def test_a_plan_whose_payment_went_back_says_so(shop: StripeShop) -> None:
+async def test_a_refunded_or_disputed_plan_reports_that(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     shop.stripe.refund(bought.charge)
     assert (
         await shop.billing.fetch_status(member)
     ).ended_reason == "the payment was refunded in full"
 
 
-async def test_a_plan_that_stripe_does_not_know_stays_in_force_without_a_time(
+async def test_a_plan_unknown_to_stripe_stays_active_without_a_time(
     shop: StripeShop,
 ) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     del shop.stripe.books.objects[bought.subscription]
     assert await shop.billing.fetch_status(member) == SubscriptionStatus()
 
 
-async def test_the_portal_is_opened_for_the_member_who_asks(shop: StripeShop) -> None:
+async def test_the_portal_is_opened_for_the_right_customer(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     addresses = {await shop.billing.create_portal_url(member, BACK) for _ in range(2)}
     visits = shop.stripe.books.list_objects("billing_portal.session")
     assert addresses == {visit["url"] for visit in visits}
@@ -84,9 +82,9 @@ async def test_the_portal_is_opened_for_the_member_who_asks(shop: StripeShop) ->
     }
 
 
-async def test_a_stripe_that_cannot_be_asked_says_nothing_of_a_plan(shop: StripeShop) -> None:
+async def test_an_unavailable_stripe_gives_no_status(shop: StripeShop) -> None:
     bought = await shop.buy()
-    member = await member_of(shop, bought)
+    member = await find_member(shop, bought)
     for asking in (shop.billing.fetch_status(member), shop.billing.create_portal_url(member, BACK)):
         shop.stripe.fail(403)
         with pytest.raises(BillingError) as failed:
@@ -94,7 +92,7 @@ async def test_a_stripe_that_cannot_be_asked_says_nothing_of_a_plan(shop: Stripe
         assert member.customer not in str(failed.value)
 
 
-async def test_a_check_tells_whether_members_get_into_the_portal(shop: StripeShop) -> None:
+async def test_the_portal_check_names_the_cause_of_a_failure(shop: StripeShop) -> None:
     await shop.billing.check_portal()
     (settings,) = shop.stripe.books.list_objects("billing_portal.configuration")
     del shop.stripe.books.objects[settings["id"]]
@@ -114,7 +112,7 @@ async def test_a_check_tells_whether_members_get_into_the_portal(shop: StripeSho
         await stranger.close()
 
 
-async def test_where_nobody_pays_there_is_no_portal_and_a_plan_goes_on(
+async def test_without_stripe_there_is_no_portal_and_a_plan_stays_active(
     served: RunningService,
 ) -> None:
     sandbox = SandboxBilling(served.access, served.clock, served.base_url)

@@ -1,4 +1,4 @@
-"""Mail for one machine: a file a mail, for its owner alone."""
+"""The outbox writes one file per mail, readable only by its owner."""
 
 import asyncio
 import stat
@@ -17,17 +17,17 @@ pytestmark = pytest.mark.clause("dashboard")
 SENDER = "signals@localhost"
 
 
-def mails_in(folder: Path) -> list[Path]:
+def list_mails(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) -> None:
+async def test_a_mail_becomes_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
     folder = tmp_path / "outbox"
     outbox = Outbox(folder, SENDER)
-    assert await outbox.check() == f"written to {folder}, and sent to nobody"
+    assert await outbox.check() == f"written to {folder}, not sent"
     assert not folder.exists()
     await outbox.send(build_mail("jörg@example.com", "Sign in", "the link", NOON))
-    (file,) = mails_in(folder)
+    (file,) = list_mails(folder)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     mail = message_from_bytes(file.read_bytes(), policy=SMTPUTF8)
@@ -36,24 +36,24 @@ async def test_a_mail_becomes_a_file_that_its_owner_alone_reads(tmp_path: Path) 
     assert mail.get_content().strip() == "the link"
 
 
-async def test_mails_lie_in_the_order_in_which_they_were_sent(tmp_path: Path) -> None:
+async def test_files_sort_in_the_order_of_sending(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, SENDER)
     for number in range(12):
         await outbox.send(build_mail("a@example.com", str(number), "text", NOON))
-    sent = [message_from_bytes(file.read_bytes()) for file in mails_in(tmp_path)]
+    sent = [message_from_bytes(file.read_bytes()) for file in list_mails(tmp_path)]
     subjects = [mail["Subject"] for mail in sent]
     assert subjects == [str(number) for number in range(12)]
 
 
-async def test_mails_at_once_replace_none(tmp_path: Path) -> None:
+async def test_concurrent_mails_do_not_replace_each_other(tmp_path: Path) -> None:
     boxes = [Outbox(tmp_path, SENDER) for _ in range(4)]
     await asyncio.gather(
         *(box.send(build_mail("a@example.com", "s", "text", NOON)) for box in boxes * 3)
     )
-    assert len(mails_in(tmp_path)) == 12
+    assert len(list_mails(tmp_path)) == 12
 
 
-async def test_a_folder_that_takes_no_mail_is_named_and_nobody_else(tmp_path: Path) -> None:
+async def test_a_failing_folder_is_named_without_the_recipient(tmp_path: Path) -> None:
     (tmp_path / "outbox").write_text("a file")
     outbox = Outbox(tmp_path / "outbox", SENDER)
     with pytest.raises(MailError, match="cannot write to") as failed:

@@ -1,4 +1,4 @@
-"""Mail by the real SMTP library to a server on loopback: how it is secured, and how it fails."""
+"""Mail to an SMTP server on loopback: encryption, certificates, and failures."""
 
 import re
 
@@ -30,20 +30,20 @@ async def send(url: str, address: str = MEMBER, timeout_s: float = 10) -> None:
     await mailer.send(build_mail(address, "Sign in", f"Follow\n\n{LINK}\n", NOON))
 
 
-async def failure(url: str, timeout_s: float = 10) -> str:
-    """Return why a mail did not leave, once it has held that nothing of the mail is in it."""
+async def get_failure(url: str, timeout_s: float = 10) -> str:
+    """Return the error of sending a mail; assert that it quotes nothing of the mail."""
     with pytest.raises(MailError) as failed:
         await send(url, timeout_s=timeout_s)
-    said = str(failed.value)
-    assert not [secret for secret in SECRETS if secret in said]
+    message = str(failed.value)
+    assert not [secret for secret in SECRETS if secret in message]
     assert failed.value.__cause__ is None
-    assert "\n" not in said
-    return said
+    assert "\n" not in message
+    return message
 
 
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust the double's certificate as that of an authority."""
+    """Trust the certificate of the test server."""
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
 
 
@@ -64,7 +64,7 @@ async def test_a_mail_arrives_whole_over_tls_after_a_login(host: str, speaks_tls
     assert got.mail.get_content().splitlines() == ["Follow", "", LINK]
 
 
-async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> None:
+async def test_on_the_same_machine_any_certificate_or_none_is_accepted() -> None:
     for offers_starttls in (True, False):
         async with run_smtp_double(offers_starttls=offers_starttls) as server:
             await send(server.url())
@@ -72,61 +72,59 @@ async def test_on_the_same_machine_a_made_up_certificate_or_none_will_do() -> No
 
 
 @pytest.mark.parametrize("speaks_tls", [False, True])
-async def test_a_certificate_that_nobody_vouches_for_ends_it_before_the_login(
+async def test_an_untrusted_certificate_ends_the_session_before_the_login(
     speaks_tls: bool,
 ) -> None:
     async with run_smtp_double(speaks_tls=speaks_tls) as server:
-        assert "certificate" in await failure(server.url(REMOTE))
+        assert "certificate" in await get_failure(server.url(REMOTE))
     assert server.received == []
-    assert not [line for line in server.said if line.startswith("AUTH")]
+    assert not [line for line in server.commands if line.startswith("AUTH")]
 
 
 async def test_without_starttls_no_password_goes_to_another_machine() -> None:
     async with run_smtp_double(offers_starttls=False) as server:
-        assert "offers no STARTTLS" in await failure(server.url(REMOTE))
-        assert not [line for line in server.said if line.startswith("AUTH")]
+        assert "does not offer STARTTLS" in await get_failure(server.url(REMOTE))
+        assert not [line for line in server.commands if line.startswith("AUTH")]
         await send(server.url(REMOTE, login=""))
     assert [got.user for got in server.received] == [None]
 
 
-async def test_a_wrong_password_is_named_by_its_setting_alone() -> None:
+async def test_a_wrong_password_is_reported_only_by_its_setting() -> None:
     async with run_smtp_double() as server:
-        said = await failure(server.url(login="me:other@"))
-    assert said == (
-        f"{LOCAL}:{server.port} refuses the user or password of SIGNALS_SMTP_URL (SMTP 535)"
+        message = await get_failure(server.url(login="me:other@"))
+    assert message == (
+        f"{LOCAL}:{server.port} rejects the user or password in SIGNALS_SMTP_URL (SMTP 535)"
     )
 
 
 @pytest.mark.parametrize(
     ("verb", "answer", "why"),
     [
-        ("EHLO", "550 go away", "refuses what it was asked (SMTP 5"),
-        ("AUTH", "", "broke the connection off"),
-        ("MAIL", f"550 not you, {USER}", "refuses the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
-        ("RCPT", f"550 no such {MEMBER}", "refuses the recipient"),
-        ("DATA", f"554 no spam {MEMBER}", "refuses what it was asked (SMTP 554)"),
-        ("DATA", "", "broke the connection off"),
-        ("MAIL", "what?", "refuses what it was asked"),
-        ("AUTH", "what?", "refuses what it was asked"),
+        ("EHLO", "550 go away", "rejects the request (SMTP 5"),
+        ("AUTH", "", "closed the connection"),
+        ("MAIL", f"550 not you, {USER}", "rejects the sender, SIGNALS_MAIL_FROM (SMTP 550)"),
+        ("RCPT", f"550 no such {MEMBER}", "rejects the recipient"),
+        ("DATA", f"554 no spam {MEMBER}", "rejects the request (SMTP 554)"),
+        ("DATA", "", "closed the connection"),
+        ("MAIL", "what?", "rejects the request"),
+        ("AUTH", "what?", "rejects the request"),
     ],
 )
-async def test_what_a_server_says_of_a_mail_is_not_repeated(
-    verb: str, answer: str, why: str
-) -> None:
+async def test_the_words_of_the_server_are_not_repeated(verb: str, answer: str, why: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: answer, "HELO": answer} if verb == "EHLO" else {verb: answer}
-        assert why in await failure(server.url())
+        assert why in await get_failure(server.url())
     assert server.received == []
 
 
 @pytest.mark.parametrize("verb", ["EHLO", "AUTH", "DATA"])
-async def test_a_server_that_says_nothing_is_waited_for_so_long_and_no_longer(verb: str) -> None:
+async def test_a_silent_server_is_given_up_after_the_timeout(verb: str) -> None:
     async with run_smtp_double() as server:
         server.answers = {verb: None}
-        assert "does not answer in time" in await failure(server.url(), timeout_s=0.2)
+        assert "does not respond in time" in await get_failure(server.url(), timeout_s=0.2)
 
 
-async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
+async def test_an_accepted_mail_stays_sent_if_the_session_ends_badly() -> None:
     for answer in ("", "500 what?"):
         async with run_smtp_double() as server:
             server.answers = {"QUIT": answer}
@@ -134,10 +132,10 @@ async def test_a_mail_that_was_taken_stays_sent_whatever_comes_after() -> None:
         assert len(server.received) == 1
 
 
-async def test_a_server_that_is_not_there_is_named() -> None:
+async def test_an_unreachable_server_is_named() -> None:
     async with run_smtp_double() as server:
         pass
-    assert await failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
+    assert await get_failure(server.url()) == f"{LOCAL}:{server.port} cannot be reached"
 
 
 async def test_a_check_logs_in_and_sends_nothing() -> None:
@@ -147,7 +145,7 @@ async def test_a_check_logs_in_and_sends_nothing() -> None:
         server.answers = {"AUTH": "535 no"}
         with pytest.raises(MailError, match="SIGNALS_SMTP_URL"):
             await mailer.check()
-    assert [line.split()[0] for line in server.said].count("MAIL") == 0
+    assert [line.split()[0] for line in server.commands].count("MAIL") == 0
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_an_address_adds_no_header(address: str) -> None:
 @pytest.mark.parametrize(
     "address", ["a@example.com, b@evil.example", "<b@evil.example> a@mail.example"]
 )
-async def test_whatever_stands_in_an_address_there_is_one_recipient(address: str) -> None:
+async def test_an_address_with_special_characters_is_one_recipient(address: str) -> None:
     async with run_smtp_double() as server:
         await send(server.url(), address)
     assert len(server.received[0].recipients) == 1
@@ -206,12 +204,12 @@ def test_an_address_of_a_server_is_read(url: str, expected: SmtpServer) -> None:
         "smtp://[::hidden",
     ],
 )
-def test_another_address_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_server_address_is_refused_without_quoting_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^expected smtp://\[USER:PASSWORD@\]HOST") as refused:
         SmtpServer.parse(url)
     assert "hid" not in str(refused.value)
 
 
-def test_a_double_is_named_as_the_settings_name_servers() -> None:
+def test_the_test_servers_url_is_a_valid_setting() -> None:
     server = SmtpServer.parse(SmtpDouble(port=25).url())
     assert (server.user, server.password) == (USER, PASSWORD)

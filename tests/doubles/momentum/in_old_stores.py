@@ -1,4 +1,4 @@
-"""Momentum in a store that was written before there was such an indicator."""
+"""The added indicator Momentum on a store that was written without it."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def find_last_closes(rows: Rows) -> dict[tuple[str, str], int]:
     }
 
 
-async def test_it_has_readings_engines_and_rows_of_its_own(
+async def test_it_has_its_own_readings_engines_and_rows(
     old_home: StoreHome, open_market: OpenMarket, universe: Universe, bars: Path
 ):
     store = await open_market()
@@ -63,7 +63,7 @@ async def test_it_has_readings_engines_and_rows_of_its_own(
     }
 
 
-def test_it_is_served_beside_the_others(old_home: StoreHome, tmp_path: Path, bars: Path):
+def test_it_is_served_with_the_others(old_home: StoreHome, tmp_path: Path, bars: Path):
     url = build_database_url(old_home)
     settings = {"database_url": url, "universe": str(write_universe(tmp_path))}
     assert run_signals(tmp_path, "replay", "--bars", str(bars), **settings).returncode == 0

@@ -1,4 +1,4 @@
-"""Momentum: the side of the last ten bars."""
+"""Momentum: the sign of the change over ten bars, an indicator for tests."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ PERIOD = 10
 
 
 class Momentum:
-    """Reads the side on which the close lies of the close of ten bars ago."""
+    """Bullish if the close is above the close of ten bars ago, bearish if below."""
 
     id = "momentum"
     name = "Momentum"

@@ -1,6 +1,6 @@
-"""A mail server on a loopback port that keeps what it is sent, and fails where a test wants it to.
+"""An SMTP server on a loopback port that keeps all mails and can be made to fail.
 
-certificate.pem is its own, made up for the name that REMOTE is: `openssl req -x509 -nodes`.
+certificate.pem is self-signed for the name REMOTE, created by `openssl req -x509 -nodes`.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from pathlib import Path
 CERTIFICATE = Path(__file__).with_name("certificate.pem")
 USER, PASSWORD = "me@mail.example", "p/ss:w@rd"
 LOGIN = "me%40mail.example:p%2Fss%3Aw%40rd"
-# The first is a name of this machine that nothing here takes for one.
+# REMOTE resolves to this machine, but the code treats it as another one.
 REMOTE, LOCAL = "127.1", "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class ReceivedMail:
-    """A mail as it arrived, and by which session."""
+    """A mail as received, with the session that sent it."""
 
     sender: str
     recipients: list[str]
@@ -34,30 +34,30 @@ class ReceivedMail:
 
 @dataclass
 class SmtpDouble:
-    """What the server offers and does; `answers` are given to commands in place of its own.
+    """The server's capabilities and mails; `answers` maps commands to replies of the test.
 
-    An empty answer drops the connection, None leaves the client waiting.
+    An empty reply drops the connection; None sends nothing.
     """
 
     offers_starttls: bool = True
     speaks_tls: bool = False
     answers: dict[str, str | None] = field(default_factory=dict)
     received: list[ReceivedMail] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     port: int = 0
     _sessions: set["asyncio.Task[None]"] = field(default_factory=set)
 
     def url(self, host: str = LOCAL, login: str = f"{LOGIN}@") -> str:
-        """Return how the settings name it."""
+        """Return the server's URL for SIGNALS_SMTP_URL."""
         scheme = "smtps" if self.speaks_tls else "smtp"
         return f"{scheme}://{login}{host}:{self.port}"
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Begin a session."""
+        """Handle one session."""
         self._sessions.add(asyncio.create_task(self._serve(reader, writer)))
 
     async def ended(self) -> None:
-        """End every session, also one that leaves its client waiting."""
+        """End every session, including one that sends nothing."""
         for session in self._sessions:
             session.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
@@ -84,7 +84,7 @@ class _Session:
     async def run(self) -> None:
         await self._say("220 mail.example ready")
         while line := (await self._reader.readuntil(b"\r\n")).decode().strip():
-            self._double.said.append(line)
+            self._double.commands.append(line)
             verb = line.split()[0].upper()
             answer = self._double.answers.get(verb, "its own")
             if answer is None:
@@ -144,7 +144,7 @@ def _parse_address(line: str) -> str:
 
 
 def create_tls_context() -> ssl.SSLContext:
-    """Return what the server speaks TLS with."""
+    """Return the server's TLS context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     return context
@@ -154,7 +154,7 @@ def create_tls_context() -> ssl.SSLContext:
 async def run_smtp_double(
     *, offers_starttls: bool = True, speaks_tls: bool = False
 ) -> AsyncIterator[SmtpDouble]:
-    """Serve mail until the block ends."""
+    """Run the server until the block ends."""
     double = SmtpDouble(offers_starttls=offers_starttls, speaks_tls=speaks_tls)
     context = create_tls_context() if speaks_tls else None
     server = await asyncio.start_server(double.accept, LOCAL, 0, ssl=context)

@@ -1,4 +1,4 @@
-"""Stripe's API over HTTP, as far as a purchase needs it: form-encoded requests, JSON answers."""
+"""The part of Stripe's HTTP API that purchases use: form-encoded requests, JSON responses."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """One request as it arrived, its parameters out of their brackets."""
+    """One request, its bracketed parameters parsed into dicts and lists."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class ApiRequest:
 
 
 def parse_form(text: str) -> Object:
-    """Return what `a[b][0]=c` says: {"a": {"b": ["c"]}}."""
+    """Parse a form: `a[b][0]=c` becomes {"a": {"b": ["c"]}}."""
     root: Object = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
         *path, last = re.findall(r"[^\[\]]+", key) + (["0"] if key.endswith("[]") else [])
@@ -63,19 +63,19 @@ def parse_form(text: str) -> Object:
         while key.endswith("[]") and last in place:
             last = str(int(last) + 1)
         place[last] = value
-    return {key: _lists_from_indices(value) for key, value in root.items()}
+    return {key: _convert_indices(value) for key, value in root.items()}
 
 
-def _lists_from_indices(value: Any) -> Any:
+def _convert_indices(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value and all(key.isdecimal() for key in value):
-        return [_lists_from_indices(value[key]) for key in sorted(value, key=int)]
-    return {key: _lists_from_indices(one) for key, one in value.items()}
+        return [_convert_indices(value[key]) for key in sorted(value, key=int)]
+    return {key: _convert_indices(one) for key, one in value.items()}
 
 
 async def read_request(request: Request) -> ApiRequest:
-    """Read a request; RefusalError where it is not form-encoded."""
+    """Parse a request; raise RefusalError if it is not form-encoded."""
     body = (await request.body()).decode()
     if body and request.headers.get("content-type") != "application/x-www-form-urlencoded":
         raise RefusalError(400, "Invalid request (check that your POST content type is right).")
@@ -88,7 +88,7 @@ async def read_request(request: Request) -> ApiRequest:
 
 
 class StripeApi:
-    """Answers requests out of the books; `address` is where it is served."""
+    """Answers requests from StripeRecords; `address` is its own base URL."""
 
     def __init__(self, books: StripeRecords, api_key: str) -> None:
         self.address = ""
@@ -97,60 +97,62 @@ class StripeApi:
         self._answered: dict[str, tuple[ApiRequest, int, Object]] = {}
 
     def authenticate(self, authorization: str | None) -> None:
-        """Refuse another key than the account's, showing what Stripe shows of it."""
+        """Raise RefusalError for a wrong key, masked as Stripe masks it."""
         if authorization != f"Bearer {self._api_key}":
             sent = (authorization or "").removeprefix("Bearer ")
             masked = f"{sent[:8]}{'*' * 8}{sent[-4:]}"
             raise RefusalError(401, f"Invalid API Key provided: {masked}")
 
-    def answer(self, ask: ApiRequest) -> Response:
-        """Answer a request; a POST whose key was used before gets the answer of that time."""
-        known = self._answered.get(ask.idempotency_key or "") if ask.method == "POST" else None
+    def answer(self, call: ApiRequest) -> Response:
+        """Answer a request; a POST with a known idempotency key gets the first response again."""
+        known = self._answered.get(call.idempotency_key or "") if call.method == "POST" else None
         if known is None:
-            status, body = self._executed(ask)
-            if ask.method == "POST" and ask.idempotency_key and status == 200:
-                self._answered[ask.idempotency_key] = (ask, status, body)
+            status, body = self._answer_once(call)
+            if call.method == "POST" and call.idempotency_key and status == 200:
+                self._answered[call.idempotency_key] = (call, status, body)
             return JSONResponse(body, status)
         first, status, body = known
-        if first != ask:
+        if first != call:
             message = "Keys for idempotent requests can only be used with the same parameters."
             refusal = RefusalError(400, message, type="idempotency_error")
             return JSONResponse(refusal.body, refusal.status)
         return JSONResponse(body, status, {"Idempotent-Replayed": "true"})
 
-    def _executed(self, ask: ApiRequest) -> tuple[int, Object]:
+    def _answer_once(self, call: ApiRequest) -> tuple[int, Object]:
         try:
-            return 200, self._act(ask)
+            return 200, self._execute(call)
         except RefusalError as refusal:
             return refusal.status, refusal.body
 
-    def _act(self, ask: ApiRequest) -> Object:
-        """Do what a request asks; the answer is a copy, so what was answered stays answered."""
-        expand = ask.parameters.get("expand", [])
-        if ask.method == "POST" and ask.path == "checkout/sessions":
-            return self._shown(self._open_session(ask.parameters), expand)
-        if ask.method == "POST" and ask.path == "refunds":
-            charge = self._found("charge", ask.parameters.get("charge", ""))
-            amount = int(ask.parameters["amount"]) if "amount" in ask.parameters else None
-            return self._shown(self._books.refund(charge, amount), expand)
-        if ask.method == "POST" and ask.path == "billing_portal/sessions":
-            customer = self._found("customer", ask.parameters.get("customer", ""), "customer")
-            return self._books.open_portal(customer, ask.parameters.get("return_url"), self.address)
-        if ask.method == "GET" and ask.path in KINDS:
-            return self._list(KINDS[ask.path], ask)
-        collection, _, id_ = ask.path.rpartition("/")
-        if ask.method == "GET" and collection in KINDS:
-            return self._shown(self._found(KINDS[collection], id_), expand)
-        if ask.method == "DELETE" and collection == "subscriptions":
-            subscription = self._found("subscription", id_)
+    def _execute(self, call: ApiRequest) -> Object:
+        """Execute a request and return a copy, so that later changes do not alter the response."""
+        expand = call.parameters.get("expand", [])
+        if call.method == "POST" and call.path == "checkout/sessions":
+            return self._expand(self._open_session(call.parameters), expand)
+        if call.method == "POST" and call.path == "refunds":
+            charge = self._find("charge", call.parameters.get("charge", ""))
+            amount = int(call.parameters["amount"]) if "amount" in call.parameters else None
+            return self._expand(self._books.refund(charge, amount), expand)
+        if call.method == "POST" and call.path == "billing_portal/sessions":
+            customer = self._find("customer", call.parameters.get("customer", ""), "customer")
+            return self._books.open_portal(
+                customer, call.parameters.get("return_url"), self.address
+            )
+        if call.method == "GET" and call.path in KINDS:
+            return self._list(KINDS[call.path], call)
+        collection, _, id_ = call.path.rpartition("/")
+        if call.method == "GET" and collection in KINDS:
+            return self._expand(self._find(KINDS[collection], id_), expand)
+        if call.method == "DELETE" and collection == "subscriptions":
+            subscription = self._find("subscription", id_)
             self._books.set_status(subscription, "canceled")
-            return self._shown(subscription, expand)
-        match = re.fullmatch("checkout/sessions/([^/]+)/(expire|line_items)", ask.path)
-        if match and (ask.method, match[2]) in {("POST", "expire"), ("GET", "line_items")}:
-            return self._of_session(self._found("checkout.session", match[1]), match[2], expand)
-        raise RefusalError(404, f"Unrecognized request URL ({ask.method}: /v1/{ask.path}).")
+            return self._expand(subscription, expand)
+        match = re.fullmatch("checkout/sessions/([^/]+)/(expire|line_items)", call.path)
+        if match and (call.method, match[2]) in {("POST", "expire"), ("GET", "line_items")}:
+            return self._act_on_session(self._find("checkout.session", match[1]), match[2], expand)
+        raise RefusalError(404, f"Unrecognized request URL ({call.method}: /v1/{call.path}).")
 
-    def _of_session(self, session: Object, what: str, expand: list[str]) -> Object:
+    def _act_on_session(self, session: Object, what: str, expand: list[str]) -> Object:
         if what == "line_items":
             return self._line_items(session)
         if session["status"] != "open":
@@ -158,7 +160,7 @@ class StripeApi:
                 400, "Only Checkout Sessions with a status in [open] can be expired."
             )
         self._books.expire(session)
-        return self._shown(session, expand)
+        return self._expand(session, expand)
 
     def _open_session(self, given: Object) -> Object:
         for name in given:
@@ -169,14 +171,14 @@ class StripeApi:
             if name not in given:
                 message = f"Missing required param: {name}."
                 raise RefusalError(400, message, code="parameter_missing", param=name)
-        self._found("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
+        self._find("price", given["line_items"][0].get("price", ""), "line_items[0][price]")
         email = given.get("customer_email", "a@example.com")
         if "@" not in email or email.endswith("@refused.example.com"):
             message = f"Invalid email address: {email}"
             raise RefusalError(400, message, code="email_invalid", param="customer_email")
         return self._books.open_session(given, self.address)
 
-    def _found(self, kind: str, id_: str, param: str | None = None) -> Object:
+    def _find(self, kind: str, id_: str, param: str | None = None) -> Object:
         found = self._books.objects.get(id_)
         if found is None or found["object"] != kind:
             raise RefusalError(
@@ -188,23 +190,23 @@ class StripeApi:
             )
         return found
 
-    def _list(self, kind: str, ask: ApiRequest) -> Object:
-        limit = int(ask.parameters.get("limit", 10))
+    def _list(self, kind: str, call: ApiRequest) -> Object:
+        limit = int(call.parameters.get("limit", 10))
         if not 1 <= limit <= 100:
             raise RefusalError(400, "This value must be between 1 and 100.", param="limit")
-        wanted = {name: value for name, value in ask.parameters.items() if name in FILTERS}
+        wanted = {name: value for name, value in call.parameters.items() if name in FILTERS}
         rows = self._books.list_objects(kind, **wanted)
-        if (after := ask.parameters.get("starting_after")) is not None:
+        if (after := call.parameters.get("starting_after")) is not None:
             rows = rows[[row["id"] for row in rows].index(after) + 1 :]
-        data = [self._shown(row, []) for row in rows[:limit]]
-        return _build_list(f"/v1/{ask.path}", data, has_more=len(rows) > limit)
+        data = [self._expand(row, []) for row in rows[:limit]]
+        return _build_list(f"/v1/{call.path}", data, has_more=len(rows) > limit)
 
     def _line_items(self, session: Object) -> Object:
         items = deepcopy(self._books.line_items[session["id"]])
         return _build_list(f"/v1/checkout/sessions/{session['id']}/line_items", items)
 
-    def _shown(self, found: Object, expand: list[str]) -> Object:
-        """Return a copy of an object with the ids of some fields replaced by their objects."""
+    def _expand(self, found: Object, expand: list[str]) -> Object:
+        """Return a copy of an object with some fields expanded from ids to objects."""
         shown = deepcopy(found)
         for name in expand:
             if name not in EXPANDABLE or (name not in found and name != "line_items"):
@@ -223,5 +225,5 @@ def _build_list(url: str, data: list[Object], *, has_more: bool = False) -> Obje
 
 
 def format_event(event: Object) -> bytes:
-    """Return an event as the body of a webhook: Stripe indents its JSON."""
+    """Return an event as the body of a webhook, indented as Stripe's."""
     return json.dumps(event, indent=2).encode()

@@ -1,6 +1,6 @@
-"""What a small Stripe knows: its objects as Stripe's public API reference documents them.
+"""The objects of a small Stripe, as documented in Stripe's public API reference.
 
-Every change of an object is told in an event, as Stripe does.
+Every change of an object adds an event, as at Stripe.
 """
 
 from copy import deepcopy
@@ -27,7 +27,7 @@ COLLECTIONS = {
 
 
 class StripeRecords:
-    """Objects by id, oldest first; `clock` tells epoch ms. Tests may change an object in place."""
+    """Objects by id, oldest first; `clock` returns epoch ms. Tests can change objects in place."""
 
     def __init__(self, clock: Clock, *, livemode: bool) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class StripeRecords:
         self._made = 0
 
     def list_objects(self, kind: str, **fields: str) -> list[Object]:
-        """Return the objects of a kind whose fields have these values, newest first."""
+        """Return the objects of a kind that have these field values, newest first."""
         return [
             each
             for each in reversed(self.objects.values())
@@ -67,7 +67,7 @@ class StripeRecords:
         )
 
     def open_session(self, given: Object, address: str) -> Object:
-        """Open a Checkout Session; `address` is where its pay pages are."""
+        """Open a Checkout Session; `address` is the base URL of its pay page."""
         item = given["line_items"][0]
         price, quantity = self.objects[item["price"]], int(item.get("quantity", 1))
         amount = price["unit_amount"] * quantity
@@ -108,7 +108,7 @@ class StripeRecords:
         )
 
     def complete(self, session: Object, *, is_delayed: bool) -> Object:
-        """Let the buyer submit the pay page; a delayed method's money comes with `settle`."""
+        """Submit the pay page; with a delayed method the payment arrives with `settle`."""
         assert session["status"] == "open", session["status"]
         email = session["customer_email"]
         customer = self._add("customer", self._new_id("cus"), email=email, deleted=False)
@@ -126,7 +126,7 @@ class StripeRecords:
         return self.add_event("checkout.session.completed", session)
 
     def settle(self, session: Object) -> Object:
-        """Let the money of a completed session arrive."""
+        """Receive the payment of a completed session."""
         self._take_money(session)
         return self.add_event("checkout.session.async_payment_succeeded", session)
 
@@ -142,7 +142,7 @@ class StripeRecords:
         return self.add_event(f"customer.subscription.{verb}", subscription)
 
     def add_charge(self, customer: str, amount: int) -> Object:
-        """Take money, as each period does."""
+        """Add a charge, as for each period."""
         charge = self._add(
             "charge",
             self._new_id("ch"),
@@ -162,7 +162,7 @@ class StripeRecords:
         return charge
 
     def refund(self, charge: Object, amount: int | None) -> Object:
-        """Give back an amount, or all that is left; return the refund."""
+        """Refund an amount (if None, the rest of the charge); return the refund."""
         given_back = charge["amount"] - charge["amount_refunded"] if amount is None else amount
         charge["amount_refunded"] += given_back
         charge["refunded"] = charge["amount_refunded"] == charge["amount"]
@@ -180,7 +180,7 @@ class StripeRecords:
         return refund
 
     def dispute(self, charge: Object, status: str, case_type: str) -> Object:
-        """Let the bank of the buyer question a charge."""
+        """Open a dispute on a charge."""
         charge["disputed"] = True
         dispute = self._add(
             "dispute",
@@ -196,12 +196,12 @@ class StripeRecords:
         return self.add_event("charge.dispute.created", dispute)
 
     def set_up_portal(self) -> Object:
-        """Save the settings of the customer portal, as an account does once."""
+        """Save the settings of the customer portal."""
         fields = {"active": True, "is_default": True}
         return self._add("billing_portal.configuration", self._new_id("bpc"), **fields)
 
     def open_portal(self, customer: Object, return_url: str | None, address: str) -> Object:
-        """Open the customer portal for one visit."""
+        """Create a session of the customer portal."""
         id_ = self._new_id("bps")
         return self._add(
             "billing_portal.session",
@@ -212,7 +212,7 @@ class StripeRecords:
         )
 
     def add_event(self, kind: str, about: Object) -> Object:
-        """Return a new event that tells of an object as it is now."""
+        """Add and return an event with the current state of an object."""
         return self._add(
             "event",
             self._new_id("evt"),

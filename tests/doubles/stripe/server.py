@@ -1,10 +1,10 @@
-"""A Stripe on a loopback port, in the test's own event loop, that tests pay, refund and trouble.
+"""A Stripe on a loopback port, in the test's own event loop, that tests control.
 
     async with stripe_double(clock) as stripe:
         billing = StripeBilling(..., api_base=stripe.base_url)
 
-The real library talks to it. It can fail, drop, hold and count requests, and it signs webhooks by
-an HMAC of its own.
+Stripe's real library is its client. It can fail, drop, hold and count requests, and it signs
+webhooks with its own HMAC.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ MONTHLY, YEARLY = "price_monthly", "price_yearly"
 
 @dataclass(frozen=True)
 class Failure:
-    """A failing answer: None is a dropped connection; `is_executed`: after the work was done."""
+    """A failure: status None drops the connection; `is_executed` if it follows the execution."""
 
     status: int | None
     is_executed: bool
 
 
 class DroppedResponse(Response):
-    """An answer that breaks off: the server closes the connection in the middle of it."""
+    """A response during which the server closes the connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-length", b"100")]
@@ -48,9 +48,9 @@ class DroppedResponse(Response):
 
 
 class StripeDouble:
-    """One account, in test mode unless `livemode`; its plan has a monthly and a yearly price.
+    """One account, in test mode unless `livemode`, with a monthly and a yearly price.
 
-    What happens here returns the event that tells of it.
+    Methods that change an object return its event.
     """
 
     def __init__(self, clock: Clock, *, livemode: bool = False) -> None:
@@ -70,11 +70,11 @@ class StripeDouble:
 
     @property
     def base_url(self) -> str:
-        """Where it is served; also what a session's pay page begins with."""
+        """The base URL of the API and of pay pages."""
         return self._api.address
 
     def build_app(self, address: str) -> Starlette:
-        """Return the ASGI app, which names its pay pages below an address."""
+        """Return the ASGI app; its pay pages are below `address`."""
         self._api.address = address
         methods = ["GET", "POST", "DELETE"]
         return Starlette(
@@ -85,7 +85,7 @@ class StripeDouble:
         )
 
     def pay(self, session: str, *, is_delayed: bool = False) -> Object:
-        """Pay a checkout; with a delayed method the money comes with `settle`."""
+        """Pay a checkout; with a delayed method the payment arrives with `settle`."""
         return self.books.complete(self.books.objects[session], is_delayed=is_delayed)
 
     def settle(self, session: str) -> Object:
@@ -101,7 +101,7 @@ class StripeDouble:
         return self.books.set_status(self.books.objects[subscription], status)
 
     def refund(self, charge: str, amount: int | None = None) -> Object:
-        """Refund an amount of cents, or all that is left."""
+        """Refund an amount in cents, or the rest of the charge if there is none."""
         self.books.refund(self.books.objects[charge], amount)
         return self.events[0]
 
@@ -130,15 +130,15 @@ class StripeDouble:
         return charge
 
     def fail(self, status: int, *, times: int = 1, is_executed: bool = False) -> None:
-        """Answer the next requests with a status, before or after doing what they ask."""
+        """Answer the next requests with a status, before or after executing them."""
         self._troubles.extend([Failure(status, is_executed)] * times)
 
     def drop(self, *, times: int = 1, is_executed: bool = False) -> None:
-        """Break off the next answers, before or after doing what the requests ask."""
+        """Drop the connection of the next requests, before or after executing them."""
         self._troubles.extend([Failure(None, is_executed)] * times)
 
     def hold(self) -> None:
-        """Let requests wait until `release`."""
+        """Hold requests until `release`."""
         self._open.clear()
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ class StripeDouble:
     def sign(
         self, event: Object, *, at: int | None = None, secret: str | None = None
     ) -> tuple[bytes, str]:
-        """Return body and Stripe-Signature of a webhook; `at` in epoch seconds is its stamp."""
+        """Return body and Stripe-Signature of a webhook signed `at` (epoch seconds)."""
         payload = format_event(event)
         return payload, sign_payload(payload, at or self._clock() // 1000, secret or WEBHOOK_SECRET)
 
@@ -161,16 +161,16 @@ class StripeDouble:
     async def _answer(self, request: Request) -> Response:
         try:
             self._api.authenticate(request.headers.get("authorization"))
-            ask = await read_request(request)
+            call = await read_request(request)
         except RefusalError as refusal:
             return JSONResponse(refusal.body, refusal.status)
-        self.requests.append(ask)
+        self.requests.append(call)
         trouble = self._troubles.popleft() if self._troubles else None
         await self._open.wait()
         if trouble is None:
-            return self._api.answer(ask)
+            return self._api.answer(call)
         if trouble.is_executed:
-            self._api.answer(ask)
+            self._api.answer(call)
         return DroppedResponse() if trouble.status is None else _build_failure(trouble)
 
     async def _pay_page(self, request: Request) -> Response:
@@ -184,13 +184,13 @@ class StripeDouble:
 
 
 def sign_payload(payload: bytes, at: int, secret: str) -> str:
-    """Return the header of a body signed at a time in epoch seconds: HMAC-SHA256 over both."""
+    """Return the Stripe-Signature of a body: HMAC-SHA256 over time (epoch seconds) and body."""
     digest = hmac.digest(secret.encode(), f"{at}.".encode() + payload, "sha256").hex()
     return f"t={at},v1={digest},v0={'0' * 64}"
 
 
 def _build_failure(trouble: Failure) -> Response:
-    """Return a failure as Stripe words it; what was executed may be asked again at once."""
+    """Return an error response as Stripe's; an executed request can be retried at once."""
     status = trouble.status or 500
     if status == 429:
         error = RefusalError(429, "Request rate limit exceeded.", code="rate_limit")
@@ -203,7 +203,7 @@ def _build_failure(trouble: Failure) -> Response:
 
 @asynccontextmanager
 async def run_stripe_double(clock: Clock, *, livemode: bool = False) -> AsyncIterator[StripeDouble]:
-    """Serve a Stripe until the block ends; `clock` tells epoch ms."""
+    """Run a Stripe until the block ends; `clock` returns epoch ms."""
     double = StripeDouble(clock, livemode=livemode)
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The Stripe that other tests buy from answers as Stripe's public API reference says."""
+"""The Stripe double answers as Stripe's public API reference says."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ async def double() -> AsyncIterator[StripeDouble]:
 
 @pytest.fixture
 async def curl(double: StripeDouble) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client with the account's key, which knows nothing of the library."""
+    """A plain HTTP client with the account's key."""
     headers = {"Authorization": f"Bearer {double.api_key}"}
     async with httpx.AsyncClient(base_url=double.base_url, headers=headers) as client:
         yield client
@@ -90,8 +90,8 @@ async def test_its_pay_page_pays(double: StripeDouble, curl: httpx.AsyncClient) 
     assert (paid.status_code, paid.headers["Location"]) == (303, SESSION["success_url"])
     found = (await curl.get(f"/v1/checkout/sessions/{session['id']}")).json()
     assert (found["status"], found["payment_status"]) == ("complete", "paid")
-    told = [event["type"] for event in double.events]
-    assert told == [
+    types = [event["type"] for event in double.events]
+    assert types == [
         "checkout.session.completed",
         "charge.succeeded",
         "customer.subscription.created",
@@ -103,14 +103,14 @@ async def test_lists_come_in_pages_newest_first(
 ) -> None:
     made = [double.books.add_charge("cus_1", 1)["id"] for _ in range(3)]
     double.books.add_charge("cus_2", 1)
-    asked = {"customer": "cus_1", "limit": "2"}
-    page = (await curl.get("/v1/charges", params=asked)).json()
+    parameters = {"customer": "cus_1", "limit": "2"}
+    page = (await curl.get("/v1/charges", params=parameters)).json()
     assert ([row["id"] for row in page["data"]], page["has_more"]) == (made[:0:-1], True)
-    rest = await curl.get("/v1/charges", params=asked | {"starting_after": made[1]})
+    rest = await curl.get("/v1/charges", params=parameters | {"starting_after": made[1]})
     assert [row["id"] for row in rest.json()["data"]] == made[:1]
 
 
-async def test_what_is_asked_for_over_http_happens(
+async def test_requests_over_http_are_executed(
     double: StripeDouble, curl: httpx.AsyncClient
 ) -> None:
     session = (await curl.post("/v1/checkout/sessions", data=SESSION)).json()["id"]
@@ -130,7 +130,7 @@ async def test_what_is_asked_for_over_http_happens(
     assert (await curl.post(f"/v1/checkout/sessions/{unpaid}/expire")).json()["status"] == "expired"
 
 
-async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
+async def test_its_customer_portal_is_opened_for_an_existing_customer(
     double: StripeDouble, curl: httpx.AsyncClient
 ) -> None:
     listed = (await curl.get("/v1/billing_portal/configurations", params={"active": "true"})).json()
@@ -138,15 +138,15 @@ async def test_its_customer_portal_is_opened_for_a_customer_that_there_is(
     session = (await curl.post("/v1/checkout/sessions", data=SESSION)).json()["id"]
     double.pay(session)
     customer = double.books.objects[session]["customer"]
-    asked = {"customer": customer, "return_url": "http://127.0.0.1/back"}
-    visit = (await curl.post("/v1/billing_portal/sessions", data=asked)).json()
-    assert (visit["customer"], visit["return_url"]) == (customer, asked["return_url"])
+    parameters = {"customer": customer, "return_url": "http://127.0.0.1/back"}
+    visit = (await curl.post("/v1/billing_portal/sessions", data=parameters)).json()
+    assert (visit["customer"], visit["return_url"]) == (customer, parameters["return_url"])
     assert visit["url"].startswith(double.base_url)
     unknown = await curl.post("/v1/billing_portal/sessions", data={"customer": "cus_none"})
     assert refusal(unknown, 400)["code"] == "resource_missing"
 
 
-async def test_stripes_own_library_takes_its_signatures(double: StripeDouble) -> None:
+async def test_stripes_own_library_accepts_its_signatures(double: StripeDouble) -> None:
     payload, signed = double.sign(double.books.add_event("price.updated", {"object": "price"}))
     event = stripe.Webhook.construct_event(payload, signed, double.webhook_secret, tolerance=0)
     assert event.type == "price.updated"

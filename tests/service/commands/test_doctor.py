@@ -69,7 +69,7 @@ def test_a_store_that_is_well_is_all_ok(well, source):
     assert "played to its end" in told["runs"][0][1]
     assert told["source"] == [("ok", source)]
     assert told["billing"] == [("ok", "sandbox, test mode")]
-    assert told["mail"] == [("ok", f"written to {well}/signals.db-outbox, and sent to nobody")]
+    assert told["mail"] == [("ok", f"written to {well}/signals.db-outbox, not sent")]
 
 
 def test_where_there_is_no_store_it_says_how_to_make_one_and_makes_none(tmp_path):
@@ -217,7 +217,7 @@ async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
         assert await told_of() == (0, [("ok", said)])
         status, ((grade, said),) = await told_of(smtp_url=server.url(login="me:wrong@"))
         assert (status, grade) == (1, "fix")
-        assert "refuses the user or password of SIGNALS_SMTP_URL" in said
+        assert "rejects the user or password in SIGNALS_SMTP_URL" in said
         status, ((grade, said),) = await told_of(mail_from="")
         assert (status, grade) == (1, "fix")
         assert said.startswith("SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too")

@@ -1,4 +1,4 @@
-"""A database from nothing, a server that goes away, and one that asks for passwords."""
+"""An empty database, a server that restarts, and a server that requires passwords."""
 
 import asyncio
 from contextlib import suppress
@@ -36,7 +36,7 @@ async def test_a_database_is_migrated_whole_or_not_at_all(
         await store.commit(make_full_batch())
 
 
-async def test_a_server_that_goes_away_is_told_and_is_used_again_once_it_is_back(
+async def test_a_lost_server_is_reported_and_used_again_when_it_returns(
     private_postgres: PostgresServer,
 ) -> None:
     home = PostgresHome(private_postgres.url())
@@ -49,26 +49,26 @@ async def test_a_server_that_goes_away_is_told_and_is_used_again_once_it_is_back
             market.snapshot(),
             market.lock(),
         ):
-            with pytest.raises(StoreError) as told:
+            with pytest.raises(StoreError) as refusal:
                 await verb
-            assert "\n" not in str(told.value)
+            assert "\n" not in str(refusal.value)
         private_postgres.start()
         async with asyncio.timeout(DEADLINE_S):
-            while (passes := await passes_of(market)) is None:
+            while (passes := await count_commits(market)) is None:
                 pass
         assert passes == 1
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
 
 
-async def passes_of(market: MarketStore) -> int | None:
-    """Return how many passes a store holds, None where it can't be asked."""
+async def count_commits(market: MarketStore) -> int | None:
+    """Return the number of commits in a store, None if it is unavailable."""
     with suppress(StoreError):
         return (await market.progress()).commit_count
     return None
 
 
-async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
+async def test_a_rejected_login_is_reported_without_user_and_password(
     private_postgres: PostgresServer,
 ) -> None:
     session = await asyncpg.connect(private_postgres.url())
@@ -79,8 +79,8 @@ async def test_a_user_who_is_not_let_in_is_told_without_name_and_password(
     await session.close()
     for secret in ("operator:wrong", "nobody-such:right"):
         url = private_postgres.url().replace("postgres@", f"{secret}@")
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as refusal:
             await open_postgres_market(url)
-        said = str(told.value)
-        assert said.endswith("lets nobody in by the user and password of its URL")
-        assert not any(word in said for word in (*secret.split(":"), "\n"))
+        message = str(refusal.value)
+        assert message.endswith("rejects the user or password in its URL")
+        assert not any(word in message for word in (*secret.split(":"), "\n"))

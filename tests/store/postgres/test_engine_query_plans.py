@@ -1,7 +1,7 @@
-"""How PostgreSQL reads: by index and in its order, whatever a request waits for.
+"""PostgreSQL serves requests from indexes, in index order.
 
-Looked at are the very plans that a store's session goes by, over tables of some size. Read whole
-are only tables of a row or so, and what is wanted whole: the assets, and the board of readings.
+The tests inspect the plans of a store's own sessions over tables of realistic size. Only tables
+with about one row are scanned, and those that are read completely: assets and current readings.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ WHERE statement !~ 'pg_prepared_statements|pg_catalog'
 def filled(
     request: pytest.FixtureRequest, get_postgres_server: Callable[[str], SharedServer]
 ) -> Iterator[PostgresHome]:
-    """A database of some size, which the tests of this module only read."""
+    """A filled database, which the tests of this module only read."""
     made = make_postgres_home(get_postgres_server(request.param).url)
     with asyncio.Runner() as runner:
         home = runner.run(made.__aenter__())
@@ -110,36 +110,36 @@ async def access(filled: PostgresHome) -> AsyncIterator[AccessStore]:
         yield store
 
 
-def steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def iter_steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for part in plan.get("Plans", ()):
-        yield from steps(part)
+        yield from iter_steps(part)
 
 
-async def planned(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the statements that a session has prepared, and the steps of its plans for them."""
+async def collect_plans(db: Database) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield the prepared statements of a session and the steps of their plans."""
     for name, statement, places in await db.execute(PREPARED):
         values = f"({', '.join(['NULL'] * places)})" if places else ""
-        ((told,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
-        yield statement, list(steps(json.loads(told)[0]["Plan"]))
+        ((document,),) = await db.execute(f'EXPLAIN (FORMAT JSON) EXECUTE "{name}" {values}')
+        yield statement, list(iter_steps(json.loads(document)[0]["Plan"]))
 
 
-def walks(step: dict[str, Any]) -> bool:
-    """Tell whether a step reads an index from its beginning, for the order alone."""
+def is_full_index_walk(step: dict[str, Any]) -> bool:
+    """Return whether a step reads a whole index only for its order."""
     return step["Node Type"].startswith("Index") and "Index Cond" not in step
 
 
 async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> int:
-    """Look at the plans of a session; return how many they are.
+    """Assert that all plans of a session read by index; return the number of plans.
 
-    Where all `is_searched`, no index is read for its order alone.
+    If `is_searched`, no plan may read a whole index only for its order.
     """
     number = 0
-    async for statement, plan in planned(db):
+    async for statement, plan in collect_plans(db):
         number += 1
         scanned = {step["Relation Name"] for step in plan if step["Node Type"] == "Seq Scan"}
         assert scanned <= READ_WHOLE, statement
-        assert not (is_searched and any(walks(step) for step in plan)), statement
+        assert not (is_searched and any(is_full_index_walk(step) for step in plan)), statement
         if "unnest" not in statement and "FROM readings r" not in statement:
             assert not [step for step in plan if "Sort" in step["Node Type"]], statement
     return number
@@ -148,16 +148,16 @@ async def assert_read_by_index(db: Database, *, is_searched: bool = False) -> in
 async def test_every_combination_of_filters_stays_prepared_and_is_read_by_index_in_its_order(
     market: MarketStore,
 ) -> None:
-    for asked in QUERIES:
-        assert await market.changes_feed(asked)
-        assert await market.alerts_feed(asked)
-        assert await market.merged_feed(asked, NOW)
+    for query in QUERIES:
+        assert await market.changes_feed(query)
+        assert await market.alerts_feed(query)
+        assert await market.merged_feed(query, NOW)
     async with market._engine.acquire_connection() as db:
         assert await assert_read_by_index(db) == 3 * len(QUERIES) == 192
     assert 3 * len(QUERIES) < postgres_engine.STATEMENT_CACHE_SIZE
 
 
-async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: MarketStore) -> None:
+async def test_every_other_read_neither_scans_nor_sorts(market: MarketStore) -> None:
     await market.snapshot()
     await market.snapshot_at(NOW + 5)
     await market.progress()
@@ -169,7 +169,7 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(market: Mar
         assert await assert_read_by_index(db) >= 19
 
 
-async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     access: AccessStore,
 ) -> None:
     for verb in REQUEST_CALLS.values():

@@ -1,4 +1,4 @@
-"""Who lost the lock commits nothing more, however it was lost, and whoever follows goes on."""
+"""A process that lost the compute lock commits nothing more; its successor continues."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[3]
-# More than a driver gathers before it sends any of a COPY.
+# More rows than the driver buffers before it sends the first part of a COPY.
 AT_ONCE = 600_000
 HALTED_MIDWAY = """
 import asyncio, sys
@@ -64,7 +64,7 @@ asyncio.run(main())
 
 
 async def assert_whole(store: MarketStore, passes: int) -> None:
-    """Recompute the chain of a store and the order of its rows."""
+    """Assert that the digest chain and the order of rows are intact."""
     digest = GENESIS
     chain = await store.commits()
     for row in chain:
@@ -78,7 +78,7 @@ async def assert_whole(store: MarketStore, passes: int) -> None:
     assert await store.count_unreferenced() == 0
 
 
-async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_writing(
+async def test_a_holder_stopped_during_a_commit_loses_the_lock_and_the_commit(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "LEASE_S", 0.1)
@@ -96,18 +96,18 @@ async def test_a_holder_that_is_stopped_midway_loses_the_lock_and_what_it_was_wr
         await take_lock_when_free(market)
         await market.commit(make_full_batch(NOW + 1, step=1))
         holder.send_signal(signal.SIGCONT)
-        told, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
+        output, _ = await asyncio.wait_for(holder.communicate(b"\n"), DEADLINE_S)
     finally:
         if holder.returncode is None:
             holder.kill()
             await holder.communicate()
-    assert told.split() == [b"LockTakenError"] * 3
+    assert output.split() == [b"LockTakenError"] * 3
     await market.commit(make_full_batch(NOW + 2, step=2))
     await assert_whole(market, passes=3)
 
 
 async def contend(store: MarketStore, over_s: float) -> None:
-    """Ask again and again for a lock that is not to be had."""
+    """Try to acquire a lock for `over_s` seconds and fail each time."""
     began = asyncio.get_running_loop().time()
     while asyncio.get_running_loop().time() < began + over_s:
         with pytest.raises(LockTakenError):
@@ -118,7 +118,7 @@ async def contend(store: MarketStore, over_s: float) -> None:
 @pytest.mark.parametrize(
     ("lease_s", "beat_s"), [(0.5, 0.01), pytest.param(6.0, 1.5, marks=pytest.mark.prove)]
 )
-async def test_a_holder_that_is_awake_keeps_the_lock_for_many_leases(
+async def test_a_live_holder_keeps_the_lock_for_many_leases(
     market: MarketStore,
     open_market: OpenMarket,
     monkeypatch: pytest.MonkeyPatch,
@@ -151,7 +151,7 @@ async def test_a_holder_that_sends_rows_for_longer_than_a_lease_keeps_the_lock(
     await contending
 
 
-async def test_a_holder_whose_session_was_cut_commits_only_once_it_has_locked_anew(
+async def test_a_holder_that_lost_its_session_commits_only_after_locking_again(
     market: MarketStore, home: PostgresHome
 ) -> None:
     await market.lock()
@@ -166,13 +166,13 @@ async def test_a_holder_whose_session_was_cut_commits_only_once_it_has_locked_an
 
 
 async def write_until(store: MarketStore, fault: Awaitable[None]) -> None:
-    """Begin to write as the process that computes, and let something happen midway."""
+    """Start a commit as the compute process and await `fault` before it ends."""
     async with store._engine.begin_compute_write() as db:
         await db.insert("facts", "key, value", [("half", "written")])
         await fault
 
 
-async def test_a_session_that_is_cut_while_it_writes_leaves_nothing(
+async def test_a_session_lost_during_a_commit_leaves_no_rows(
     market: MarketStore, open_market: OpenMarket, home: PostgresHome
 ) -> None:
     await market.lock()
@@ -191,7 +191,7 @@ async def test_a_session_that_is_cut_while_it_writes_leaves_nothing(
     await assert_whole(second, passes=2)
 
 
-async def test_who_never_locked_commits_only_while_nobody_computes(
+async def test_a_process_without_the_lock_commits_only_while_no_process_holds_it(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
     second = await open_market()

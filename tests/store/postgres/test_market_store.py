@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: versions told by its sessions, and what an operator may get wrong."""
+"""Features of PostgreSQL only: notified versions, and errors for wrong URLs and versions."""
 
 import asyncio
 from contextlib import suppress
@@ -28,18 +28,18 @@ pytestmark = [
 STORES = {"market": open_postgres_market, "access": open_postgres_access}
 
 
-async def refusal(url: str, store: str = "market") -> str:
-    """Return in what words a store is not opened; they name the database and no secret."""
+async def get_open_error(url: str, store: str = "market") -> str:
+    """Return the error of opening a store; assert that it names the database and no secret."""
     with pytest.raises(StoreError) as refused:
         await STORES[store](url)
-    told = str(refused.value)
-    assert "\n" not in told
-    assert "postgres@" not in told
-    assert urlsplit(url).path in told
-    return told
+    message = str(refused.value)
+    assert "\n" not in message
+    assert "postgres@" not in message
+    assert urlsplit(url).path in message
+    return message
 
 
-async def test_a_version_is_told_at_once_to_who_listens(
+async def test_a_new_version_is_notified_at_once(
     market: MarketStore, open_market: OpenMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 10 * DEADLINE_S)
@@ -51,7 +51,7 @@ async def test_a_version_is_told_at_once_to_who_listens(
         listening = await wait_for_version(market, listening)
 
 
-async def test_a_version_that_nobody_told_is_found_by_asking(
+async def test_a_version_without_notification_is_found_by_polling(
     market: MarketStore, home: PostgresHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_market_engine, "POLL_S", 0.01)
@@ -64,7 +64,7 @@ async def test_a_version_that_nobody_told_is_found_by_asking(
     await wait_for_version(market, seen)
 
 
-async def test_a_store_whose_sessions_were_cut_works_again_without_being_reopened(
+async def test_a_store_recovers_from_lost_sessions_without_reopening(
     market: MarketStore, access: AccessStore, home: PostgresHome
 ) -> None:
     await market.commit(make_full_batch())
@@ -94,31 +94,31 @@ async def test_prune_deletes_in_short_transactions(
     assert after - before == horizons + deleting + nothing_left
 
 
-async def test_an_error_tells_nothing_of_the_rows_that_it_is_about(
+async def test_an_error_quotes_no_values_of_rows(
     access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
     with pytest.raises(StoreError) as refused:
         await access.create_claim(CLAIM)
-    told = str(refused.value)
-    assert "unique" in told
-    assert CLAIM.id not in told
-    assert "\n" not in told
+    message = str(refused.value)
+    assert "unique" in message
+    assert CLAIM.id not in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_of_a_newer_version_is_refused(home: PostgresHome, store: str) -> None:
     await run_sql(home, f"INSERT INTO signals_{store}.migrations VALUES ('{store}_9999')")
-    told = await refusal(home.url, store)
-    assert "newer version of signals" in told
-    assert f"{store}_9999" in told
+    message = await get_open_error(home.url, store)
+    assert "newer version of signals" in message
+    assert f"{store}_9999" in message
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_database_that_is_not_there_is_refused(home: PostgresHome, store: str) -> None:
-    assert "does not exist" in await refusal(f"{home.url}_missing", store)
+    assert "does not exist" in await get_open_error(f"{home.url}_missing", store)
 
 
 async def test_a_server_that_is_not_there_is_refused(home: PostgresHome) -> None:
     port = str(urlsplit(home.url).port)
-    assert "postgresql://127.0.0.1:1/" in await refusal(home.url.replace(port, "1"))
+    assert "postgresql://127.0.0.1:1/" in await get_open_error(home.url.replace(port, "1"))

@@ -1,4 +1,4 @@
-"""Keys on disk: hashes alone, revoked for good; attempts, requests, notices, and what is pruned."""
+"""Stored keys (hashes only, revoked for good), attempts, requests, notices and pruning."""
 
 import pytest
 
@@ -70,7 +70,7 @@ async def test_a_notice_replaces_the_last_of_its_name(access: AccessStore) -> No
     assert await access.list_notices() == [Notice("a", "2", 2), Notice("b", "3", 3)]
 
 
-async def test_an_address_has_so_many_attempts_of_a_kind_in_any_window(
+async def test_an_address_has_a_limited_number_of_attempts_per_kind_and_window(
     access: AccessStore, home: StoreHome
 ) -> None:
     async def at(time: int, kind: str = "checkout", address: str = "192.0.2.1") -> int | None:
@@ -84,7 +84,7 @@ async def test_an_address_has_so_many_attempts_of_a_kind_in_any_window(
     assert await run_sql(home, "SELECT count(*) FROM attempts") == [(6,)]
 
 
-async def test_pruning_keeps_each_keys_last_day_of_use_and_what_is_needed(
+async def test_pruning_keeps_each_keys_last_day_of_use_and_recent_rows(
     access: AccessStore, home: StoreHome
 ) -> None:
     rare, busy = bytes(32), HASH

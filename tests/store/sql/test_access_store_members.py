@@ -1,4 +1,4 @@
-"""Members' keys, links and sessions on disk: hashes alone, each used once, none too many."""
+"""Stored keys, links and sessions of members: hashes only, single use, limits."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,14 @@ from store.access_rows import KeyLimits, RetentionCutoffs, SignInRow, normalize_
 from store.errors import StoreError
 from store.sql.access_store import AccessStore
 from tests.store.conftest import OpenAccess
-from tests.store.sql.test_access_store_purchases import CLAIM, KEY_HASH, MEMBER, NOW, bought, other
+from tests.store.sql.test_access_store_purchases import (
+    CLAIM,
+    KEY_HASH,
+    MEMBER,
+    NOW,
+    bought,
+    make_other_claim,
+)
 from tests.support.row_builders import DAY_MS, make_call_group
 from tests.support.store_homes import StoreHome, open_home, run_sql
 
@@ -22,58 +29,58 @@ ROOT = Path(__file__).parents[3]
 MOST = KeyLimits(max_live=3, max_created=100, created_since=NOW - DAY_MS)
 LINK = SignInRow(bytes([7] * 32), "a@example.com", NOW + 1000)
 SESSION_HASH = bytes([8] * 32)
-KELVIN = "\u212aay@example.com"  # str.lower would make it kay@example.com
+KELVIN = "\u212aay@example.com"  # the Kelvin sign: str.lower would return kay@example.com
 
 
-def hash_of(number: int) -> bytes:
+def make_hash(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-async def member_of(access: AccessStore, email: str = "a@example.com", number: int = 1) -> int:
-    """Buy a membership for a mailbox and return its id."""
-    claim, member, key_hash = other(number)
+async def add_membership(access: AccessStore, email: str = "a@example.com", number: int = 1) -> int:
+    """Create a membership for a mailbox and return its id."""
+    claim, member, key_hash = make_other_claim(number)
     await access.create_claim(claim)
     assert await access.redeem_claim(claim, replace(member, contact_email=email), key_hash, NOW)
     return (await access.list_memberships_by_email(email))[-1].id
 
 
-@pytest.mark.parametrize("asked", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
-async def test_a_mailbox_is_one_in_whatever_case_it_is_written(
-    access: AccessStore, asked: str
+@pytest.mark.parametrize("spelling", ["A@Example.com", "a@example.com", "a@EXAMPLE.COM"])
+async def test_a_mailbox_is_found_regardless_of_ascii_case(
+    access: AccessStore, spelling: str
 ) -> None:
-    await member_of(access, "a@Example.com")
-    (held,) = await access.list_memberships_by_email(asked)
+    await add_membership(access, "a@Example.com")
+    (held,) = await access.list_memberships_by_email(spelling)
     assert held.row.contact_email == "a@Example.com"
     assert (held.ended_at, held.ended_reason) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "asked"),
+    ("theirs", "spelling"),
     [(KELVIN, "kay@example.com"), ("kay@example.com", KELVIN), ("Ä@example.com", "ä@example.com")],
 )
-async def test_letters_that_unicode_alone_makes_one_are_other_mailboxes(
-    access: AccessStore, theirs: str, asked: str
+async def test_letters_that_only_unicode_folds_are_different_mailboxes(
+    access: AccessStore, theirs: str, spelling: str
 ) -> None:
-    await member_of(access, theirs)
-    await access.create_claim(replace(other(2)[0], contact_email=theirs))
-    assert await access.list_memberships_by_email(asked) == []
-    assert await access.list_unredeemed_claims(asked, "stripe", "live", 5) == []
+    await add_membership(access, theirs)
+    await access.create_claim(replace(make_other_claim(2)[0], contact_email=theirs))
+    assert await access.list_memberships_by_email(spelling) == []
+    assert await access.list_unredeemed_claims(spelling, "stripe", "live", 5) == []
     assert len(await access.list_memberships_by_email(theirs)) == 1
     assert len(await access.list_unredeemed_claims(theirs, "stripe", "live", 5)) == 1
-    assert normalize_email(theirs) != normalize_email(asked)
+    assert normalize_email(theirs) != normalize_email(spelling)
 
 
 async def test_an_ended_membership_says_when_and_why(access: AccessStore) -> None:
-    await member_of(access)
-    await access.end_membership(other(1)[1], NOW + 5, "the subscription is canceled")
+    await add_membership(access)
+    await access.end_membership(make_other_claim(1)[1], NOW + 5, "the subscription is canceled")
     (held,) = await access.list_memberships_by_email("a@example.com")
     assert (held.ended_at, held.ended_reason) == (NOW + 5, "the subscription is canceled")
 
 
-async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
+async def test_a_members_key_has_its_membership_mode_and_usage_of_the_day(
     access: AccessStore,
 ) -> None:
-    membership = await member_of(access)
+    membership = await add_membership(access)
     assert await access.create_member_key(membership, KEY_HASH, "laptop", NOW + 5, MOST)
     for at in (NOW, NOW + 1, NOW + DAY_MS):
         await access.count_calls([make_call_group(KEY_HASH, at)], "live", 10)
@@ -87,29 +94,29 @@ async def test_a_members_key_has_its_membership_mode_and_uses_of_the_day(
     ]
 
 
-async def test_a_membership_has_no_more_live_keys_than_it_may_until_one_is_revoked(
+async def test_live_keys_of_a_membership_are_limited_until_one_is_revoked(
     access: AccessStore,
 ) -> None:
-    membership = await member_of(access)
+    membership = await add_membership(access)
     made = [
-        await access.create_member_key(membership, hash_of(number), "own", NOW, MOST)
+        await access.create_member_key(membership, make_hash(number), "own", NOW, MOST)
         for number in range(4)
     ]
     assert made == [True, True, False, False]
     first, *_ = await access.list_member_keys(membership, 0)
     assert await access.revoke_member_key(membership, first.key.id, NOW + 1)
-    assert await access.create_member_key(membership, hash_of(9), "own", NOW, MOST)
-    assert not await access.create_member_key(membership, hash_of(10), "own", NOW, MOST)
+    assert await access.create_member_key(membership, make_hash(9), "own", NOW, MOST)
+    assert not await access.create_member_key(membership, make_hash(10), "own", NOW, MOST)
 
 
-async def test_a_membership_makes_no_more_keys_of_late_than_it_may_whatever_is_revoked(
+async def test_new_keys_of_a_membership_are_limited_even_if_some_are_revoked(
     access: AccessStore,
 ) -> None:
-    membership = await member_of(access)
+    membership = await add_membership(access)
 
     async def made(number: int, at: int) -> bool:
         most = KeyLimits(max_live=3, max_created=4, created_since=at - DAY_MS)
-        is_made = await access.create_member_key(membership, hash_of(number), "own", at, most)
+        is_made = await access.create_member_key(membership, make_hash(number), "own", at, most)
         for held in await access.list_member_keys(membership, 0):
             await access.revoke_member_key(membership, held.key.id, at)
         return is_made
@@ -122,8 +129,8 @@ async def test_a_membership_makes_no_more_keys_of_late_than_it_may_whatever_is_r
 async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
     access: AccessStore,
 ) -> None:
-    operators = await access.create_key(hash_of(1), "operator", NOW)
-    mine, theirs = await member_of(access), await member_of(access, "b@example.com", 2)
+    operators = await access.create_key(make_hash(1), "operator", NOW)
+    mine, theirs = await add_membership(access), await add_membership(access, "b@example.com", 2)
     (other_key,) = await access.list_member_keys(theirs, 0)
     for key_id in (operators, other_key.key.id, 999):
         assert not await access.relabel_key(mine, key_id, "taken")
@@ -136,7 +143,7 @@ async def test_keys_of_others_and_of_the_operator_cannot_be_named_or_revoked(
 async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_first(
     access: AccessStore,
 ) -> None:
-    membership = await member_of(access)
+    membership = await add_membership(access)
     (held,) = await access.list_member_keys(membership, 0)
     assert await access.relabel_key(membership, held.key.id, "named")
     for at in (NOW + 1, NOW + 2):
@@ -146,40 +153,40 @@ async def test_a_revoked_key_keeps_its_label_and_the_time_when_it_was_revoked_fi
     assert (held.key.label, held.key.revoked_at) == ("named", NOW + 1)
 
 
-async def test_no_key_is_made_of_a_membership_that_ended_or_never_was(access: AccessStore) -> None:
-    membership = await member_of(access)
-    await access.end_membership(other(1)[1], NOW, "refunded in full")
+async def test_an_ended_or_unknown_membership_gets_no_key(access: AccessStore) -> None:
+    membership = await add_membership(access)
+    await access.end_membership(make_other_claim(1)[1], NOW, "refunded in full")
     for id_ in (membership, membership + 1):
-        assert not await access.create_member_key(id_, hash_of(1), "late", NOW, MOST)
+        assert not await access.create_member_key(id_, make_hash(1), "late", NOW, MOST)
     assert [held.key.revoked_at for held in await access.list_member_keys(membership, 0)] == [NOW]
 
 
 async def make_keys(store: AccessStore, membership: int, first: int) -> int:
-    """Try to make ten keys of a membership, revoking none; return how many there were made."""
+    """Try to create ten keys of a membership; return how many were created."""
     tried = [
-        store.create_member_key(membership, hash_of(first + number), "own", NOW, MOST)
+        store.create_member_key(membership, make_hash(first + number), "own", NOW, MOST)
         for number in range(10)
     ]
     return sum(await asyncio.gather(*tried))
 
 
 async def make_keys_elsewhere(home: StoreHome, membership: int, first: int) -> int:
-    """Try so in another process."""
+    """Run `make_keys` in another process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, home.address, str(membership), str(first)),
         cwd=ROOT,
         stdout=subprocess.PIPE,
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return int(told)
+    return int(output)
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(4, marks=pytest.mark.prove)])
-async def test_many_who_make_keys_at_once_make_no_more_than_there_may_be(
+async def test_concurrent_key_creation_respects_the_limit(
     access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int
 ) -> None:
-    membership = await member_of(access)
+    membership = await add_membership(access)
     if processes:
         making = [make_keys_elsewhere(home, membership, 100 * n) for n in range(processes)]
     else:
@@ -195,10 +202,10 @@ async def test_a_key_that_is_made_while_its_membership_ends_does_not_outlive_it(
 ) -> None:
     other_store = await open_access()
     for number in range(1, 9):
-        membership = await member_of(access, f"m{number}@example.com", number)
+        membership = await add_membership(access, f"m{number}@example.com", number)
         await asyncio.gather(
-            other_store.create_member_key(membership, hash_of(number), "own", NOW, MOST),
-            access.end_membership(other(number)[1], NOW, "canceled"),
+            other_store.create_member_key(membership, make_hash(number), "own", NOW, MOST),
+            access.end_membership(make_other_claim(number)[1], NOW, "canceled"),
         )
     assert await run_sql(home, "SELECT count(*) FROM keys WHERE revoked_at IS NULL") == [(0,)]
 
@@ -208,13 +215,13 @@ async def test_claims_of_a_mailbox_are_those_not_redeemed_newest_first(
 ) -> None:
     await bought(access, 1)
     for number in range(2, 6):
-        await access.create_claim(replace(other(number)[0], created_at=NOW + number))
+        await access.create_claim(replace(make_other_claim(number)[0], created_at=NOW + number))
     changes = ({"provider": "sandbox"}, {"mode": "test"}, {"contact_email": "b@example.com"})
     for number, changed in enumerate(changes, start=6):
-        await access.create_claim(replace(other(number)[0], **changed))  # type: ignore[arg-type]
+        await access.create_claim(replace(make_other_claim(number)[0], **changed))  # type: ignore[arg-type]
     found = await access.list_unredeemed_claims("A@EXAMPLE.com", "stripe", "live", 3)
     assert [claim.id for claim in found] == ["claim5", "claim4", "claim3"]
-    assert found[0] == replace(other(5)[0], created_at=NOW + 5)
+    assert found[0] == replace(make_other_claim(5)[0], created_at=NOW + 5)
 
 
 async def test_a_link_makes_one_session_of_its_mailbox(access: AccessStore) -> None:
@@ -227,14 +234,14 @@ async def test_a_link_makes_one_session_of_its_mailbox(access: AccessStore) -> N
     assert await access.find_session(bytes(32), NOW) is None
 
 
-async def test_of_many_who_use_a_link_at_once_one_is_let_in(
+async def test_only_one_of_many_concurrent_uses_of_a_link_succeeds(
     access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     await access.create_sign_in_link(LINK)
     stores = [access, await open_access()] * 5
     let_in = await asyncio.gather(
         *(
-            store.sign_in(LINK.token_hash, hash_of(number), NOW, NOW + 5)
+            store.sign_in(LINK.token_hash, make_hash(number), NOW, NOW + 5)
             for number, store in enumerate(stores)
         )
     )
@@ -282,13 +289,13 @@ async def test_neither_a_clear_link_nor_a_clear_session_can_be_stored_by_mistake
     assert await access.sign_in(LINK.token_hash, SESSION_HASH, NOW, NOW + 5) == "a@example.com"
 
 
-async def test_pruning_takes_links_and_sessions_that_are_over(
+async def test_pruning_deletes_expired_links_and_sessions(
     access: AccessStore, home: StoreHome
 ) -> None:
     for number in range(3):
-        link = SignInRow(hash_of(number), "a@example.com", NOW + number)
+        link = SignInRow(make_hash(number), "a@example.com", NOW + number)
         await access.create_sign_in_link(link)
-        await access.sign_in(link.token_hash, hash_of(10 + number), NOW - 1, NOW + number)
+        await access.sign_in(link.token_hash, make_hash(10 + number), NOW - 1, NOW + number)
     over = RetentionCutoffs(usage=0, unredeemed_claims=0, events=0, attempts=0, sign_ins=NOW + 1)
     assert await access.prune(over) == 2
     for table in ("sign_in_links", "sessions"):

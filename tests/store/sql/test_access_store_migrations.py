@@ -1,4 +1,4 @@
-"""Access databases of earlier versions: whatever they hold is kept, and members find it."""
+"""Migrating access databases of earlier versions keeps their rows, and members can use them."""
 
 import sqlite3
 from contextlib import closing
@@ -18,7 +18,7 @@ from tests.support.store_homes import open_and_close
 
 pytestmark = pytest.mark.clause("store")
 
-# Each hash is written by its engine's function.
+# Each engine has its own function for byte literals.
 BEFORE = """
 INSERT INTO memberships VALUES
   (4, 'stripe', 'live', 'sub_1', 'cus_1', 'A@Example.com', 'yearly', 5, NULL, NULL),
@@ -40,8 +40,8 @@ TABLES = (
 )
 
 
-def filling(hash_of: str) -> list[str]:
-    """Return the statements with two hashes of an engine's."""
+def build_inserts(hash_of: str) -> list[str]:
+    """Return the INSERT statements with two hashes in the syntax of an engine."""
     text = BEFORE
     for number in (1, 2):
         text = text.replace(f"HASH{number}", hash_of.format(f"{number:02x}" * 32))
@@ -49,7 +49,7 @@ def filling(hash_of: str) -> list[str]:
 
 
 async def assert_found(store: AccessStore) -> None:
-    """Members find what they had, and the new tables take what they are for."""
+    """Assert that members find their rows and that the new tables can be written."""
     (held,) = await store.list_memberships_by_email("a@example.com")
     assert [key.key.id for key in await store.list_member_keys(held.id, 20000)] == [2]
     (ended,) = await store.list_memberships_by_email("B@example.com")
@@ -60,7 +60,7 @@ async def assert_found(store: AccessStore) -> None:
     assert await store.sign_in(bytes(32), bytes([1] * 32), 8, 99) == "A@Example.com"
 
 
-async def test_a_file_of_before_members_signed_in_keeps_all_that_it_held(tmp_path: Path) -> None:
+async def test_a_file_from_before_sign_in_keeps_all_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "access.db"
     migrate(path, ACCESS_MIGRATIONS[:2])
 
@@ -69,7 +69,7 @@ async def test_a_file_of_before_members_signed_in_keeps_all_that_it_held(tmp_pat
             return [db.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
 
     with closing(sqlite3.connect(path)) as db:
-        for statement in filling("X'{}'"):
+        for statement in build_inserts("X'{}'"):
             db.execute(statement)
         db.commit()
     before = rows()
@@ -79,14 +79,14 @@ async def test_a_file_of_before_members_signed_in_keeps_all_that_it_held(tmp_pat
         await assert_found(store)
 
 
-async def test_a_postgres_database_of_before_members_signed_in_keeps_all_that_it_held(
+async def test_a_postgres_database_from_before_sign_in_keeps_all_its_rows(
     database: str,
 ) -> None:
     schema, names = SCHEMAS["access"]
     session = await connect(database, schema)
     try:
         await migrate_postgres(session, database, schema, names[:1])
-        for statement in filling("'\\x{}'"):
+        for statement in build_inserts("'\\x{}'"):
             await session.execute(statement)
 
         async def rows() -> list[object]:

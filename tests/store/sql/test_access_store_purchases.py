@@ -1,4 +1,4 @@
-"""Claims and memberships on disk: one key a claim, made and ended whole or not at all."""
+"""Stored claims and memberships: one key per claim, created and ended atomically."""
 
 import asyncio
 from dataclasses import replace
@@ -39,20 +39,20 @@ MEMBER = MembershipRow("stripe", "live", "sub_1", "cus_1", "a@example.com", "yea
 SESSION = SandboxSession("sb_1", "claim1", "a@example.com", "monthly", 129, "open", NOW + 1000)
 
 
-def other(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
-    """Return a claim like the first, with its membership and key."""
+def make_other_claim(number: int) -> tuple[ClaimRow, MembershipRow, bytes]:
+    """Return a second claim with its membership and key hash."""
     claim = replace(CLAIM, id=f"claim{number}", token_hash=bytes([number] * 32))
     return claim, replace(MEMBER, subscription=f"sub_{number}"), bytes([100 + number] * 32)
 
 
 async def bought(access: AccessStore, number: int) -> bytes:
-    claim, member, key_hash = other(number)
+    claim, member, key_hash = make_other_claim(number)
     await access.create_claim(claim)
     assert await access.redeem_claim(claim, member, key_hash, NOW + number)
     return key_hash
 
 
-async def test_a_claim_is_found_by_the_hash_of_its_token_alone(access: AccessStore) -> None:
+async def test_a_claim_is_found_only_by_the_hash_of_its_token(access: AccessStore) -> None:
     await access.create_claim(CLAIM)
     assert await access.find_claim(CLAIM.token_hash) == CLAIM
     assert await access.find_claim(bytes(32)) is None
@@ -78,7 +78,7 @@ async def test_a_claim_is_redeemed_for_one_key_that_knows_its_membership(
 
 
 @pytest.mark.clause("3.4.2")
-async def test_of_two_processes_that_redeem_at_once_one_makes_the_key(
+async def test_only_one_of_two_concurrent_redemptions_creates_the_key(
     access: AccessStore, open_access: OpenAccess
 ) -> None:
     await access.create_claim(CLAIM)
@@ -113,22 +113,22 @@ async def test_one_subscription_makes_no_second_key_and_its_second_claim_is_used
     access: AccessStore,
 ) -> None:
     await bought(access, 1)
-    claim, _, key_hash = other(2)
+    claim, _, key_hash = make_other_claim(2)
     await access.create_claim(claim)
     assert not await access.redeem_claim(
         claim, replace(MEMBER, subscription="sub_1"), key_hash, NOW + 9
     )
     assert await access.find_claim(claim.token_hash) == replace(claim, redeemed_at=NOW + 9)
-    assert await access.list_active_memberships("stripe") == [other(1)[1]]
+    assert await access.list_active_memberships("stripe") == [make_other_claim(1)[1]]
     assert len(await access.list_keys()) == 1
 
 
-async def test_memberships_are_told_by_provider_and_customer_while_they_last(
+async def test_active_memberships_are_listed_by_provider_and_customer(
     access: AccessStore,
 ) -> None:
     theirs = {1: "cus_1", 2: "cus_2", 3: "cus_1"}
     for number, customer in theirs.items():
-        claim, member, key_hash = other(number)
+        claim, member, key_hash = make_other_claim(number)
         await access.create_claim(claim)
         await access.redeem_claim(claim, replace(member, customer=customer), key_hash, NOW)
     found = await access.list_active_memberships("stripe", "cus_1")
@@ -143,25 +143,25 @@ async def test_the_end_of_a_membership_revokes_its_keys_and_no_others(
     access: AccessStore, home: StoreHome
 ) -> None:
     hashes = [await bought(access, number) for number in (1, 2)]
-    _, member, _ = other(1)
+    _, member, _ = make_other_claim(1)
     assert await access.end_membership(member, NOW + 50, "deleted") == 1
     assert await access.end_membership(member, NOW + 60, "refunded") == 0
     calls = [make_call_group(key_hash, NOW + 50) for key_hash in hashes]
     verdicts = [call.verdict for call in await access.count_calls(calls, "live", 10)]
     assert verdicts == ["revoked", "counted"]
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 50, None]
-    told = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
-    assert told == [(NOW + 50, "deleted"), (None, None)]
+    found = await run_sql(home, "SELECT ended_at, ended_why FROM memberships ORDER BY id")
+    assert found == [(NOW + 50, "deleted"), (None, None)]
 
 
 async def test_a_key_that_was_revoked_before_keeps_its_time(access: AccessStore) -> None:
     await bought(access, 1)
     await access.revoke_key(1, NOW + 7)
-    assert await access.end_membership(other(1)[1], NOW + 50, "deleted") == 0
+    assert await access.end_membership(make_other_claim(1)[1], NOW + 50, "deleted") == 0
     assert [key.revoked_at for key in await access.list_keys()] == [NOW + 7]
 
 
-async def test_a_membership_that_nobody_has_ends_nothing(access: AccessStore) -> None:
+async def test_ending_an_unknown_membership_revokes_no_key(access: AccessStore) -> None:
     assert await access.end_membership(MEMBER, NOW, "deleted") == 0
 
 
@@ -188,7 +188,7 @@ async def test_pruning_takes_lapsed_checkouts_and_leaves_redeemed_ones(
 ) -> None:
     await bought(access, 1)
     for number, expires_at in ((2, NOW + 1000), (3, NOW + 2000)):
-        claim, _, _ = other(number)
+        claim, _, _ = make_other_claim(number)
         await access.create_claim(replace(claim, expires_at=expires_at))
     await access.create_sandbox_session(SESSION)
     assert (
@@ -216,7 +216,7 @@ async def test_the_database_refuses_rows_that_point_nowhere(
     access: AccessStore, sql: str, values: tuple[Any, ...]
 ) -> None:
     await bought(access, 1)
-    await access.count_calls([make_call_group(other(1)[2], NOW)], "live", 10)
+    await access.count_calls([make_call_group(make_other_claim(1)[2], NOW)], "live", 10)
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         async with access._engine.begin_write() as db:
             await db.execute(sql, *values)

@@ -1,4 +1,4 @@
-"""The one statement that decides calls, held against a model of a few lines."""
+"""The statement that counts calls, compared to a model of a few lines."""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,26 +21,28 @@ NOON = 20_000 * DAY_MS + DAY_MS // 2
 NOBODY = bytes(32)
 
 
-def hashed(name: str) -> bytes:
+def make_hash(name: str) -> bytes:
     return name.encode().ljust(32, b".")
 
 
 async def buy(access: AccessStore, name: str, mode: Mode) -> None:
-    claim = replace(CLAIM, id=name, token_hash=hashed(f"token {name}"), agent_name=name, mode=mode)
+    claim = replace(
+        CLAIM, id=name, token_hash=make_hash(f"token {name}"), agent_name=name, mode=mode
+    )
     await access.create_claim(claim)
     member = replace(MEMBER, subscription=name, mode=mode)
-    assert await access.redeem_claim(claim, member, hashed(name), NOON)
+    assert await access.redeem_claim(claim, member, make_hash(name), NOON)
 
 
 async def count_one(
     access: AccessStore, name: str, mode: Mode | None = None, limit: int = 10, at: int = NOON
 ) -> CountedGroup:
-    (decided,) = await access.count_calls([make_call_group(hashed(name), at)], mode, limit)
+    (decided,) = await access.count_calls([make_call_group(make_hash(name), at)], mode, limit)
     return decided
 
 
 async def test_a_call_is_counted_with_the_label_of_its_key(access: AccessStore) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
+    await access.create_key(make_hash("one"), "first", NOON)
     assert await count_one(access, "one") == CountedGroup(1, "counted", 1, "first")
     assert await count_one(access, "one") == CountedGroup(1, "counted", 2, "first")
 
@@ -51,23 +53,23 @@ async def test_a_hash_that_no_key_has_is_unknown(access: AccessStore) -> None:
     ]
 
 
-async def test_a_spent_key_keeps_the_count_it_had_when_the_limit_was_higher(
+async def test_an_exhausted_key_keeps_its_count_after_the_limit_was_lowered(
     access: AccessStore,
 ) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
+    await access.create_key(make_hash("one"), "first", NOON)
     for _ in range(3):
         await count_one(access, "one")
-    assert await count_one(access, "one", limit=2) == CountedGroup(0, "spent", 3, "first")
+    assert await count_one(access, "one", limit=2) == CountedGroup(0, "exhausted", 3, "first")
     assert (await count_one(access, "one", limit=4)).used == 4
 
 
 @pytest.mark.clause("2.11.6")
 @pytest.mark.parametrize("server", [None, "test", "live"])
 @pytest.mark.parametrize("bought_in", ["test", "live"])
-async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(
+async def test_a_bought_key_works_in_its_mode_and_with_billing_off(
     access: AccessStore, server: Mode | None, bought_in: Mode
 ) -> None:
-    await access.create_key(hashed("own"), "own", NOON)
+    await access.create_key(make_hash("own"), "own", NOON)
     await buy(access, "member", bought_in)
     assert (await count_one(access, "own", server)).verdict == "counted"
     decided = await count_one(access, "member", server)
@@ -77,7 +79,7 @@ async def test_a_bought_key_works_in_its_mode_and_where_nothing_is_billed(
         assert decided == CountedGroup(0, "wrong_mode", 0, "member", bought_in)
 
 
-async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
+async def test_a_revoked_key_of_another_mode_is_reported_as_revoked(
     access: AccessStore,
 ) -> None:
     await buy(access, "member", "test")
@@ -88,32 +90,36 @@ async def test_a_revoked_key_of_another_mode_is_told_that_it_is_revoked(
     )
 
 
-async def test_of_a_group_that_does_not_fit_the_first_calls_are_let_in(
+async def test_the_first_calls_of_a_group_that_does_not_fit_are_counted(
     access: AccessStore,
 ) -> None:
-    await access.create_key(hashed("one"), "first", NOON)
-    group = make_call_group(hashed("one"), NOON)._replace(calls=40)
-    assert await access.count_calls([group], None, 30) == [CountedGroup(30, "spent", 30, "first")]
+    await access.create_key(make_hash("one"), "first", NOON)
+    group = make_call_group(make_hash("one"), NOON)._replace(calls=40)
+    assert await access.count_calls([group], None, 30) == [
+        CountedGroup(30, "exhausted", 30, "first")
+    ]
     assert await access.count_calls([group], None, 100) == [
         CountedGroup(40, "counted", 70, "first")
     ]
-    assert await access.count_calls([group], None, 100) == [CountedGroup(30, "spent", 100, "first")]
+    assert await access.count_calls([group], None, 100) == [
+        CountedGroup(30, "exhausted", 100, "first")
+    ]
 
 
-async def test_as_many_keys_as_are_decided_together_are_each_counted(
+async def test_each_key_of_the_largest_batch_is_counted(
     access: AccessStore,
 ) -> None:
     names = [f"key {number}" for number in range(MAX_CALL_GROUPS)]
     for name in names:
-        await access.create_key(hashed(name), name, NOON)
+        await access.create_key(make_hash(name), name, NOON)
     decided = await access.count_calls(
-        [make_call_group(hashed(name), NOON) for name in names], None, 1
+        [make_call_group(make_hash(name), NOON) for name in names], None, 1
     )
     assert decided == [CountedGroup(1, "counted", 1, name) for name in names]
 
 
 class Model:
-    """What the statement should decide: a count by key and day."""
+    """The expected behaviour: a count per key and day."""
 
     def __init__(self, mode: Mode | None, limit: int) -> None:
         self.mode = mode
@@ -121,7 +127,7 @@ class Model:
         self.revoked: set[str] = set()
         self.used: dict[tuple[str, int], int] = {}
 
-    def decided(self, name: str, at: int) -> tuple[str, int]:
+    def decide(self, name: str, at: int) -> tuple[str, int]:
         place = (name, at // DAY_MS)
         used = self.used.get(place, 0)
         if name not in KEYS:
@@ -131,7 +137,7 @@ class Model:
         if self.mode not in (None, KEYS[name]) and KEYS[name] is not None:
             return "wrong_mode", used
         if used >= self.limit:
-            return "spent", used
+            return "exhausted", used
         self.used[place] = used + 1
         return "counted", used + 1
 
@@ -152,10 +158,10 @@ STEPS = st.one_of(
     limit=st.integers(1, 6),
     steps=st.lists(STEPS, min_size=1, max_size=6),
 )
-async def test_whatever_arrives_is_decided_as_by_the_model(
+async def test_any_sequence_of_calls_is_decided_as_by_the_model(
     access: AccessStore, home: StoreHome, mode: Mode | None, limit: int, steps: list[Step]
 ) -> None:
-    """A step is a group of calls, or the name of a key that is revoked."""
+    """A step is a group of calls, or the name of a key to revoke."""
     model, known = Model(mode, limit), await make_keys(access)
     for step in steps:
         if isinstance(step, str):
@@ -170,20 +176,20 @@ async def test_whatever_arrives_is_decided_as_by_the_model(
                 for (name, at), calls in arrived.items()
             ]
             expected = [
-                [model.decided(name, at) for _ in range(calls)]
+                [model.decide(name, at) for _ in range(calls)]
                 for (name, at), calls in arrived.items()
             ]
             decided = await access.count_calls(groups, mode, limit)
             assert [
-                told(one, group.calls) for one, group in zip(decided, groups, strict=True)
+                list_results(one, group.calls) for one, group in zip(decided, groups, strict=True)
             ] == expected
     names = {made.id: name for name, made in known.items()}
     stored = await run_sql(home, "SELECT key_id, day, used FROM usage")
     assert {(names[id_], day): used for id_, day, used in stored if id_ in names} == model.used
 
 
-def told(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
-    """Return what each call of a group learns."""
+def list_results(group: CountedGroup, calls: int) -> list[tuple[str, int]]:
+    """Return the verdict and count of each call of a group."""
     first = group.used - group.counted + 1
     counted = [("counted", first + number) for number in range(group.counted)]
     return counted + [(group.verdict, group.used)] * (calls - group.counted)
@@ -195,14 +201,14 @@ class Made(NamedTuple):
 
 
 async def make_keys(access: AccessStore) -> dict[str, Made]:
-    """Make a key of each name in KEYS, whatever keys there are."""
+    """Create a key for each name in KEYS, with a hash that no other example has."""
     start = len(await access.list_keys())
     made: dict[str, Made] = {}
     for number, (name, bought_in) in enumerate(KEYS.items(), start + 1):
         own = f"{name} {number}"
         if bought_in is None:
-            await access.create_key(hashed(own), name, NOON)
+            await access.create_key(make_hash(own), name, NOON)
         else:
             await buy(access, own, bought_in)
-        made[name] = Made(number, hashed(own))
+        made[name] = Made(number, make_hash(own))
     return made

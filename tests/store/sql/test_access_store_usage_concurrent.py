@@ -1,6 +1,6 @@
-"""Calls that many processes count at once: exact at the limit, and no answer is given twice.
+"""Counting by several processes at once is exact at the limit, and no count is returned twice.
 
-`python -m tests.store.sql.test_access_store_usage_concurrent ADDRESS SEED ROUNDS` is one of those.
+`python -m tests.store.sql.test_access_store_usage_concurrent ADDRESS SEED ROUNDS` runs one of them.
 """
 
 import asyncio
@@ -28,35 +28,35 @@ LIMIT = 50
 HASHES = [bytes([number]) * 32 for number in range(1, 5)]
 PLACES = [(key_hash, day) for key_hash in HASHES for day in (DAY, DAY + 1)]
 
-# Place by its number, calls asked for, calls counted, the count afterwards, and the verdict.
+# Number of the key and day, requested calls, counted calls, count afterwards, verdict.
 Answer = tuple[int, int, int, int, str]
 
 
 async def count(store: AccessStore, seed: int, rounds: int) -> list[Answer]:
-    """Count groups of calls of some places again and again, in no order that others have."""
+    """Count groups of calls repeatedly, in an order that differs between processes."""
     chance, answers = random.Random(seed), list[Answer]()
     for _ in range(rounds):
-        asked = {place: chance.randint(1, 6) for place in chance.sample(range(len(PLACES)), 5)}
+        requested = {place: chance.randint(1, 6) for place in chance.sample(range(len(PLACES)), 5)}
         groups = [
             CallGroup(*PLACES[place], calls, PLACES[place][1] * DAY_MS)
-            for place, calls in asked.items()
+            for place, calls in requested.items()
         ]
         decided = await store.count_calls(groups, None, LIMIT)
-        for (place, calls), group in zip(asked.items(), decided, strict=True):
+        for (place, calls), group in zip(requested.items(), decided, strict=True):
             answers.append((place, calls, group.counted, group.used, group.verdict))
     return answers
 
 
 async def count_elsewhere(home: StoreHome, seed: int, rounds: int) -> list[Answer]:
-    """Count in another process."""
+    """Run `count` in another process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, home.address, str(seed), str(rounds)),
         cwd=ROOT,
         stdout=subprocess.PIPE,
     )
-    told, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return [(place, *rest) for place, *rest in json.loads(told)]
+    return [(place, *rest) for place, *rest in json.loads(output)]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ async def count_elsewhere(home: StoreHome, seed: int, rounds: int) -> list[Answe
     [(0, 12), pytest.param(6, 200, marks=pytest.mark.prove)],
     ids=["stores", "processes"],
 )
-async def test_calls_counted_at_once_are_let_in_up_to_the_limit_and_each_has_a_number(
+async def test_concurrent_calls_are_counted_up_to_the_limit_each_with_its_own_number(
     access: AccessStore, open_access: OpenAccess, home: StoreHome, processes: int, rounds: int
 ) -> None:
     for key_hash in HASHES:
@@ -74,17 +74,17 @@ async def test_calls_counted_at_once_are_let_in_up_to_the_limit_and_each_has_a_n
     else:
         stores = [access, *[await open_access() for _ in range(3)]]
         counting = [count(store, seed, rounds) for seed, store in enumerate(stores * 2)]
-    answers = [answer for told in await asyncio.gather(*counting) for answer in told]
-    numbers, asked = defaultdict[int, list[int]](list), defaultdict[int, int](int)
+    answers = [answer for output in await asyncio.gather(*counting) for answer in output]
+    numbers, requested = defaultdict[int, list[int]](list), defaultdict[int, int](int)
     for place, calls, counted, used, verdict in answers:
         assert used <= LIMIT
         assert (counted == calls) is (verdict == "counted")
-        assert verdict == "counted" or (verdict, used) == ("spent", LIMIT)
+        assert verdict == "counted" or (verdict, used) == ("exhausted", LIMIT)
         numbers[place] += range(used - counted + 1, used + 1)
-        asked[place] += calls
+        requested[place] += calls
     for place, given in numbers.items():
-        assert sorted(given) == list(range(1, min(LIMIT, asked[place]) + 1))
-    assert min(asked.values()) > LIMIT
+        assert sorted(given) == list(range(1, min(LIMIT, requested[place]) + 1))
+    assert min(requested.values()) > LIMIT
     stored = await run_sql(home, "SELECT used FROM usage")
     assert stored == [(LIMIT,)] * len(PLACES)
 
@@ -100,7 +100,7 @@ async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it
     async def count_until_revoked(store: AccessStore) -> None:
         while not decided or decided[-1].verdict == "counted":
             decided.extend(await store.count_calls(call, None, 10**6))
-            await asyncio.sleep(0)  # a file is counted in without waiting for anything
+            await asyncio.sleep(0)  # on SQLite counting never waits, so give the other tasks a turn
 
     counting = [asyncio.create_task(count_until_revoked(store)) for store in stores]
     while len(decided) < 20:  # noqa: ASYNC110 (what is awaited are other tasks' calls)
@@ -115,7 +115,7 @@ async def test_nothing_is_counted_once_a_key_is_revoked_although_others_count_it
     assert {group.used for group in afterwards} == {len(numbers)}
 
 
-async def test_keys_are_counted_together_in_whatever_order_they_come(
+async def test_keys_are_counted_together_in_any_order(
     access: AccessStore, open_access: OpenAccess, home: StoreHome
 ) -> None:
     hashes = [bytes([number]) * 32 for number in range(1, MAX_CALL_GROUPS + 1)]
@@ -134,7 +134,7 @@ async def test_keys_are_counted_together_in_whatever_order_they_come(
     assert await run_sql(home, "SELECT used FROM usage") == [(24,)] * MAX_CALL_GROUPS
 
 
-async def test_attempts_at_once_are_taken_up_to_the_limit(
+async def test_concurrent_attempts_are_accepted_up_to_the_limit(
     access: AccessStore, open_access: OpenAccess
 ) -> None:
     stores = [access, *[await open_access() for _ in range(3)]]

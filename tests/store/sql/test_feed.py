@@ -1,4 +1,4 @@
-"""The feed against a plain-Python model."""
+"""Feed pages compared to a model in plain Python."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,22 +47,22 @@ QUERIES = st.builds(
 )
 
 
-def modelled(rows: list[ChangeRow], asked: FeedQuery) -> list[ChangeRow]:
+def filter_changes(rows: list[ChangeRow], query: FeedQuery) -> list[ChangeRow]:
     found = [
         row
-        for row in (rows if asked.oldest_first else reversed(rows))
+        for row in (rows if query.oldest_first else reversed(rows))
         if row.published
-        and asked.after < row.created_at <= asked.until
-        and asked.ticker in (None, row.ticker)
-        and asked.indicator in (None, row.indicator)
-        and asked.timeframe in (None, row.timeframe)
-        and asked.direction in (None, row.after)
+        and query.after < row.created_at <= query.until
+        and query.ticker in (None, row.ticker)
+        and query.indicator in (None, row.indicator)
+        and query.timeframe in (None, row.timeframe)
+        and query.direction in (None, row.after)
     ]
-    return found[asked.offset : asked.offset + asked.limit]
+    return found[query.offset : query.offset + query.limit]
 
 
-async def next_start(market: MarketStore) -> int:
-    """Return a time after all rows of a store: every example has rows of its own in the one."""
+async def find_next_start(market: MarketStore) -> int:
+    """Return a time after all rows of the store, which all examples share."""
     return (await market.progress()).last_created_at + 100
 
 
@@ -71,14 +71,14 @@ async def next_start(market: MarketStore) -> int:
 )
 @given(
     cells=st.lists(CELLS, min_size=25, max_size=30),
-    asked=st.lists(QUERIES, min_size=20, max_size=20),
+    queries=st.lists(QUERIES, min_size=20, max_size=20),
 )
-async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
+async def test_a_page_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
-    asked: list[FeedQuery],
+    queries: list[FeedQuery],
 ) -> None:
-    start = await next_start(market)
+    start = await find_next_start(market)
     rows: list[ChangeRow] = []
     for ticker, indicator, timeframe, after, published, gap in cells:
         created_at = (rows[-1].created_at if rows else start) + gap
@@ -87,9 +87,9 @@ async def test_a_page_is_what_a_plain_filter_of_all_rows_gives(
         )
         rows.append(row)
     await market.commit(make_batch(changes=rows))
-    for one in asked:
+    for one in queries:
         moved = replace(one, after=start + one.after, until=start + one.until)
-        assert await market.changes_feed(moved) == modelled(rows, moved)
+        assert await market.changes_feed(moved) == filter_changes(rows, moved)
 
 
 async def test_a_page_begins_after_one_bound_and_ends_with_the_other(
@@ -124,22 +124,20 @@ ALERTS = st.tuples(
 )
 
 
-def modelled_alerts(
-    rows: list[FeedRow], asked: FeedQuery, after: int, *kinds: type
-) -> list[FeedRow]:
-    """Filter rows of both tiers; `after` bounds the alerts."""
+def filter_rows(rows: list[FeedRow], query: FeedQuery, after: int, *kinds: type) -> list[FeedRow]:
+    """Return the expected rows of both tiers; `after` bounds the alerts."""
     found = [
         row
-        for row in (rows if asked.oldest_first else reversed(rows))
+        for row in (rows if query.oldest_first else reversed(rows))
         if isinstance(row, kinds)
         and (isinstance(row, AlertRow) or row.published)
-        and (after if isinstance(row, AlertRow) else asked.after) < row.created_at <= asked.until
-        and asked.ticker in (None, row.ticker)
-        and asked.indicator in (None, row.indicator)
-        and asked.timeframe in (None, row.timeframe)
-        and asked.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)
+        and (after if isinstance(row, AlertRow) else query.after) < row.created_at <= query.until
+        and query.ticker in (None, row.ticker)
+        and query.indicator in (None, row.indicator)
+        and query.timeframe in (None, row.timeframe)
+        and query.direction in (None, SIDES[row.action] if isinstance(row, AlertRow) else row.after)
     ]
-    return found[asked.offset : asked.offset + asked.limit]
+    return found[query.offset : query.offset + query.limit]
 
 
 @settings(
@@ -147,14 +145,14 @@ def modelled_alerts(
 )
 @given(
     rows=st.lists(st.one_of(ALERTS, CELLS), min_size=25, max_size=30),
-    asked=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
+    queries=st.lists(st.tuples(QUERIES, st.integers(0, 20)), min_size=20, max_size=20),
 )
-async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
+async def test_a_page_of_both_tiers_equals_a_plain_filter_of_all_rows(
     market: MarketStore,
     rows: list[tuple[object, ...]],
-    asked: list[tuple[FeedQuery, int]],
+    queries: list[tuple[FeedQuery, int]],
 ) -> None:
-    start = await next_start(market)
+    start = await find_next_start(market)
     made: list[FeedRow] = []
     for at, row in enumerate(rows, 1):
         created_at = start + 2 * at
@@ -167,22 +165,20 @@ async def test_a_page_of_both_tiers_is_what_a_plain_filter_of_all_rows_gives(
     changes = [row for row in made if isinstance(row, ChangeRow)]
     alerts = [row for row in made if isinstance(row, AlertRow)]
     await market.commit(make_batch(changes=changes, alerts=alerts))
-    for one, alerts_after in asked:
+    for one, alerts_after in queries:
         moved, after = (
             replace(one, after=start + one.after, until=start + one.until),
             start + alerts_after,
         )
-        both = modelled_alerts(made, moved, after, ChangeRow, AlertRow)
+        both = filter_rows(made, moved, after, ChangeRow, AlertRow)
         assert await market.merged_feed(moved, after) == both
-        assert await market.alerts_feed(moved) == modelled_alerts(
-            made, moved, moved.after, AlertRow
-        )
+        assert await market.alerts_feed(moved) == filter_rows(made, moved, moved.after, AlertRow)
     assert [row async for row in market.alerts() if row.created_at > start] == alerts
     assert [row async for row in market.changes() if row.created_at > start] == changes
 
 
-def rows_of_both_tiers() -> list[FeedRow]:
-    """Rows of which 1d has few, llnr none that are neutral, SOL none that the feed shows."""
+def make_rows_of_both_tiers() -> list[FeedRow]:
+    """Rows with few of 1d, no neutral ones of llnr, and no published ones of SOL."""
     made: list[FeedRow] = []
     for number in range(96):
         at, ticker = NOW + number, ("BTC", "ETH", "SOL")[number % 3]
@@ -200,29 +196,29 @@ def rows_of_both_tiers() -> list[FeedRow]:
 @pytest.mark.parametrize(
     "kinds", [(ChangeRow,), (AlertRow,), (ChangeRow, AlertRow)], ids=["universe", "alerts", "all"]
 )
-async def test_pages_of_every_combination_join_to_what_a_plain_filter_gives(
+async def test_joined_pages_of_every_combination_equal_a_plain_filter(
     market: MarketStore, kinds: tuple[type, ...], oldest_first: bool
 ) -> None:
-    rows = rows_of_both_tiers()
+    rows = make_rows_of_both_tiers()
     changes = [row for row in rows if isinstance(row, ChangeRow)]
     await market.commit(
         make_batch(changes=changes, alerts=[row for row in rows if isinstance(row, AlertRow)])
     )
     for filters in COMBINATIONS:
-        asked = make_query(**filters, oldest_first=oldest_first)
+        query = make_query(**filters, oldest_first=oldest_first)
         paged: list[FeedRow] = []
-        while page := await read(market, replace(asked, limit=13, offset=len(paged)), kinds):
+        while page := await read(market, replace(query, limit=13, offset=len(paged)), kinds):
             paged.extend(page)
-        assert paged == modelled_alerts(rows, asked, NOW + 9, *kinds), filters
+        assert paged == filter_rows(rows, query, NOW + 9, *kinds), filters
 
 
-async def read(market: MarketStore, asked: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
-    """Read a page of one tier or of both; alerts begin later than changes."""
+async def read(market: MarketStore, query: FeedQuery, kinds: tuple[type, ...]) -> Sequence[FeedRow]:
+    """Return a page of one tier or both; alerts start later than changes."""
     if kinds == (ChangeRow,):
-        return await market.changes_feed(asked)
+        return await market.changes_feed(query)
     if kinds == (AlertRow,):
-        return await market.alerts_feed(replace(asked, after=NOW + 9))
-    return await market.merged_feed(asked, NOW + 9)
+        return await market.alerts_feed(replace(query, after=NOW + 9))
+    return await market.merged_feed(query, NOW + 9)
 
 
 async def test_an_alert_and_a_change_never_share_a_time(market: MarketStore) -> None:

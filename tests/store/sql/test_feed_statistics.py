@@ -1,4 +1,4 @@
-"""Counts of the feed against a plain-Python model, and the plans that make them."""
+"""Feed statistics compared to a model in plain Python."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schemas.vocabulary import TIMEFRAMES
 from store.market_rows import ChangeRow, Statistics
 from store.sql.market_store import MarketStore
-from tests.store.sql.test_feed import next_start
+from tests.store.sql.test_feed import find_next_start
 from tests.support.row_builders import NOW, make_alert, make_batch, make_change
 
 pytestmark = pytest.mark.clause("feed")
@@ -25,7 +25,7 @@ CELLS = st.tuples(
 BOUNDS = st.tuples(st.integers(0, 30), st.integers(0, 60), st.integers(0, 30))
 
 
-def modelled(rows: list[ChangeRow], after: int, until: int, kept_after: int) -> Statistics:
+def count_rows(rows: list[ChangeRow], after: int, until: int, kept_after: int) -> Statistics:
     shown = [row for row in rows if row.published and row.created_at <= until]
     return Statistics(
         Counter(
@@ -40,14 +40,14 @@ def modelled(rows: list[ChangeRow], after: int, until: int, kept_after: int) -> 
 )
 @given(
     cells=st.lists(CELLS, min_size=0, max_size=30),
-    asked=st.lists(BOUNDS, min_size=20, max_size=20),
+    windows=st.lists(BOUNDS, min_size=20, max_size=20),
 )
 async def test_counts_are_those_of_a_plain_walk_over_all_rows(
     market: MarketStore,
     cells: list[tuple[str, str, str, int, bool, int]],
-    asked: list[tuple[int, int, int]],
+    windows: list[tuple[int, int, int]],
 ) -> None:
-    start = await next_start(market)
+    start = await find_next_start(market)
     rows: list[ChangeRow] = []
     for ticker, indicator, timeframe, after, published, gap in cells:
         created_at = (rows[-1].created_at if rows else start) + gap
@@ -56,9 +56,9 @@ async def test_counts_are_those_of_a_plain_walk_over_all_rows(
         )
         rows.append(row)
     await market.commit(make_batch(changes=rows))
-    for bounds in asked:
+    for bounds in windows:
         moved = [start + bound for bound in bounds]
-        assert await market.statistics("universe", *moved) == modelled(rows, *moved)
+        assert await market.statistics("universe", *moved) == count_rows(rows, *moved)
 
 
 async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
@@ -69,7 +69,7 @@ async def test_a_window_begins_after_one_bound_and_ends_with_the_other(
     assert found == Statistics({("enzo", "1h", 1): 2}, NOW + 1)
 
 
-async def test_rows_that_are_not_published_count_nowhere(market: MarketStore) -> None:
+async def test_unpublished_rows_are_not_counted(market: MarketStore) -> None:
     await market.commit(make_batch(changes=[make_change(NOW, published=False)]))
     assert await market.statistics("universe", 0, NOW, 0) == Statistics({}, None)
 

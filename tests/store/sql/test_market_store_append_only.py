@@ -1,4 +1,4 @@
-"""Any program may open the database: it must itself refuse to rewrite history."""
+"""The database itself refuses to rewrite history, since any program can open it."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from tests.support.store_homes import REFUSED, RunSql, SqliteHome, StoreHome, re
 
 pytestmark = pytest.mark.clause("store")
 
-# By column and how it is changed, of a row that may have to be named.
+# By column: the change, and the condition that selects one row if it is needed.
 MOVED = {
     "alerts": "price = {of}price + 1",
     "assets": "publish_from = {of}publish_from + 1",
@@ -56,8 +56,8 @@ POSTGRES_ATTACKS = (
 )
 
 
-def attacks(home: StoreHome, table: str) -> Iterator[str]:
-    """Write every way of an engine to rewrite a table."""
+def build_attacks(home: StoreHome, table: str) -> Iterator[str]:
+    """Return statements for every way of an engine to rewrite a table."""
     moved = MOVED[table].format
     words = {"moved": moved(of=""), "moved_t": moved(of="t."), "moved_own": moved(of=f"{table}.")}
     for attack in SQLITE_ATTACKS if isinstance(home, SqliteHome) else POSTGRES_ATTACKS:
@@ -70,7 +70,7 @@ async def refuse(run: RunSql, sql: str) -> None:
 
 
 async def assert_refused(home: StoreHome, *statements: str) -> None:
-    """Have a session run statements as it is, and once it has said what makes it be held less."""
+    """Assert that statements fail, also after settings that relax the session's checks."""
     before = await read_tables(home)
     for first in ((), home.relaxing_sql):
         async with home.open_plain(*first) as run:
@@ -85,11 +85,11 @@ async def test_a_stored_row_withstands_every_way_to_rewrite_it(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:
     await market.commit(make_full_batch())
-    await assert_refused(home, *attacks(home, table))
+    await assert_refused(home, *build_attacks(home, table))
 
 
-def inserted(home: StoreHome, table: str, created_at: object, close_time: object) -> str:
-    """Write an insertion that resembles the oldest row of a tier."""
+def build_insert(home: StoreHome, table: str, created_at: object, close_time: object) -> str:
+    """Return an INSERT of a copy of the oldest row of a tier with some changed values."""
     rest = "NULL, -1, 1.0, 1" if table == "changes" else "action, 1.0"
     return (
         f"{home.insert_sql} {table} SELECT {created_at}, asset_id, indicator, timeframe, "
@@ -102,22 +102,22 @@ async def test_a_newer_row_cannot_replace_a_stored_one_of_the_same_id(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:
     await market.commit(make_full_batch())
-    await assert_refused(home, inserted(home, table, NOW + 99, "close_time"))
+    await assert_refused(home, build_insert(home, table, NOW + 99, "close_time"))
 
 
 @pytest.mark.parametrize("table", ["changes", "alerts"])
-async def test_a_row_cannot_be_slipped_in_before_the_newest_of_either_tier(
+async def test_a_row_cannot_be_inserted_before_the_newest_of_either_tier(
     market: MarketStore, home: StoreHome, table: str
 ) -> None:
     await market.commit(make_full_batch())
     times = ["NULL", NOW + 3, NOW, 1, -5]
-    await assert_refused(home, *(inserted(home, table, at, 1) for at in times))
+    await assert_refused(home, *(build_insert(home, table, at, 1) for at in times))
     newer = {
         "changes": {"alerts": [make_alert(NOW + 9)]},
         "alerts": {"changes": [make_change(NOW + 9)]},
     }
     await market.commit(make_batch(NOW + 9, **newer[table]))
-    await assert_refused(home, inserted(home, table, NOW + 9, 1))
+    await assert_refused(home, build_insert(home, table, NOW + 9, 1))
 
 
 async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
@@ -133,7 +133,7 @@ async def test_a_new_key_cannot_replace_a_stored_epoch_or_asset(
     )
 
 
-async def test_a_pass_number_cannot_be_left_out(market: MarketStore, home: StoreHome) -> None:
+async def test_a_commit_number_cannot_be_skipped(market: MarketStore, home: StoreHome) -> None:
     await market.commit(make_full_batch())
     columns = "market_time, written_at, NULL, NULL, bars_digest, changes_digest, NULL, digest"
     names = (
@@ -144,7 +144,7 @@ async def test_a_pass_number_cannot_be_left_out(market: MarketStore, home: Store
     await run_sql(home, f"INSERT INTO passes ({names}) SELECT 2, {columns} FROM passes")
 
 
-async def test_the_clock_may_move_on(market: MarketStore, home: StoreHome) -> None:
+async def test_the_clock_can_advance(market: MarketStore, home: StoreHome) -> None:
     await market.commit(make_full_batch())
     await run_sql(home, "UPDATE clock SET market_time = market_time + 1")
     assert (await market.progress()).market_time == NOW + 1

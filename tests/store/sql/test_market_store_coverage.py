@@ -1,4 +1,4 @@
-"""What the compute job says of itself: its source, for good, and what it covers."""
+"""The recorded source, which never changes, and the published coverage."""
 
 from datetime import date
 
@@ -21,7 +21,7 @@ async def test_a_store_knows_one_source_for_good(market: MarketStore) -> None:
     assert (await market.progress()).source == "files:/bars"
 
 
-def covering(recorded_until: int | None) -> Coverage:
+def make_coverage(recorded_until: int | None) -> Coverage:
     return Coverage(
         published_at=NOW,
         source="recorded",
@@ -35,16 +35,16 @@ def covering(recorded_until: int | None) -> Coverage:
 async def test_published_coverage_is_in_the_next_snapshot(market: MarketStore) -> None:
     assert (await market.snapshot()).coverage is None
     for recorded_until in (None, NOW):
-        await market.publish_coverage(covering(recorded_until))
-        assert (await market.snapshot()).coverage == covering(recorded_until)
+        await market.publish_coverage(make_coverage(recorded_until))
+        assert (await market.snapshot()).coverage == make_coverage(recorded_until)
 
 
-async def test_what_is_covered_and_never_came_is_late_where_more_may_come(
+async def test_a_covered_asset_without_bars_is_late_if_the_source_is_live(
     market: MarketStore,
 ) -> None:
-    await market.publish_coverage(covering(recorded_until=NOW))
+    await market.publish_coverage(make_coverage(recorded_until=NOW))
     assert (await market.snapshot()).late_tickers == ()
-    await market.publish_coverage(covering(recorded_until=None))
+    await market.publish_coverage(make_coverage(recorded_until=None))
     assert (await market.snapshot()).late_tickers == ("BTC",)
     await market.commit(make_batch(bars=make_blocks(make_bar("BTC"))))
     assert (await market.snapshot()).late_tickers == ()

@@ -1,4 +1,4 @@
-"""One process computes: who, until when, and what becomes of what another was about to write."""
+"""Only one process holds the compute lock, until it releases the lock or dies."""
 
 import asyncio
 import os
@@ -35,8 +35,8 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def holding(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Have another process hold the lock until the block ends or it is killed."""
+async def hold_lock_elsewhere(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run another process that holds the lock until the block ends or it is killed."""
     holder = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", HOLD, home.address),
         cwd=ROOT,
@@ -55,7 +55,7 @@ async def holding(home: StoreHome) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @pytest.fixture
 def leave_stale_lock(home: StoreHome) -> None:
-    """What a process that is gone has left beside a file."""
+    """Leave the lock file of a process that no longer exists."""
     if isinstance(home, SqliteHome):
         (home.folder / "market.db.lock").write_text("1234567890123\n")
 
@@ -76,7 +76,7 @@ async def test_the_lock_refuses_a_second_holder_and_names_the_first(
     await take_lock_when_free(second)
 
 
-async def test_the_lock_that_is_let_go_of_can_be_taken_again(
+async def test_a_released_lock_can_be_acquired_again(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
     second = await open_market()
@@ -88,7 +88,7 @@ async def test_the_lock_that_is_let_go_of_can_be_taken_again(
 
 
 async def test_the_lock_dies_with_its_process(market: MarketStore, home: StoreHome) -> None:
-    async with holding(home) as holder:
+    async with hold_lock_elsewhere(home) as holder:
         with pytest.raises(LockTakenError, match=f"pid {holder.pid}"):
             await market.lock()
         holder.send_signal(signal.SIGKILL)

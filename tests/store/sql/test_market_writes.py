@@ -1,4 +1,4 @@
-"""A pass is written whole or not at all, and read back as it was given."""
+"""A batch is written atomically and read back unchanged."""
 
 import asyncio
 import os
@@ -55,20 +55,20 @@ asyncio.run(main())
 """
 
 
-def empty(ticker: str) -> BarBlock:
+def make_empty_block(ticker: str) -> BarBlock:
     return BarBlock(ticker, "1h", np.empty(0, dtype=np.int64), np.empty((0, 5)))
 
 
-async def all_changes(store: MarketStore) -> list[ChangeRow]:
+async def load_changes(store: MarketStore) -> list[ChangeRow]:
     return [row async for row in store.changes()]
 
 
-async def test_everything_in_a_pass_comes_back_as_given(market: MarketStore) -> None:
+async def test_everything_in_a_batch_is_read_back_unchanged(market: MarketStore) -> None:
     given = make_full_batch()
     await market.commit(given)
     assert to_rows(await market.bars()) == to_rows([given.bars[1], given.bars[0]])
     assert await market.funding() == list(given.funding)
-    assert await all_changes(market) == list(given.changes)
+    assert await load_changes(market) == list(given.changes)
     assert [row async for row in market.alerts()] == list(given.alerts)
     assert await market.carries() == list(given.carries)
     assert await market.epochs() == list(given.epochs)
@@ -133,7 +133,7 @@ async def test_a_carry_is_replaced_and_an_epoch_is_added(market: MarketStore) ->
     assert await market.epochs() == [make_epoch(), make_epoch(number=2)]
 
 
-async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
+async def test_an_empty_batch_moves_the_clock_and_joins_the_chain(
     market: MarketStore,
 ) -> None:
     await market.commit(make_batch(NOW))
@@ -146,8 +146,8 @@ async def test_an_empty_pass_moves_the_clock_and_joins_the_chain(
     assert await market.commit_content(2) == CommitContent([], [], [], [])
 
 
-async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> None:
-    with pytest.raises(StoreError, match="no pass 1"):
+async def test_an_unknown_commit_is_refused(market: MarketStore) -> None:
+    with pytest.raises(StoreError, match="no commit 1"):
         await market.commit_content(1)
 
 
@@ -163,7 +163,7 @@ async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> Non
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL"), make_bar("BTC", 7200), make_bar("SOL"))),
         make_batch(bars=make_blocks(make_bar("SOL", 3600), make_bar("SOL", 0))),
-        make_batch(bars=[make_blocks(make_bar("SOL"))[0], empty("BTC")]),
+        make_batch(bars=[make_blocks(make_bar("SOL"))[0], make_empty_block("BTC")]),
         make_batch(bars=make_blocks(make_bar("SOL")._replace(volume=float("nan")))),
         make_batch(funding=[FundingRow("BTC", 0, 0.1)]),
         make_batch(epochs=[make_epoch("SOL"), make_epoch(number=0)]),
@@ -188,7 +188,7 @@ async def test_a_pass_that_does_not_exist_is_refused(market: MarketStore) -> Non
         "no number",
     ],
 )
-async def test_a_pass_that_breaks_a_rule_leaves_nothing(
+async def test_a_batch_that_breaks_a_rule_leaves_no_rows(
     market: MarketStore, home: StoreHome, bad: Batch
 ) -> None:
     await market.commit(make_full_batch())
@@ -204,7 +204,7 @@ async def test_a_pass_that_breaks_a_rule_leaves_nothing(
     [make_carry(data=cast(bytes, object())), None],
     ids=["a value the database can't hold", "no row at all"],
 )
-async def test_a_commit_that_raises_midway_leaves_nothing(
+async def test_a_commit_that_fails_midway_leaves_no_rows(
     market: MarketStore, home: StoreHome, unwritable: object
 ) -> None:
     await market.commit(make_full_batch())
@@ -217,7 +217,7 @@ async def test_a_commit_that_raises_midway_leaves_nothing(
     await market.commit(good)
 
 
-async def test_a_killed_process_leaves_whole_passes(
+async def test_a_killed_process_leaves_complete_commits(
     open_market: OpenMarket, home: StoreHome
 ) -> None:
     killed = await asyncio.to_thread(
@@ -229,14 +229,14 @@ async def test_a_killed_process_leaves_whole_passes(
     assert killed.returncode == -signal.SIGKILL
     store = await open_market()
     assert (await store.progress()).commit_count == 1
-    assert await all_changes(store) == list(make_full_batch().changes)
+    assert await load_changes(store) == list(make_full_batch().changes)
     assert await store.count_unreferenced() == 0
     await take_lock_when_free(store)
     await store.commit(make_full_batch(NOW + 1, step=1))
     assert len(to_rows(await store.bars())) == 4
 
 
-async def test_a_cancelled_commit_leaves_a_whole_number_of_passes(
+async def test_a_cancelled_commit_leaves_complete_commits(
     market: MarketStore, home: StoreHome
 ) -> None:
     await market.commit(make_full_batch())
@@ -259,7 +259,7 @@ async def test_commits_at_once_follow_each_other(market: MarketStore) -> None:
     assert len(to_rows(await market.bars())) == 5
 
 
-async def test_another_connection_sees_only_whole_passes(
+async def test_another_connection_sees_only_complete_commits(
     market: MarketStore, open_market: OpenMarket
 ) -> None:
     tickers = [f"T{number:03}" for number in range(100)]
@@ -308,7 +308,7 @@ async def test_changes_come_in_batches_without_a_gap(
     monkeypatch.setattr(market_store, "ROWS_PER_READ", 3)
     rows = [make_change(1000 * at, published=at % 2 == 0) for at in range(1, 11)]
     await market.commit(make_batch(changes=rows))
-    assert await all_changes(market) == rows
+    assert await load_changes(market) == rows
 
 
 async def test_a_stream_of_changes_left_early_holds_nothing_open(market: MarketStore) -> None:

@@ -1,4 +1,4 @@
-"""What ages out, what stays as the base of past boards, and what outlives the rows."""
+"""Pruning: which rows expire, and which are kept for past snapshots and cooldowns."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clause("store")
 EDGE = NOW - 365 * DAY_MS
 
 
-async def stored(store: MarketStore) -> list[int]:
+async def load_created_at(store: MarketStore) -> list[int]:
     return [row.created_at async for row in store.changes()]
 
 
@@ -42,12 +42,12 @@ async def test_prune_keeps_the_newest_old_row_of_each_cell(market: MarketStore) 
     await market.commit(make_batch(NOW, changes=[*old, *young]))
     assert await market.prune() == 2
     expected = [EDGE - 8, EDGE - 7, EDGE - 5, EDGE - 1, EDGE, NOW]
-    assert await stored(market) == expected
+    assert await load_created_at(market) == expected
     assert await market.prune() == 0
     assert (await market.progress()).pruned_before == EDGE
 
 
-async def test_prune_follows_the_recorded_clock_alone(market: MarketStore) -> None:
+async def test_prune_follows_only_the_recorded_clock(market: MarketStore) -> None:
     assert await market.prune() == 0
     await market.commit(make_batch(NOW, changes=[make_change(NOW - 1), make_change(NOW)]))
     assert await market.prune() == 0
@@ -55,7 +55,7 @@ async def test_prune_follows_the_recorded_clock_alone(market: MarketStore) -> No
     assert await market.prune() == 0
     await market.commit(make_batch(NOW + 365 * DAY_MS + 1))
     assert await market.prune() == 1
-    assert await stored(market) == [NOW]
+    assert await load_created_at(market) == [NOW]
 
 
 async def test_prune_leaves_the_board_the_bars_and_the_chain(market: MarketStore) -> None:
@@ -82,10 +82,10 @@ async def test_prune_deletes_in_short_transactions(
     await asyncio.wait([pruning, committing], return_when=asyncio.FIRST_COMPLETED)
     assert (committing.done(), pruning.done()) == (True, False)
     assert await pruning == 8
-    assert await stored(market) == [EDGE - 1]
+    assert await load_created_at(market) == [EDGE - 1]
 
 
-async def test_created_at_goes_on_after_everything_has_aged(market: MarketStore) -> None:
+async def test_created_at_keeps_growing_after_all_rows_were_pruned(market: MarketStore) -> None:
     await market.commit(make_batch(NOW, changes=[make_change(EDGE - 9), make_change(EDGE - 8)]))
     await market.prune()
     assert (await market.progress()).last_created_at == EDGE - 8
@@ -93,7 +93,7 @@ async def test_created_at_goes_on_after_everything_has_aged(market: MarketStore)
 
 
 @pytest.mark.parametrize("wrong", [1, NOW])
-async def test_rows_of_no_pass_are_counted(
+async def test_rows_of_no_commit_are_counted(
     market: MarketStore, home: StoreHome, wrong: int
 ) -> None:
     await market.commit(make_batch(NOW, bars=make_blocks(make_bar())))

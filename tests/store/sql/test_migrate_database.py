@@ -1,4 +1,4 @@
-"""A store moved into another holds what it held, whatever engines keep the two."""
+"""Moving a store into another, between any two engines, keeps its content."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -9,7 +9,7 @@ import pytest
 from store.errors import LockTakenError, StoreError
 from store.sql.migrate_database import ACCESS_TABLES, FACTS_TABLE, MARKET_TABLES, Table
 from tests.store.sql.test_access_store_purchases import CLAIM, MEMBER
-from tests.store.sql.test_market_store_coverage import covering
+from tests.store.sql.test_market_store_coverage import make_coverage
 from tests.support.access_store_calls import DURABLE_CALLS, FAST_CALLS
 from tests.support.postgres.installations import find_installations
 from tests.support.postgres.shared_server import SharedServer
@@ -49,25 +49,25 @@ WRITTEN = (
 
 
 class StoppedError(Exception):
-    """Somebody stopped a move."""
+    """Stands for a move that was interrupted."""
 
 
-def stopping(at: int) -> Callable[[int, int], None]:
-    """Stop a move as soon as so many passes are done."""
+def stop_after(at: int) -> Callable[[int, int], None]:
+    """Return a progress callback that raises StoppedError after so many commits."""
 
-    def told(done: int, total: int) -> None:
+    def on_progress(done: int, total: int) -> None:
         assert done <= total == PASSES
         if done >= at:
             raise StoppedError
 
-    return told
+    return on_progress
 
 
 async def fill(home: StoreHome) -> None:
-    """Fill both stores, in passes of different days."""
+    """Fill both stores, with commits on different days."""
     async with open_and_close(home.open_market()) as market:
         await market.adopt_source("simulated", NOW)
-        await market.publish_coverage(covering(NOW))
+        await market.publish_coverage(make_coverage(NOW))
         for step in range(PASSES):
             await market.commit(make_full_batch(NOW + step * DAY_MS, step=step))
     async with open_and_close(home.open_access()) as access:
@@ -78,7 +78,7 @@ async def fill(home: StoreHome) -> None:
 
 
 async def move(
-    source: StoreHome, target: StoreHome, told: Callable[[int, int], None] = lambda *_: None
+    source: StoreHome, target: StoreHome, progress: Callable[[int, int], None] = lambda *_: None
 ):
     async with (
         open_and_close(source.open_market()) as held,
@@ -86,13 +86,13 @@ async def move(
         open_and_close(source.open_access()) as keys,
         open_and_close(target.open_access()) as access,
     ):
-        await market.move_from(held, told)
+        await market.move_from(held, progress)
         await access.move_from(keys)
         await market.finish_move()
 
 
-async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
-    """All that both stores hold."""
+async def load_rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
+    """Return all rows of both stores."""
     tables = (*MARKET_TABLES, *ACCESS_TABLES, FACTS_TABLE, Table("clock", "market_time", "id"))
     async with home.open_plain() as run:
         return {
@@ -107,7 +107,7 @@ async def rows(home: StoreHome) -> dict[str, list[tuple[object, ...]]]:
 async def homes(
     new_home: HomeFactory, tmp_path: Path, get_postgres_server: Callable[[str], SharedServer]
 ) -> AsyncIterator[tuple[StoreHome, StoreHome]]:
-    """A filled home of each engine in turn, and an empty one of another."""
+    """A filled home of each engine in turn, and an empty home of another one."""
     async with AsyncExitStack() as made:
         source = await made.enter_async_context(new_home())
         await fill(source)
@@ -117,15 +117,15 @@ async def homes(
         yield source, await made.enter_async_context(other)
 
 
-async def test_the_target_holds_what_the_source_held_and_goes_on(
+async def test_the_target_has_the_rows_of_the_source_and_can_be_continued(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
-    told: list[tuple[int, int]] = []
-    await move(source, target, lambda done, total: told.append((done, total)))
-    assert told == [(done, PASSES) for done in range(PASSES + 1)]
-    held = await rows(source)
-    assert await rows(target) == held
+    progress: list[tuple[int, int]] = []
+    await move(source, target, lambda done, total: progress.append((done, total)))
+    assert progress == [(done, PASSES) for done in range(PASSES + 1)]
+    held = await load_rows(source)
+    assert await load_rows(target) == held
     assert all(held.values())
     async with open_and_close(target.open_market()) as market:
         await market.adopt_source("simulated", NOW)
@@ -135,21 +135,21 @@ async def test_the_target_holds_what_the_source_held_and_goes_on(
         assert await access.create_key(bytes(32), "after", NOW) == 1 + held["keys"][-1][0]
 
 
-async def test_a_move_that_was_stopped_goes_on_after_the_last_day_that_was_moved(
+async def test_an_interrupted_move_continues_after_the_last_moved_day(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
     with pytest.raises(StoppedError):
-        await move(source, target, stopping(at=2))
+        await move(source, target, stop_after(at=2))
     async with open_and_close(target.open_market()) as market:
         with pytest.raises(StoreError, match="not finished: run `signals migrate` again"):
             await market.adopt_source("simulated", NOW)
     async with open_and_close(source.open_market()) as market:
         await market.commit(make_batch(NOW + PASSES * DAY_MS, bars=make_blocks(make_bar("XAU"))))
-    told: list[int] = []
-    await move(source, target, lambda done, _: told.append(done))
-    assert told == [2, 3, 4, 5]
-    assert await rows(target) == await rows(source)
+    progress: list[int] = []
+    await move(source, target, lambda done, _: progress.append(done))
+    assert progress == [2, 3, 4, 5]
+    assert await load_rows(target) == await load_rows(source)
 
 
 async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
@@ -157,11 +157,11 @@ async def test_rows_that_the_source_has_pruned_meanwhile_are_noticed(
 ) -> None:
     source, target = homes
     with pytest.raises(StoppedError):
-        await move(source, target, stopping(at=PASSES))
+        await move(source, target, stop_after(at=PASSES))
     async with open_and_close(source.open_market()) as market:
         await market.commit(make_batch(NOW + 400 * DAY_MS))
         assert await market.prune() > 0
-    with pytest.raises(StoreError, match="begin again with an empty database"):
+    with pytest.raises(StoreError, match="start again with an empty database"):
         await move(source, target)
 
 
@@ -171,11 +171,11 @@ async def test_a_target_in_use_is_left_as_it_is(homes: tuple[StoreHome, StoreHom
         await market.adopt_source("simulated", NOW)
     with pytest.raises(StoreError, match="is in use: name a database that holds nothing"):
         await move(source, target)
-    held = await rows(target)
+    held = await load_rows(target)
     assert [table for table in held if held[table]] == ["facts"]
 
 
-async def test_keys_of_the_target_s_own_are_not_replaced(
+async def test_a_target_with_its_own_keys_is_refused(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     source, target = homes
@@ -186,7 +186,7 @@ async def test_keys_of_the_target_s_own_are_not_replaced(
         assert [key.label for key in await access.list_keys()] == ["mine"]
 
 
-async def test_nothing_is_moved_while_somebody_computes_on_either(
+async def test_nothing_is_moved_while_a_process_computes_on_either_store(
     homes: tuple[StoreHome, StoreHome],
 ) -> None:
     for busy in homes:

@@ -1,4 +1,4 @@
-"""What was latest at a past time: by index alone, and as a slow model of the passes tells it."""
+"""Past snapshots compared to a slow model that replays the commits."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ TICKERS = ("BTC", "ETH", "XAU")
 KEYS = ("enzo", "perpkit", "dexter")
 
 
-async def test_passes_of_one_instant_count_together(market: MarketStore) -> None:
-    """A catch-up over the grid of passes writes several at one time of the clock."""
+async def test_commits_of_the_same_instant_count_together(market: MarketStore) -> None:
+    """A catch-up writes several commits at the same market clock."""
     for step in (0, 1):
         rows = [make_change(LAST + step, after=1 - 2 * step)]
         await market.commit(make_batch(LAST + step * HOUR_MS, changes=rows, written_at=LAST + 5))
@@ -29,7 +29,7 @@ async def test_passes_of_one_instant_count_together(market: MarketStore) -> None
     assert (held.market_time, held.readings) == (LAST + HOUR_MS, {"BTC": {"enzo": {"1h": -1}}})
 
 
-async def test_a_pass_without_rows_moves_the_market_time_alone(market: MarketStore) -> None:
+async def test_a_commit_without_rows_moves_only_the_market_time(market: MarketStore) -> None:
     await market.commit(make_batch(LAST, changes=[make_change(LAST)], written_at=LAST))
     await market.commit(make_batch(LAST + HOUR_MS, written_at=LAST + HOUR_MS))
     held = await market.snapshot_at(LAST + HOUR_MS)
@@ -37,7 +37,7 @@ async def test_a_pass_without_rows_moves_the_market_time_alone(market: MarketSto
     assert held.readings == {"BTC": {"enzo": {"1h": 1}}}
 
 
-async def test_alerts_are_no_readings_and_move_the_last_row(market: MarketStore) -> None:
+async def test_alerts_change_no_reading_but_move_the_last_row(market: MarketStore) -> None:
     await market.commit(
         make_batch(
             LAST, changes=[make_change(LAST)], alerts=[make_alert(LAST + 1)], written_at=LAST
@@ -47,7 +47,7 @@ async def test_alerts_are_no_readings_and_move_the_last_row(market: MarketStore)
     assert (held.last_created_at, held.readings) == (LAST + 1, {"BTC": {"enzo": {"1h": 1}}})
 
 
-async def test_the_past_begins_with_what_began_last(market: MarketStore) -> None:
+async def test_history_starts_with_the_later_of_feed_and_first_commit(market: MarketStore) -> None:
     assert (await market.snapshot()).history_starts_at is None
     silent = [make_change(LAST, published=False), make_change(LAST + 1, "ETH", published=False)]
     feeds = {"BTC": LAST + 7, "ETH": LAST + 9}
@@ -58,7 +58,7 @@ async def test_the_past_begins_with_what_began_last(market: MarketStore) -> None
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Batch]:
-    """Draw passes around the edge of what is kept: nominal ones of many hours, then live ones."""
+    """Draw commits around the edge of retention: nominal ones of many hours, then live ones."""
     hour, newest = EDGE - draw(st.integers(1, 6)) * HOUR_MS, 0
     passes: list[Batch] = []
     for is_live in [False] * draw(st.integers(1, 3)) + [True] * draw(st.integers(0, 4)):
@@ -76,18 +76,20 @@ def histories(draw: st.DrawFn) -> list[Batch]:
                 newest = max(newest + draw(st.sampled_from([1, 1, 400])), written_at or run)
                 cell = draw(st.sampled_from(TICKERS)), draw(st.sampled_from(KEYS))
                 rows.append(make_change(newest, *cell, after=draw(st.integers(-1, 1))))
-        late = [WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(subsets(TICKERS))]
+        late = [
+            WatermarkRow(ticker, 0, draw(st.booleans())) for ticker in draw(draw_subsets(TICKERS))
+        ]
         passes.append(make_batch(ends, changes=rows, written_at=written_at, watermarks=late))
         hour = ends
     return [*passes, make_batch(LAST, written_at=LAST)]
 
 
-def subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
+def draw_subsets(of: Sequence[str]) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(of), unique=True)
 
 
-def modelled(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
-    """Return market time, readings and late assets at a time, pass by pass and row by row."""
+def replay_commits(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
+    """Return market time, readings and late assets at a time by replaying all commits."""
     cells: dict[tuple[str, str], int] = {}
     late: tuple[str, ...] = ()
     market_time = 0
@@ -105,7 +107,7 @@ def modelled(passes: Sequence[Batch], at: int) -> tuple[object, ...]:
     return market_time, cells, late
 
 
-def told(held: StoredSnapshot) -> tuple[object, ...]:
+def summarize(held: StoredSnapshot) -> tuple[object, ...]:
     cells = {
         (ticker, key): readings["1h"]
         for ticker, keys in held.readings.items()
@@ -114,8 +116,8 @@ def told(held: StoredSnapshot) -> tuple[object, ...]:
     return held.market_time, cells, held.late_tickers
 
 
-def moments(passes: Sequence[Batch]) -> list[int]:
-    """Return the times at which anything happens, and those beside them, that can be asked for."""
+def list_moments(passes: Sequence[Batch]) -> list[int]:
+    """Return each time at which something changes, and its neighbours, if within the history."""
     times = {EDGE, LAST}
     for work_ in passes:
         times |= {work_.market_time, work_.written_at or work_.market_time}
@@ -129,13 +131,13 @@ def moments(passes: Sequence[Batch]) -> list[int]:
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(passes=histories())
-async def test_every_moment_is_told_as_passes_and_rows_tell_it_and_prune_takes_nothing(
+async def test_every_past_moment_equals_the_model_before_and_after_pruning(
     new_home: HomeFactory, passes: list[Batch]
 ) -> None:
     async with new_home() as home, open_and_close(home.open_market()) as store:
         for work_ in passes:
             await store.commit(work_)
         for _ in range(2):
-            for at in moments(passes):
-                assert told(await store.snapshot_at(at)) == modelled(passes, at), at
+            for at in list_moments(passes):
+                assert summarize(await store.snapshot_at(at)) == replay_commits(passes, at), at
             await store.prune()

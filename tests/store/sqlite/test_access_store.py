@@ -1,4 +1,4 @@
-"""How surely a file holds what each verb wrote, how it is read, and files from before."""
+"""Durability of writes on SQLite, query plans, and files of earlier versions."""
 
 import re
 import sqlite3
@@ -25,21 +25,21 @@ pytestmark = pytest.mark.clause("access")
 
 @pytest.fixture
 def home(tmp_path: Path) -> StoreHome:
-    """SQLite alone: a body looks into its file."""
+    """SQLite only: the tests inspect its file."""
     return SqliteHome(tmp_path)
 
 
 @asynccontextmanager
-async def traced(access: AccessStore) -> AsyncIterator[list[str]]:
-    """Yield what the connections of a store are asked meanwhile."""
-    said: list[str] = []
+async def trace_statements(access: AccessStore) -> AsyncIterator[list[str]]:
+    """Yield the list of statements that a store's connections execute."""
+    executed: list[str] = []
     held = access._engine
-    await tracing(held, said.append)
-    yield said
-    await tracing(held, None)
+    await set_trace(held, executed.append)
+    yield executed
+    await set_trace(held, None)
 
 
-async def tracing(held: SqliteEngine, listener: Callable[[str], None] | None) -> None:
+async def set_trace(held: SqliteEngine, listener: Callable[[str], None] | None) -> None:
     held._direct.set_trace_callback(listener)
     for connection in (held._writer, held._reader):
         await connection.connection.set_trace_callback(listener)
@@ -50,14 +50,14 @@ async def test_keys_and_purchases_commit_to_the_disk_and_counts_do_not_wait_for_
     access: AccessStore, verb: str
 ) -> None:
     writer = access._engine._writer
-    async with traced(access) as said:
+    async with trace_statements(access) as executed:
         await (DURABLE_CALLS | FAST_CALLS)[verb](access)
-    begun = said.index(next(line for line in said if not line.startswith("PRAGMA")))
-    assert ("PRAGMA synchronous = FULL" in said[:begun]) is (verb in DURABLE_CALLS), said
+    start = executed.index(next(line for line in executed if not line.startswith("PRAGMA")))
+    assert ("PRAGMA synchronous = FULL" in executed[:start]) is (verb in DURABLE_CALLS), executed
     assert await fetch_value(writer, "PRAGMA synchronous") == 1
 
 
-async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStore) -> None:
+async def test_durability_settings_apply_inside_the_transaction(access: AccessStore) -> None:
     connections = access._engine
     for opened, synchronous in (
         (connections.begin_durable_write(), 2),
@@ -67,8 +67,8 @@ async def test_what_is_asked_for_holds_inside_the_transaction(access: AccessStor
             assert await fetch_value(db, "PRAGMA synchronous") == synchronous
             assert await fetch_value(db, "PRAGMA foreign_keys") == 1
     for pragma, value in (("synchronous", 1), ("foreign_keys", 1), ("wal_autocheckpoint", 0)):
-        asked = f"PRAGMA {pragma}"
-        found = await connections.run_decision(lambda db, sql=asked: db.execute(sql).fetchone())
+        statement = f"PRAGMA {pragma}"
+        found = await connections.run_decision(lambda db, sql=statement: db.execute(sql).fetchone())
         assert tuple(found) == (value,)
 
 
@@ -80,24 +80,24 @@ async def test_a_transaction_that_fails_leaves_counts_fast_again(access: AccessS
         assert await fetch_value(db, "PRAGMA synchronous") == 1
 
 
-async def test_nothing_that_a_request_waits_for_scans_or_sorts_a_table(
+async def test_no_statement_of_a_request_scans_or_sorts_a_table(
     access: AccessStore,
 ) -> None:
     await access.create_claim(CLAIM)
     await access.redeem_claim(CLAIM, MEMBER, HASH, NOW)
     await access.record_attempt("checkout", "192.0.2.1", NOW, 20, 600)
-    async with traced(access) as said:
+    async with trace_statements(access) as executed:
         for name, verb in REQUEST_CALLS.items():
             with suppress(StoreError):
                 await verb(access)
-            assert said, name
-            for step in plan(access._engine.path, said):
+            assert executed, name
+            for step in explain(access._engine.path, executed):
                 assert not step.startswith(("SCAN", "USE TEMP B-TREE")), (name, step)
-            said.clear()
+            executed.clear()
 
 
-def plan(path: Path, statements: Sequence[str]) -> Iterator[str]:
-    """Yield the steps by which statements are run, but for the rows that they bring along."""
+def explain(path: Path, statements: Sequence[str]) -> Iterator[str]:
+    """Yield the plan steps of statements, except for those of constant rows."""
     with closing(sqlite3.connect(path)) as db:
         for sql in statements:
             if sql.strip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE")):

@@ -1,4 +1,4 @@
-"""Copies of files in use: of one moment, whole, and their owner's alone."""
+"""Copies of files in use are consistent, complete and readable only by their owner."""
 
 import os
 import sqlite3
@@ -20,7 +20,7 @@ ROWS = 400
 
 @pytest.fixture
 def used(path: Path) -> Iterator[sqlite3.Connection]:
-    """The writer of a file in use, in which both tables hold the same number of rows."""
+    """A writer on a file in use; both tables always have the same number of rows."""
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
         for table in ("a", "b"):
@@ -61,7 +61,7 @@ def test_a_copy_is_of_one_moment_however_much_is_written_meanwhile(
 
 
 @pytest.mark.usefixtures("used")
-def test_a_copy_is_one_file_that_its_owner_alone_reads(path: Path, tmp_path: Path) -> None:
+def test_a_copy_is_one_file_that_only_its_owner_can_read(path: Path, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     copy_database(path, folder / "copy.db")
@@ -78,7 +78,7 @@ def test_no_file_is_overwritten(path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "copy.db").read_text() == "mine"
 
 
-def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="unable to open"):
         check_integrity(tmp_path / "missing.db")
     assert not list(tmp_path.iterdir())
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pragma", ["integrity_check", "quick_check"])
 @pytest.mark.parametrize("damage", ["cut", "zeroed"])
-def test_a_damaged_file_is_told_in_one_line(
+def test_a_damaged_file_is_reported_in_one_line(
     used: sqlite3.Connection, path: Path, pragma: str, damage: str
 ) -> None:
     used.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -98,6 +98,6 @@ def test_a_damaged_file_is_told_in_one_line(
         with path.open("r+b") as file:
             file.seek(size // 2 // 4096 * 4096)
             file.write(bytes(8192))
-    with pytest.raises(StoreError, match=r"damaged|malformed") as told:
+    with pytest.raises(StoreError, match=r"damaged|malformed") as refusal:
         check_integrity(path, pragma)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)

@@ -1,8 +1,7 @@
-"""How SQLite reads the feed: what else a plan may hold beside its searches, and nothing more.
+"""SQLite serves the feed by index searches, without scans and sorts.
 
-`EXPLAIN QUERY PLAN` says SCAN where all of something is read, and TEMP B-TREE where it is sorted.
-Scanned are only `page`, the times of at most a page's rows that both tiers look up, and the board
-of current readings, a row a cell.
+`EXPLAIN QUERY PLAN` prints SCAN for a full read and TEMP B-TREE for a sort. The only scans are of
+`page`, which holds the times of one page for both tiers, and of the current readings.
 """
 
 import sqlite3
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.clause("feed")
 
 @pytest.fixture
 def home(tmp_path: Path) -> StoreHome:
-    """SQLite alone: its plans are told in words of its own."""
+    """SQLite only: the tests parse its plans."""
     return SqliteHome(tmp_path)
 
 
@@ -81,16 +80,16 @@ BOARD = {"SCAN r", "SCAN a"}
 OF_BOTH = {"MATERIALIZE page", "SCAN page"}
 
 
-def plan_of(connection: sqlite3.Connection, sql: str, asked: FeedQuery | None = None) -> list[str]:
-    """The steps of a plan, without the numbers that SQLite gives its subqueries."""
+def explain(connection: sqlite3.Connection, sql: str, query: FeedQuery | None = None) -> list[str]:
+    """Return the steps of a plan, without the numbers of its subqueries."""
     names = ("after", "alerts_after", "until", "limit", "offset", *FILTERS)
-    values = {name: getattr(asked, name, None) for name in names}
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values if asked else ())
+    values = {name: getattr(query, name, None) for name in names}
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values if query else ())
     return [row[3].rstrip("0123456789").rstrip() for row in plan]
 
 
-def arms(tier: str, filters: dict[str, object]) -> dict[str, int]:
-    """How a tier is searched, and how often: once for each combination that is left open."""
+def list_arms(tier: str, filters: dict[str, object]) -> dict[str, int]:
+    """Return the expected search steps of a tier with their counts, one per open combination."""
     cells = 1 if filters["indicator"] else INDICATORS[tier]
     cells *= 1 if filters["timeframe"] else 3
     if filters["ticker"]:
@@ -109,10 +108,10 @@ async def test_every_combination_of_filters_is_searched_by_covering_index_and_ne
     allowed = MERGED | LOOKED_UP | (OF_BOTH if tier == "all" else set())
     with closing(sqlite3.connect(path)) as connection:
         for filters in COMBINATIONS:
-            asked = make_query(**filters, oldest_first=oldest_first)
-            steps = Counter(plan_of(connection, STATEMENTS[tier](asked), asked))
+            query = make_query(**filters, oldest_first=oldest_first)
+            steps = Counter(explain(connection, STATEMENTS[tier](query), query))
             for one in TIERS[tier]:
-                for search, number in arms(one, filters).items():
+                for search, number in list_arms(one, filters).items():
                     assert steps.pop(search) == number, filters
             assert set(steps) <= allowed, filters
 
@@ -129,7 +128,7 @@ def test_every_statement_of_the_feed_stays_prepared() -> None:
 
 @pytest.fixture
 async def recorded_statements(market: MarketStore) -> AsyncIterator[list[str]]:
-    """Every statement that the store's reader runs from now on."""
+    """Return a list that receives every statement of the store's reader."""
     ran: list[str] = []
     async with market._engine.acquire_connection() as db:
         await db.connection.set_trace_callback(ran.append)
@@ -138,7 +137,7 @@ async def recorded_statements(market: MarketStore) -> AsyncIterator[list[str]]:
         await db.connection.set_trace_callback(None)
 
 
-async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
+async def test_every_other_read_neither_scans_nor_sorts(
     market: MarketStore, path: Path, recorded_statements: list[str]
 ) -> None:
     await market.commit(make_full_batch())
@@ -154,7 +153,7 @@ async def test_whatever_else_reads_rows_neither_scans_nor_sorts_them(
     assert len(of_rows) >= 10
     with closing(sqlite3.connect(path)) as connection:
         for sql in of_rows:
-            steps = plan_of(connection, sql)
+            steps = explain(connection, sql)
             assert not [step for step in steps if "TEMP B-TREE" in step], sql
             scanned = {step for step in steps if step.startswith("SCAN")}
             assert scanned <= (BOARD if "FROM readings r" in sql else {"SCAN CONSTANT ROW"}), sql
@@ -195,7 +194,9 @@ async def test_the_past_is_searched_by_index_and_never_sorted(path: Path, name: 
         plan = connection.execute(f"EXPLAIN QUERY PLAN {PAST[name]}", [5]).fetchall()
     steps = [row[3] for row in plan]
     scanned = [step for step in steps if step.startswith("SCAN")]
-    assert all(step.split()[1] in {"r", "a"} for step in scanned), steps  # as the latest board is
+    assert all(step.split()[1] in {"r", "a"} for step in scanned), (
+        steps
+    )  # as for the latest snapshot
     assert not any("TEMP B-TREE" in step for step in steps), steps
     assert any(step.startswith("SEARCH") for step in steps), steps
 
@@ -214,7 +215,7 @@ async def test_a_cell_is_searched_to_its_newest_row_by_then(
 
 
 @pytest.mark.usefixtures("market")
-async def test_an_asset_is_read_by_its_key_and_a_pass_by_its_index(path: Path) -> None:
+async def test_an_asset_is_read_by_its_key_and_a_commit_by_its_index(path: Path) -> None:
     plans = {
         "asset_id = 1 AND generation = 0 AND timeframe = 0 AND last_open > 0 ORDER BY last_open": (
             "PRIMARY KEY"

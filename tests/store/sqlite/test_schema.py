@@ -1,4 +1,4 @@
-"""Opening and migrating a file; what the operator is told when it can't be done."""
+"""Opening and migrating a file, and the errors if that is impossible."""
 
 import asyncio
 import os
@@ -49,13 +49,13 @@ MIGRATE = OPEN + "m.migrate(Path(sys.argv[1]), m.MARKET_MIGRATIONS)"
 
 @pytest.fixture
 def home(tmp_path: Path) -> StoreHome:
-    """SQLite alone: its files are looked into."""
+    """SQLite only: the tests inspect its files."""
     return SqliteHome(tmp_path)
 
 
 @pytest.fixture
 def added_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Package data as the next version of the code would have it."""
+    """Replace the package data by that of a version with one more migration."""
     package = tmp_path / "package"
     migrations = package / "migrations"
     migrations.mkdir(parents=True)
@@ -102,9 +102,9 @@ async def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     await assert_refused(folder / "market.db", "cannot open")
 
 
-async def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+async def test_another_programs_database_is_refused_and_not_changed(path: Path) -> None:
     run_sql(path, "CREATE TABLE other (id INTEGER)")
-    await assert_refused(path, "not a database of signals")
+    await assert_refused(path, "not a signals database")
     assert run_sql(path, "SELECT name FROM sqlite_schema") == [("other",)]
 
 
@@ -177,7 +177,7 @@ async def test_a_database_with_the_former_indexes_of_the_feed_shows_the_same_fee
 
 
 @pytest.mark.clause("live")
-async def test_the_bars_of_a_database_from_before_are_of_generation_0(
+async def test_bars_of_an_old_database_are_of_revision_0(
     open_market: OpenMarket, path: Path
 ) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS[:4])
@@ -227,7 +227,7 @@ async def test_processes_that_start_together_all_find_a_migrated_file(path: Path
     assert run_sql(path, "SELECT name FROM migrations") == APPLIED
 
 
-def test_who_opens_a_file_waits_for_another_who_reads_it_as_it_was_made(path: Path) -> None:
+def test_opening_waits_for_a_process_that_reads_the_file_before_wal(path: Path) -> None:
     sqlite_migrations.migrate(path, sqlite_migrations.MARKET_MIGRATIONS)
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("PRAGMA journal_mode = DELETE")

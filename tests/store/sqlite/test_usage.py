@@ -1,4 +1,4 @@
-"""What another process does to a file while calls are counted in it."""
+"""Another process writes to the file while calls are counted."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -7,7 +7,7 @@ import pytest
 
 from store.access_rows import CallGroup, CountedGroup
 from store.sql.access_store import AccessStore
-from tests.store.sql.test_access_store_usage import NOON, hashed
+from tests.store.sql.test_access_store_usage import NOON, make_hash
 
 pytestmark = [
     pytest.mark.clause("access"),
@@ -15,22 +15,22 @@ pytestmark = [
 ]
 
 
-async def test_what_another_process_interrupts_is_counted_once(access: AccessStore) -> None:
-    await access.create_key(hashed("member"), "member", 1)
+async def test_calls_interrupted_by_another_process_are_counted_once(access: AccessStore) -> None:
+    await access.create_key(make_hash("member"), "member", 1)
     rival = sqlite3.connect(access._engine.path, timeout=0, check_same_thread=False)
-    begun: list[str] = []
+    interrupted: list[str] = []
 
     def interrupt(statement: str) -> None:
-        """Write before every second statement, unless a transaction keeps others out."""
+        """Write before every second statement, unless a transaction excludes other writers."""
         rival.rollback()
-        if len(begun) % 2 == 0:
+        if len(interrupted) % 2 == 0:
             with suppress(sqlite3.OperationalError):
                 rival.execute("BEGIN IMMEDIATE")
-        begun.append(statement)
+        interrupted.append(statement)
 
     access._engine._direct.set_trace_callback(interrupt)
     with closing(rival):
         (decided,) = await access.count_calls(
-            [CallGroup(hashed("member"), 20_000, 5, NOON)], None, 3
+            [CallGroup(make_hash("member"), 20_000, 5, NOON)], None, 3
         )
-    assert decided == CountedGroup(3, "spent", 3, "member")
+    assert decided == CountedGroup(3, "exhausted", 3, "member")

@@ -1,4 +1,4 @@
-"""Databases on a running server: one for a test, and the loss of all its sessions."""
+"""Creates databases on a running server, and ends all sessions of one."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -9,13 +9,13 @@ import asyncpg
 
 
 def make_empty_database(server: str) -> AbstractAsyncContextManager[str]:
-    """Make a database on the server at a URL, until the block ends; return its URL."""
+    """Create an empty database, dropped at the end of the block; yield its URL."""
     return copy_database(server, "template1")
 
 
 @asynccontextmanager
 async def copy_database(server: str, template: str) -> AsyncIterator[str]:
-    """Make a copy of a database that nobody uses, until the block ends; return its URL."""
+    """Copy an unused database; drop the copy at the end of the block; yield its URL."""
     url = await create_database(server, template)
     try:
         yield url
@@ -24,7 +24,7 @@ async def copy_database(server: str, template: str) -> AsyncIterator[str]:
 
 
 async def create_database(server: str, template: str) -> str:
-    """Make a copy of a database, which stays as long as the server; return its URL."""
+    """Copy a database and keep the copy; return its URL."""
     name = f"test_{uuid4().hex}"
     await _run_statement(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     return urlsplit(server)._replace(path=f"/{name}").geturl()
@@ -39,7 +39,7 @@ async def _run_statement(server: str, statement: str) -> None:
 
 
 async def cut_sessions(url: str) -> None:
-    """End all sessions of a database, as an operator may, and wait until they have ended."""
+    """Terminate all sessions of a database and wait until they have ended."""
     session = await asyncpg.connect(url)
     await session.execute(
         "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"

@@ -1,4 +1,4 @@
-"""The PostgreSQL servers on this machine: Debian's newest, and the one of a Python package."""
+"""Finds installed PostgreSQL servers: Debian's newest, and that of a Python package."""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,7 +12,7 @@ OLDEST = 15
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Programs of one major version, and the options of its `initdb` that decide text's order."""
+    """The programs of a major version, and the `initdb` options for its collation."""
 
     major: str
     programs: Path
@@ -20,7 +20,7 @@ class Installation:
 
 
 def find_installations() -> dict[str, Installation]:
-    """Return them by major; the first is what tests use by default."""
+    """Return the installations by major version; tests use the first one by default."""
     found: dict[str, Installation] = {}
     for installation in (*_find_debian()[-1:], _find_packaged()):
         found.setdefault(installation.major, installation)
@@ -28,7 +28,7 @@ def find_installations() -> dict[str, Installation]:
 
 
 def _find_debian() -> list[Installation]:
-    """Return Debian's, oldest first; in their order text is not as its bytes are."""
+    """Return Debian's, oldest first, with a collation that differs from byte order."""
     majors = {int(server.parts[-3]) for server in DEBIAN.glob("[1-9]*/bin/postgres")}
     collation = ("--locale-provider=icu", "--icu-locale=en-US")
     return [
@@ -39,7 +39,7 @@ def _find_debian() -> list[Installation]:
 
 
 def _find_packaged() -> Installation:
-    """Return the package's, without importing it: that opens lock files in users' folders."""
+    """Return the package's installation without importing it, as the import opens lock files."""
     found = find_spec(PACKAGE)
     assert found is not None
     assert found.origin is not None

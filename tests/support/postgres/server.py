@@ -1,7 +1,7 @@
 """A real PostgreSQL server on loopback, which ends with the process that started it.
 
-For Linux, with util-linux: its `setpriv` makes root `nobody`, as whom alone PostgreSQL runs, and
-asks the kernel to end the server with its parent.
+Requires Linux and util-linux. If the tests run as root, `setpriv` switches to an unprivileged user,
+because PostgreSQL refuses to run as root. It also makes the kernel end the server with its parent.
 """
 
 import os
@@ -31,10 +31,10 @@ SETTINGS = {
     "full_page_writes": "off",
     "autovacuum": "off",
     "log_checkpoints": "off",
-    # Nothing is left in /dev/shm by a server that was killed.
+    # mmap leaves no files in /dev/shm if the server is killed.
     "dynamic_shared_memory_type": "mmap",
 }
-# Below those that the kernel gives to whoever asks for any, so none is taken while it restarts.
+# Below the kernel's ephemeral ports, so that no other socket takes one during a restart.
 PORTS = range(20_000, 32_000)
 WITHIN_S = 30
 FREEZE = """
@@ -49,14 +49,14 @@ kill -CONT $pids
 
 @dataclass(frozen=True, slots=True)
 class ServerTemplate:
-    """What servers start from: programs that they may run, and data that each takes a copy of."""
+    """Programs that servers can run, and the data directory that each one copies."""
 
     programs: Path
     data: Path
 
     @classmethod
     def create(cls, installation: Installation, folder: Path) -> Self:
-        """Make one in a private folder: 0.6 s."""
+        """Create a template in a private folder (takes 0.6 s)."""
         origin = cls(make_runnable(installation.programs, folder), folder / "origin")
         _run(
             *(origin.programs / "initdb", "-D", origin.data, "--username=postgres", "--auth=trust"),
@@ -67,7 +67,7 @@ class ServerTemplate:
 
 
 class PostgresServer:
-    """A server that a test may harm: with a folder, a port and data of its own."""
+    """A server with its own folder, port and data, which a test may break."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.folder = folder
@@ -78,10 +78,10 @@ class PostgresServer:
     @classmethod
     @contextmanager
     def start_new(cls, origin: ServerTemplate) -> Iterator[Self]:
-        """Run one on a copy of an origin's data until the block ends.
+        """Run a server on a copy of the template's data until the block ends.
 
-        It ends with its parent *thread*, so this is to be entered in one that lasts. Its folder is
-        beside the origin, and goes with that at the latest.
+        The server ends with its parent *thread*, so enter the block in a thread that lasts. Its
+        folder is in the template's folder and is deleted with that at the latest.
         """
         with make_private_folder(origin.data.parent) as folder:
             server = cls(origin.programs, folder)
@@ -105,7 +105,7 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
         command = build_unprivileged_command(
             self._program, "-D", self.data, "-p", self.port, *settings
@@ -116,10 +116,11 @@ class PostgresServer:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
-            time.sleep(0.002)  # it tells in a file, as to pg_ctl, which looks ten times a second
+            # Poll the state file directly, because pg_ctl looks only ten times a second.
+            time.sleep(0.002)
 
     def stop(self) -> None:
-        """End it at once, as a crash would: sessions are cut, data is recovered at the start."""
+        """Stop the server as if it crashed: sessions end, and the next start recovers the data."""
         if self._process is not None:
             self._process.send_signal(SIGQUIT)
             self._process.wait(WITHIN_S)
@@ -130,8 +131,8 @@ class PostgresServer:
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
-        """Have it do nothing within the block, not even refuse a connection."""
-        # Thawed by a process of its own, also where this one is killed: else it could not end.
+        """Freeze the server within the block, so that it does not even refuse connections."""
+        # Another process thaws it, even if this one is killed: a frozen server cannot end.
         with subprocess.Popen(
             ["sh", "-c", FREEZE, "sh", str(self.pid)],
             stdin=subprocess.PIPE,
@@ -143,14 +144,14 @@ class PostgresServer:
 
     def _is_ready(self) -> bool:
         with suppress(FileNotFoundError):
-            told = (self.data / "postmaster.pid").read_text().splitlines()
-            return told[:1] == [str(self.pid)] and told[7:8] == ["ready   "]
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+            return lines[:1] == [str(self.pid)] and lines[7:8] == ["ready   "]
         return False
 
 
 @contextmanager
 def make_private_folder(inside: Path | None = None) -> Iterator[Path]:
-    """Make a folder that a server may write to."""
+    """Create a folder that a server can write to."""
     folder = Path(tempfile.mkdtemp(prefix="signals-postgres-", dir=inside))
     try:
         if os.geteuid() == 0:
@@ -158,12 +159,12 @@ def make_private_folder(inside: Path | None = None) -> Iterator[Path]:
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         yield folder
     finally:
-        while folder.exists():  # a server inside may still be about to end, and write
+        while folder.exists():  # a server in it may still be shutting down and writing
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_runnable(programs: Path, folder: Path) -> Path:
-    """Return programs where `nobody` may run them: those, or a copy where root hides them."""
+    """Return programs that any user can run: these, or a copy if only root can read them."""
     if os.geteuid() != 0 or all(parent.stat().st_mode & 0o001 for parent in programs.parents):
         return programs
     package = programs.parents[1]
@@ -173,7 +174,7 @@ def make_runnable(programs: Path, folder: Path) -> Path:
 
 
 def build_unprivileged_command(*command: object) -> list[str]:
-    """Return a command that ends with its parent, and is not root's."""
+    """Return a command that runs without root and ends with its parent."""
     drop = []
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")

@@ -1,6 +1,6 @@
-"""One server for all processes of a test run, kept by a process that ends with the run.
+"""One server for all processes of a test run, owned by a process that ends with the run.
 
-`python -m tests.support.postgres.shared_server MAJOR PID` keeps it as long as process PID lives.
+`python -m tests.support.postgres.shared_server MAJOR PID` runs it as long as process PID exists.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True, slots=True)
 class SharedServer:
-    """Where it is, and what servers of one's own start from."""
+    """The URL of the shared server, and the template for private ones."""
 
     major: str
     url: str
@@ -29,27 +29,29 @@ class SharedServer:
 
 
 def get_shared_server(major: str, folder: Path, run: int) -> SharedServer:
-    """Return the server of a run, begun by whichever of its processes asks first.
+    """Return the server of a run, started by the first of its processes that needs it.
 
-    `folder` is one that only this run's processes use, `run` the process that outlives them.
+    `folder` is used only by the processes of this run; `run` is the pid of their parent.
     """
-    told = folder / f"postgres-{major}.json"
+    description = folder / f"postgres-{major}.json"
     with (folder / "postgres.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not told.exists():
-            told.write_text(_start_keeper(major, run))
-    url, pid, programs, data = json.loads(told.read_text())
+        if not description.exists():
+            description.write_text(_start_keeper(major, run))
+    url, pid, programs, data = json.loads(description.read_text())
     return SharedServer(major, url, pid, ServerTemplate(Path(programs), Path(data)))
 
 
 def _start_keeper(major: str, run: int) -> str:
     keeper = [sys.executable, "-m", "tests.support.postgres.shared_server", major, str(run)]
-    with subprocess.Popen(["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE) as begun:
-        assert begun.stdout is not None
-        told = begun.stdout.readline().decode()
-    if not told:
+    with subprocess.Popen(
+        ["setsid", "--fork", *keeper], cwd=ROOT, stdout=subprocess.PIPE
+    ) as keeping:
+        assert keeping.stdout is not None
+        description = keeping.stdout.readline().decode()
+    if not description:
         raise RuntimeError(f"PostgreSQL {major} did not start")
-    return told
+    return description
 
 
 def _keep_server(major: str, run: int) -> None:
@@ -57,8 +59,8 @@ def _keep_server(major: str, run: int) -> None:
     with make_private_folder() as folder:
         origin = ServerTemplate.create(find_installations()[major], folder)
         with PostgresServer.start_new(origin) as server:
-            told = (server.url(), server.pid, str(origin.programs), str(origin.data))
-            print(json.dumps(told), flush=True)
+            description = (server.url(), server.pid, str(origin.programs), str(origin.data))
+            print(json.dumps(description), flush=True)
             select.select([alive], [], [])
 
 

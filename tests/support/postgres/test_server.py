@@ -1,4 +1,4 @@
-"""The PostgreSQL servers that tests use: empty databases, faults made on purpose, no remains."""
+"""The PostgreSQL servers for tests: empty databases, deliberate faults, clean removal."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ with PostgresServer.start_new(shared.template) as own, own.freeze():
 WITHIN_S = 30
 
 
-async def fetched(url: str, query: str) -> object:
+async def fetch_first(url: str, query: str) -> object:
     session = await asyncpg.connect(url)
     try:
         return await session.fetchval(query)
@@ -44,23 +44,23 @@ async def fetched(url: str, query: str) -> object:
         await session.close()
 
 
-def ending(session: asyncpg.Connection) -> asyncio.Event:
-    """Return what is set once a session's connection is lost."""
+def watch_end(session: asyncpg.Connection) -> asyncio.Event:
+    """Return an event that is set when a session's connection is lost."""
     ended = asyncio.Event()
     session.add_termination_listener(lambda _: ended.set())
     return ended
 
 
-async def test_a_database_is_empty_and_gone_afterwards_whoever_still_uses_it(
+async def test_a_database_starts_empty_and_is_dropped_even_if_in_use(
     postgres: SharedServer,
 ):
     async with make_empty_database(postgres.url) as url:
-        assert str(await fetched(url, "SHOW server_version")).startswith(f"{postgres.major}.")
-        assert await fetched(url, TABLES) == 0
+        assert str(await fetch_first(url, "SHOW server_version")).startswith(f"{postgres.major}.")
+        assert await fetch_first(url, TABLES) == 0
         session = await asyncpg.connect(url)
         await session.execute("CREATE TABLE kept (id INTEGER)")
-        assert await fetched(url, TABLES) == 1
-        ended = ending(session)
+        assert await fetch_first(url, TABLES) == 1
+        ended = watch_end(session)
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     with pytest.raises(asyncpg.InvalidCatalogNameError):
         await asyncpg.connect(url)
@@ -68,7 +68,7 @@ async def test_a_database_is_empty_and_gone_afterwards_whoever_still_uses_it(
 
 async def test_only_the_sessions_of_one_database_are_cut(postgres: SharedServer, database: str):
     elsewhere, cut = await asyncpg.connect(postgres.url), await asyncpg.connect(database)
-    ended = ending(cut)
+    ended = watch_end(cut)
     await cut_sessions(database)
     await asyncio.wait_for(ended.wait(), WITHIN_S)
     assert await elsewhere.fetchval("SELECT 1") == 1
@@ -79,13 +79,13 @@ async def test_a_server_restarts_at_its_address_with_its_data(private_postgres: 
     url = private_postgres.url()
     session = await asyncpg.connect(url)
     await session.execute("CREATE TABLE kept AS SELECT 7 AS id")
-    ended = ending(session)
+    ended = watch_end(session)
     private_postgres.restart()
     await asyncio.wait_for(ended.wait(), WITHIN_S)
-    assert await fetched(url, "SELECT id FROM kept") == 7
+    assert await fetch_first(url, "SELECT id FROM kept") == 7
 
 
-async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: PostgresServer):
+async def test_a_frozen_server_answers_after_thawing(private_postgres: PostgresServer):
     session = await asyncpg.connect(private_postgres.url())
     with private_postgres.freeze():
         answer = asyncio.create_task(session.fetchval("SELECT 1"))
@@ -96,16 +96,14 @@ async def test_a_frozen_server_answers_once_it_is_thawed(private_postgres: Postg
     await session.close()
 
 
-def test_a_run_that_is_killed_leaves_no_server_and_no_folder(
-    postgres: SharedServer, tmp_path: Path
-):
+def test_a_killed_run_leaves_no_server_and_no_folder(postgres: SharedServer, tmp_path: Path):
     arguments = [sys.executable, "-c", RUN, postgres.major, str(tmp_path)]
     with subprocess.Popen(
         arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:
         assert run.stdout is not None
         folder, *pids = run.stdout.readline().decode().split()
-        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), parent(int(pids[0])))]
+        alive = [os.pidfd_open(pid) for pid in (*map(int, pids), get_parent(int(pids[0])))]
         run.kill()
     for one in alive:
         assert select.select([one], [], [], WITHIN_S)[0] == [one]
@@ -113,7 +111,7 @@ def test_a_run_that_is_killed_leaves_no_server_and_no_folder(
     assert not Path(folder).exists()
 
 
-def parent(pid: int) -> int:
+def get_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
 
 
