@@ -126,10 +126,11 @@ class SignIn:
         token, now = f"sl_{secrets.token_urlsafe(32)}", self._clock()
         await self._store.create_sign_in_link(SignInRow(hash_token(token), email, now + LINK_MS))
         text = (
-            f"Somebody, you we hope, asked to sign in to signals.\n\n{self._link_base}{token}\n\n"
-            f"The link works once, for {LINK_MINUTES} minutes. If it was not you, do nothing."
+            f"You asked to sign in to Signals. Open this link:\n\n{self._link_base}{token}\n\n"
+            f"The link works once and expires after {LINK_MINUTES} minutes. If you didn't ask to "
+            "sign in, ignore this e-mail."
         )
-        await self._mailer.send(build_mail(email, "Sign in to signals", text, now))
+        await self._mailer.send(build_mail(email, "Sign in to Signals", text, now))
 
 
 def hash_token(token: str) -> bytes:

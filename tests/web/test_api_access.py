@@ -52,7 +52,7 @@ async def test_a_member_makes_a_key_without_a_second_purchase_and_it_works_at_on
     assert (await holder.fetch_answer(transport, "signals_get_state", ticker="BTC"))["counts"][
         "assets"
     ] == 1
-    assert "2 of at most 3" in (await member.get_home()).text
+    assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
 async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
@@ -74,7 +74,7 @@ async def test_the_page_tells_of_each_key_what_it_is_and_did_today(
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
     page = await member.get_home()
-    for told in ("Premium, billed monthly", "Test mode", "In force", EMAIL, AT_FIRST):
+    for told in ("Premium, billed monthly", "Test mode", "Active", EMAIL, AT_FIRST):
         assert told in page.text
     assert "0 of 10,000" in page.text
     assert "never" in page.text
@@ -102,7 +102,7 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     assert (answer.status_code, answer.headers["location"]) == (303, f"../../../../..{HOME}")
     assert await get_usage_status(served, api_key) == 403
     text = (await member.get_home()).text
-    assert "1 of at most 3" in text
+    assert "1 of 3 keys in use" in text
     assert f"revoked on {AT_FIRST}" in text
     check_page(await member.client.get(path), 404, "Not found")
     relabelled = await member.send_form(path.replace("/revoke", "/label"), label="x")
@@ -129,9 +129,9 @@ async def test_the_fourth_live_key_is_refused_and_said_before_one_tries(
     await member.create_and_read_key("second")
     await member.create_and_read_key("third")
     page = await member.get_home()
-    assert "This plan has its 3 live keys" in page.text
+    assert "All 3 keys of this plan are in use" in page.text
     assert path not in [form["action"] for form in page.find_all("form")]
-    refused = check_page(await member.send_form(path, label="fourth"), 409, "That did not work")
+    refused = check_page(await member.send_form(path, label="fourth"), 409, "Something went wrong")
     assert "at most 3 live keys" in refused.text
     await member.send_form(f"{await member.find_key_path('second')}/revoke")
     assert await get_usage_status(served, await member.create_and_read_key("fourth")) == 200
@@ -143,16 +143,16 @@ async def test_of_those_who_take_the_last_place_at_once_one_gets_it(member: Memb
     sent = {"form_token": token, "label": "last"}
     answers = await asyncio.gather(*(member.client.post(path, data=sent) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
-    assert "3 of at most 3" in (await member.get_home()).text
+    assert "3 of 3 keys in use" in (await member.get_home()).text
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
 async def test_what_is_no_label_makes_and_names_no_key(member: MemberBrowser, label: str) -> None:
     await member.create_and_read_key("laptop")
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):
-        refused = check_page(await member.send_form(path, label=label), 400, "That did not work")
+        refused = check_page(await member.send_form(path, label=label), 400, "Something went wrong")
         assert "label: is empty, too long or has control characters" in refused.text
-    assert "2 of at most 3" in (await member.get_home()).text
+    assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
 async def test_what_members_wrote_is_shown_as_text(served: RunningService) -> None:
@@ -213,9 +213,9 @@ async def test_what_has_ended_says_why_and_gives_no_key(
     assert await get_usage_status(served, api_key) == 403
     page = await member.get_home()
     assert f"Ended on {AT_FIRST}: the payment was disputed" in page.text
-    assert "To go on, your agent buys the plan anew" in page.text
+    assert "To continue, buy the plan again" in page.text
     assert keys not in " ".join(str(form["action"]) for form in page.find_all("form"))
-    check_page(await member.send_form(keys, label="x"), 409, "That did not work")
+    check_page(await member.send_form(keys, label="x"), 409, "Something went wrong")
     async with open_member_browser(served) as later:
         assert "the payment was disputed" in (await later.get_home()).text
 
@@ -240,7 +240,7 @@ async def test_keys_of_test_mode_are_said_not_to_work_on_a_server_that_bills_liv
         live.client.cookies = member.client.cookies
         there = MemberBrowser(live.client)
         page = await there.get_home()
-        for told in ("Test mode", "these keys were bought in test mode", "not_provisioned"):
+        for told in ("Test mode", "These keys were bought in test mode", "not_provisioned"):
             assert told in page.text
         keys = await there.find_keys_path()
-        check_page(await there.send_form(keys, label="x"), 409, "That did not work")
+        check_page(await there.send_form(keys, label="x"), 409, "Something went wrong")

@@ -80,17 +80,17 @@ async def billing_path(member: MemberBrowser) -> str:
 @pytest.mark.parametrize(
     ("says", "shown"),
     [
-        (SubscriptionStatus(), ["In force"]),
-        (SubscriptionStatus(renews_at=SOON), ["In force", "Next payment", "2026-10-01 12:03 UTC"]),
+        (SubscriptionStatus(), ["Active"]),
+        (SubscriptionStatus(renews_at=SOON), ["Active", "Next payment", "2026-10-01 12:03 UTC"]),
         (
             SubscriptionStatus(ends_at=SOON),
-            ["In force", "Not renewed, ends", "2026-10-01 12:03 UTC"],
+            ["Active", "Ends, not renewed", "2026-10-01 12:03 UTC"],
         ),
         (
             SubscriptionStatus(ended_reason="the subscription is canceled"),
-            ["Over: the subscription is canceled"],
+            ["Ended: the subscription is canceled"],
         ),
-        (None, ["In force", "Billing cannot be asked at the moment", "what is stored"]),
+        (None, ["Active", "The payment processor is not responding", "may be out of date"]),
     ],
 )
 async def test_the_page_shows_the_processors_word_or_that_there_is_none(
@@ -100,7 +100,7 @@ async def test_the_page_shows_the_processors_word_or_that_there_is_none(
     text = (await told.member.get_home()).text
     for part in shown:
         assert part in text
-    assert ("Billing cannot be asked" in text) is (says is None)
+    assert ("The payment processor is not responding" in text) is (says is None)
     assert ("Next payment" in text) is (says == SubscriptionStatus(renews_at=SOON))
 
 
@@ -126,7 +126,7 @@ async def test_who_cannot_be_asked_for_the_way_is_said_to_be_away(told: Told) ->
     path = await billing_path(told.member)
     told.billing.says = None
     answer = await told.member.send_form(path)
-    assert "temporarily unavailable" in check_page(answer, 503, "Not available right now").text
+    assert "temporarily unavailable" in check_page(answer, 503, "Temporarily unavailable").text
     assert answer.headers["retry-after"] == "30"
 
 
@@ -136,7 +136,7 @@ async def test_the_way_of_another_member_is_not_found(told: Told) -> None:
     async with open_member_browser(told.served, "other@example.com") as other:
         check_page(await other.send_form(path), 404, "Not found")
         forged = await told.member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "That did not work")
+        check_page(forged, 403, "Something went wrong")
 
 
 async def test_the_way_is_shown_where_there_is_one_and_not_found_elsewhere(
@@ -198,7 +198,7 @@ async def payer(served: RunningService) -> AsyncIterator[tuple[MemberBrowser, st
     """A member who paid and whose agent never claimed; and where the key is made."""
     async with open_member_browser(served) as member:
         page = await member.get_home()
-        assert "no agent has claimed its key" in page.text
+        assert "No agent has claimed its key" in page.text
         (path,) = [
             str(form["action"])
             for form in page.find_all("form")
@@ -214,14 +214,14 @@ async def test_the_key_of_a_payment_that_no_agent_claimed_is_made_here_once(
     async with payer(served) as (member, path):
         assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
         forged = await member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "That did not work")
+        check_page(forged, 403, "Something went wrong")
         page = check_page(await member.send_form(path), 201, "Your new key")
         (api_key,) = set(API_KEY.findall(page.text))
         assert await get_usage_status(served, api_key) == 200
         check_page(await member.send_form(path), 404, "Not found")
         text = (await member.get_home()).text
-        assert "no agent has claimed" not in text
-        assert "1 of at most 3" in text
+        assert "No agent has claimed" not in text
+        assert "1 of 3 keys in use" in text
     claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
     assert claim.status_code == 409
     assert f"{served.base_url}{HOME}" in claim.json()["message"]
@@ -232,7 +232,7 @@ async def test_a_payment_of_somebody_else_gives_no_key(served: RunningService) -
     async with payer(served) as (_, path):
         await buy_plan(served, "other@example.com")
         async with open_member_browser(served, "other@example.com") as other:
-            assert "no agent has claimed" not in (await other.get_home()).text
+            assert "No agent has claimed" not in (await other.get_home()).text
             check_page(await other.send_form(path), 404, "Not found")
 
 

@@ -58,7 +58,7 @@ async def test_an_unknown_ticker_is_not_found_and_the_nearest_is_named(served, i
 
 async def test_a_timeframe_that_is_none_gets_what_is_accepted(served):
     answer = await served.get_page("/assets/BTC?timeframe=2h", is_member=True)
-    assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "That did not work").text
+    assert "accepted: 1h, 4h, 1d." in check_page(answer, 400, "Something went wrong").text
 
 
 async def test_changes_are_the_rows_of_the_feed_and_the_timeline_draws_them(served):
@@ -114,20 +114,20 @@ async def test_a_removed_asset_tells_so_and_its_timeline_ends_there(served):
         text = (await asset_page(served, "MATIC", is_member=is_member)).text
         assert "MATIC was removed on 2026-09-27, its coin continues as POL" in text
     # The feed of this store begins after that day.
-    assert "The feed has no timeline of MATIC on 4h." in text or is_member is False
+    assert "There is no timeline of MATIC on 4h." in text or is_member is False
     assert (await asset_page(served, "MATIC")).find_all("svg") == []
 
 
 async def test_an_asset_without_data_tells_so(served):
     for is_member in (True, False):
         page = await asset_page(served, "DARK", is_member=is_member)
-        assert "none: the source has no data of it" in page.text
-    assert "There is no reading of DARK." in (await asset_page(served, "DARK")).text
+        assert "none: the data source does not have this asset" in page.text
+    assert "There are no readings of DARK." in (await asset_page(served, "DARK")).text
 
 
 async def test_a_timeframe_that_is_not_covered_has_no_timeline(served):
     page = await asset_page(served, "XAU", "4h")
-    assert "The feed has no timeline of XAU on 4h." in page.text
+    assert "There is no timeline of XAU on 4h." in page.text
     assert (await asset_page(served, "XAU", "1d")).find_all("svg")
 
 
@@ -145,7 +145,7 @@ async def test_simulated_data_are_marked_here_too(served):
 
 async def test_visitors_see_what_is_covered_and_that_readings_need_a_membership(served):
     page = await asset_page(served, "BTC", is_member=False)
-    assert "Readings of BTC need a membership" in " ".join(page.text.split())
+    assert "Readings of BTC are for members" in " ".join(page.text.split())
     assert "1h, 4h, 1d" in page.text
     assert {"../sign-in", "../docs/buy"} <= {link["href"] for link in page.find_all("a")}
     assert page.rows == page.find_all("svg") == page.find_all("time") == []
@@ -156,6 +156,6 @@ async def test_before_anything_is_covered_the_page_says_what_it_waits_for(
 ):
     for is_member in (True, False):
         answer = await served_empty.get_page("/assets/BTC", is_member=is_member)
-        page = check_page(answer, 503, "Not available right now")
+        page = check_page(answer, 503, "Temporarily unavailable")
         assert "Nothing has been computed yet" in page.text
         assert answer.headers["retry-after"] == "900"

@@ -109,7 +109,7 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(served, query, told, is_member):
     answer = await served.get_page(f"/?{query}", is_member=is_member)
-    assert told in check_page(answer, 400, "That did not work").text
+    assert told in check_page(answer, 400, "Something went wrong").text
 
 
 async def test_what_others_add_to_a_link_does_no_harm(served):

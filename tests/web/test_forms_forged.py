@@ -43,7 +43,7 @@ async def forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
 async def is_unchanged(member: MemberBrowser) -> bool:
     """Tell whether the two keys are as they were."""
     text = (await member.get_home()).text
-    return "2 of at most 3" in text and "laptop" in text and "forged" not in text
+    return "2 of 3 keys in use" in text and "laptop" in text and "forged" not in text
 
 
 @pytest.mark.parametrize("token", [None, "", "0" * 64, "\xe9", "\ud800"])
@@ -54,7 +54,7 @@ async def test_a_form_without_the_token_of_its_session_does_nothing(
         given = fields if token is None else {**fields, "form_token": token}
         content = "&".join(f"{name}={quoted(value)}" for name, value in given.items())
         answer = await member.client.post(path, content=content)
-        assert "session" in check_page(answer, 403, "That did not work").text
+        assert "session" in check_page(answer, 403, "Something went wrong").text
     assert await is_unchanged(member)
 
 
@@ -70,7 +70,7 @@ async def test_the_token_of_another_session_is_none_of_this(
         token = (await other.get_home()).fields["form_token"]
     for path, fields in await forms(member):
         answer = await member.client.post(path, data={**fields, "form_token": token})
-        check_page(answer, 403, "That did not work")
+        check_page(answer, 403, "Something went wrong")
     assert await is_unchanged(member)
 
 

@@ -47,7 +47,7 @@ async def test_the_page_tells_plan_price_address_and_that_no_money_moves(
     page = check_page(answer, 200, "Pay for the premium plan")
     for told in (f"Premium, billed {billing}", price, EMAIL, "Sandbox", "no money moves"):
         assert told in page.text
-    assert "Open until 2026-10-01 12:06 UTC" in page.text
+    assert "This checkout expires on 2026-10-01 12:06 UTC" in page.text
     assert page.actions == ["pay", "cancel"]
     assert page.find_all("form") == [{"method": "post"}]  # to the page's own address
 
@@ -74,7 +74,7 @@ async def test_what_a_page_rests_on_is_served_beside_it(
 
 @pytest.mark.parametrize(
     ("action", "title"),
-    [("pay", "Paid, in the sandbox"), ("cancel", "This checkout was cancelled")],
+    [("pay", "Paid in the sandbox"), ("cancel", "Checkout cancelled")],
 )
 async def test_an_action_is_answered_by_the_page_in_its_new_state_however_often(
     served: RunningService, checkout_url: str, action: str, title: str
@@ -91,15 +91,15 @@ async def test_what_is_settled_cannot_be_settled_otherwise(served: RunningServic
     await sent(served, cancelled, "action=cancel")
     served.clock.now += SESSION_LIFETIME_MS
     for url, action, title in (
-        (cancelled, "pay", "This checkout was cancelled"),
-        (paid, "cancel", "Paid, in the sandbox"),
-        (expired, "pay", "This checkout has expired"),
-        (expired, "cancel", "This checkout has expired"),
+        (cancelled, "pay", "Checkout cancelled"),
+        (paid, "cancel", "Paid in the sandbox"),
+        (expired, "pay", "Checkout expired"),
+        (expired, "cancel", "Checkout expired"),
     ):
         page = check_page(await sent(served, url, f"action={action}"), 409, title)
-        assert "It can no longer be changed." in page.text
+        assert "This checkout can no longer be changed." in page.text
         check_page(await served.client.get(url), 200, title)
-    check_page(await sent(served, paid, "action=pay"), 200, "Paid, in the sandbox")
+    check_page(await sent(served, paid, "action=pay"), 200, "Paid in the sandbox")
 
 
 async def test_only_pay_and_cancel_are_actions(served: RunningService, checkout_url: str) -> None:
@@ -166,7 +166,7 @@ async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
     stripe_service: RunningService,
 ) -> None:
     for path, title, told in (
-        ("/checkout/paid", "Thank you", "Your agent can claim its key now"),
+        ("/checkout/paid", "Thank you", "Your agent can now claim its key"),
         ("/checkout/cancelled", "Nothing was paid", "POST /api/v1/access/checkout"),
     ):
         answer = await stripe_service.client.get(path)

@@ -69,7 +69,7 @@ async def test_the_index_and_a_missing_page_name_every_page(served: RunningServi
     there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
     for path in ("/docs/unknown", "/docs/", "/docs/tools/state"):
         answer = await served.client.get(path)
-        missing = check_page(answer, 404, "Not found")
+        missing = check_page(answer, 404, "Page not found")
         assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
         for page in (there, missing):
             assert all(title in page.text for title in TITLES.values())

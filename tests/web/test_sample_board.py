@@ -35,7 +35,7 @@ async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(ser
     lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.get_page("/assets/BTC", cookie=cookie)
-    assert "Readings of BTC need a membership" in asset.text
+    assert "Readings of BTC are for members" in asset.text
 
 
 async def test_visitors_are_told_what_is_open(served):
@@ -72,7 +72,7 @@ async def test_before_the_first_compute_members_are_told_and_visitors_see_the_sa
     served_empty: RunningService,
 ):
     page = check_page(
-        await served_empty.get_page("/", is_member=True), 503, "Not available right now"
+        await served_empty.get_page("/", is_member=True), 503, "Temporarily unavailable"
     )
     assert "Nothing has been computed yet" in page.text
     assert parse_heat_map(await get_board(served_empty, is_member=False)).keys() == SAMPLED

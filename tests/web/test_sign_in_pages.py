@@ -68,7 +68,7 @@ async def test_members_and_strangers_are_answered_alike_and_only_members_get_mai
     await buy_plan(served)
     answers = [await request_link(served, email) for email in (STRANGER, EMAIL, EMAIL.upper())]
     for answer in answers:
-        check_page(answer, 200, "Look into your mailbox")
+        check_page(answer, 200, "Check your inbox")
         assert answer.content == answers[0].content
         assert dict(answer.headers) | OWN == dict(answers[0].headers) | OWN
         assert "set-cookie" not in answer.headers
@@ -99,7 +99,7 @@ async def test_a_slow_mail_keeps_neither_the_answer_nor_the_next_one_of_its_conn
         httpx.AsyncClient(base_url=slow.base_url, limits=one, timeout=10) as client,
     ):
         answer = await client.post("/sign-in", data={"contact_email": EMAIL})
-        check_page(answer, 200, "Look into your mailbox")
+        check_page(answer, 200, "Check your inbox")
         await mailbox.wait_for_mail()
         assert (await client.get("/healthz")).status_code == 200
         mailbox.lets_go.set()
@@ -113,7 +113,7 @@ async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -
         "contact_email=a@b.co&contact_email=c",
     ):
         answer = await served.client.post("/sign-in", content=body)
-        page = check_page(answer, 400, "That did not work")
+        page = check_page(answer, 400, "Something went wrong")
         assert "contact_email: is no e-mail address" in page.text
 
 
@@ -122,7 +122,7 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
 ) -> None:
     for _ in range(2):
         answer = await served.client.get(link)
-        page = check_page(answer, 200, "Sign in to signals")
+        page = check_page(answer, 200, "Sign in to Signals")
         assert page.find_all("form") == [{"method": "post"}]  # to the link's own address
         assert "set-cookie" not in answer.headers
         assert (await served.client.head(link)).status_code == 200
@@ -229,7 +229,7 @@ async def test_an_address_that_asks_too_often_is_told_when_to_come_back(
 ) -> None:
     async with run_service(tmp_path, make_coverage(), attempt_limit=Limit(2, 600)) as served:
         for _ in range(2):
-            check_page(await request_link(served), 200, "Look into your mailbox")
+            check_page(await request_link(served), 200, "Check your inbox")
         answer = await request_link(served)
         page = check_page(answer, 429, "Too many attempts")
         assert answer.headers["retry-after"] == "600"
@@ -253,7 +253,7 @@ async def test_where_mail_stays_on_this_machine_the_page_says_in_which_folder(
     async with run_second_service(
         served, mailer=Outbox(folder, "a@localhost"), outbox=folder
     ) as own:
-        page = check_page(await request_link(own), 200, "Look into your mailbox")
+        page = check_page(await request_link(own), 200, "Check your inbox")
         assert str(folder) in page.text
     (mail,) = folder.iterdir()
     assert LINK.search(mail.read_text())
