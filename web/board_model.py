@@ -47,7 +47,7 @@ async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT
     ApiError `unavailable` before the first run.
     """
     # Each handler takes the newest snapshot by itself. If a run committed in between, the results
-    # would mix two hours, so read again. Runs are an hour apart: the second try succeeds.
+    # would mix two hours, so read again. Commits are rare, so the second try usually succeeds.
     while True:
         snapshot = await context.snapshot()
         model = await read()

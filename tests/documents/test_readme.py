@@ -100,7 +100,7 @@ def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
     usage = json.loads(answer)
     assert (usage["key"], usage["mode"]) == ({"label": None}, "test")
     assert usage["quota"]["used_today"] == 1
-    assert "Billing: sandbox, nobody pays.\n" in printed
+    assert "Billing: sandbox, no real payments.\n" in printed
 
 
 def test_the_stripe_set_up_names_every_event_that_is_acted_on_and_every_setting():

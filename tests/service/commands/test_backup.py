@@ -84,15 +84,15 @@ def test_an_empty_folder_is_taken_and_a_used_one_refused(filled, tmp_path):
     assert run_signals(filled, "backup", str(tmp_path / "empty")).returncode == 0
     before = {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()}
     line = refused(filled, "backup", str(tmp_path / "empty"))
-    assert line.endswith("/empty is there and not empty: name another folder")
+    assert line.endswith("/empty exists and is not an empty folder: choose another path")
     assert {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()} == before
 
 
 def test_a_file_and_a_missing_folder_are_refused_in_one_line(filled, tmp_path):
     (tmp_path / "file").touch()
-    assert "/file is there" in refused(filled, "backup", str(tmp_path / "file"))
+    assert "/file exists and is not" in refused(filled, "backup", str(tmp_path / "file"))
     for used in (".", "..", "/"):
-        assert " is there and not empty" in refused(filled, "backup", used)
+        assert " exists and is not an empty folder" in refused(filled, "backup", used)
     assert "cannot back up" in refused(filled, "backup", str(tmp_path / "missing" / "copy"))
     assert files(tmp_path) == ["file"]
 
@@ -115,7 +115,7 @@ def test_nothing_is_restored_over_what_is_there(filled, tmp_path, there):
     url = elsewhere(tmp_path / "other")
     (tmp_path / "other" / f"other.db{there}").write_text("mine")
     line = refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
-    assert f"/other.db{there} is there already" in line
+    assert f"/other.db{there} already exists" in line
     assert files(tmp_path / "other") == [f"other.db{there}"]
     assert (tmp_path / "other" / f"other.db{there}").read_text() == "mine"
 
@@ -162,7 +162,7 @@ def test_what_is_no_whole_backup_is_not_restored(filled, tmp_path, harm):
 
 def test_a_folder_that_holds_nothing_is_no_backup(filled, tmp_path):
     line = refused(filled, "restore", str(tmp_path), database_url=elsewhere(tmp_path / "other"))
-    assert "holds no whole backup" in line
+    assert "is not a complete backup" in line
 
 
 async def paid(served: RunningService) -> str:

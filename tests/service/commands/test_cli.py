@@ -47,7 +47,9 @@ def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
 def test_revoking_an_unknown_key_is_one_line_and_fails(tmp_path):
     done = run_signals(tmp_path, "keys", "revoke", "7")
     assert done.returncode == 1
-    assert only_line(done.stderr) == "signals: there is no key 7; see `signals keys list`"
+    assert (
+        only_line(done.stderr) == "signals: there is no key 7: see `signals keys list` for the ids"
+    )
 
 
 def test_a_bad_label_is_one_line_and_fails(tmp_path):
@@ -59,7 +61,7 @@ def test_a_bad_label_is_one_line_and_fails(tmp_path):
 def test_an_unknown_setting_stops_every_command(tmp_path):
     done = run_signals(tmp_path, "keys", "list", daily_limits="1")
     assert done.returncode == 1
-    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is no setting")
+    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is not a setting")
 
 
 def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
@@ -72,7 +74,7 @@ def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     other = run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "other")))
     assert other.returncode == 1
-    assert "holds the bars of" in only_line(other.stderr)
+    assert "holds bars of the source" in only_line(other.stderr)
 
 
 def test_until_needs_a_zone(tmp_path):
@@ -131,7 +133,7 @@ def test_serve_with_another_source_than_the_stores_is_one_line(tmp_path, source)
         port = str(free.getsockname()[1])
     done = run_signals(tmp_path, "serve", source=source, port=port)
     assert done.returncode == 1
-    assert "holds the bars of" in done.stderr.strip().splitlines()[-1]
+    assert "holds bars of the source" in done.stderr.strip().splitlines()[-1]
 
 
 def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):

@@ -66,7 +66,7 @@ def test_a_store_that_is_well_is_all_ok(well, source):
         *("settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"),
     ]
     assert "SIGNALS_SOURCE" in told["settings"][0][1]
-    assert "played to its end" in told["runs"][0][1]
+    assert "the recording is complete" in told["runs"][0][1]
     assert told["source"] == [("ok", source)]
     assert told["billing"] == [("ok", "sandbox, test mode")]
     assert told["mail"] == [("ok", f"written to {well}/signals.db-outbox, and sent to nobody")]
@@ -76,7 +76,10 @@ def test_where_there_is_no_store_it_says_how_to_make_one_and_makes_none(tmp_path
     status, told = examined(tmp_path)
     assert status == 1
     (market, access) = told["store"]
-    assert market == ("fix", f"there is none at {tmp_path}/signals.db: `signals serve` makes one")
+    assert market == (
+        "fix",
+        f"there is no store at {tmp_path}/signals.db: `signals serve` creates one",
+    )
     assert access[0] == "warn"
     assert list(tmp_path.iterdir()) == []
 
@@ -183,7 +186,7 @@ async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     grade, text = told["billing"][1]
     assert (found, grade) == (0, "warn")
-    assert text.startswith("members cannot change or cancel what they bought by themselves")
+    assert text.startswith("members cannot change or cancel their plan themselves")
 
 
 @pytest.mark.clause("dashboard")
@@ -229,4 +232,4 @@ async def test_a_stripe_that_cannot_be_asked_is_warned_of(well, source):
         stripe.fail(503)
         found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
     assert (found, told["billing"][0][0]) == (0, "warn")
-    assert "cannot be asked at the moment" in told["billing"][0][1]
+    assert "is not responding" in told["billing"][0][1]

@@ -84,7 +84,7 @@ async def test_before_a_first_start_it_says_what_that_would_find_and_keeps_nothi
     assert told["clock"] == [("ok", "this machine's clock is 0.0 s behind the venues'")]
     assert told["assets"] == [
         ("ok", "5 of 5 assets have a source: 3 at binance, 1 at okx, 1 at alpaca"),
-        ("ok", "for 1 a perpetual stands in (XAU)"),
+        ("ok", "1 use a perpetual as proxy (XAU)"),
     ]
     assert told["bars"] == [
         ("ok", "5 of 5 have history for readings of 1d"),
@@ -98,14 +98,16 @@ async def test_a_venue_that_refuses_and_a_missing_key_say_what_is_not_covered(ex
     _, told = await examined(UNIVERSE, alpaca_key_id="", alpaca_secret_key="")
     (grade, text), _ = told["venue"]
     assert grade == "warn"
-    assert text.startswith("binance refuses this address, as venues do by country (binance ")
+    assert text.startswith(
+        "binance refuses requests from this IP address, perhaps by country (binance "
+    )
     assert told["assets"] == [
         ("ok", "2 of 5 assets have a source: 2 at okx"),
         (
             "warn",
             "1 are not covered (NVDA): set SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY",
         ),
-        ("warn", "2 are not covered, for no venue that can be asked lists them (ETH, XAU)"),
+        ("warn", "2 are not covered, because no available venue lists them (ETH, XAU)"),
     ]
     assert told["bars"][-1] == ("ok", "2 of 2 have a fresh bar")
 
@@ -137,7 +139,7 @@ async def test_what_a_venue_does_not_list_is_named_with_its_symbol(examined, dou
     )
     assert told["assets"][-1] == (
         "warn",
-        "1 are not covered, for no venue that can be asked lists them (OKB)",
+        "1 are not covered, because no available venue lists them (OKB)",
     )
 
 
@@ -157,11 +159,11 @@ async def test_a_venue_that_does_not_answer_is_not_asked_for_bars(examined, doub
     double.get_venue("okx").add_failure("unavailable", times=None)
     only_okb = Universe(assets=COINS.assets[2:3], renamed_on=COINS.renamed_on)
     _, told = await examined(only_okb)
-    assert told["venue"][0][1].startswith("okx cannot be asked at the moment")
+    assert told["venue"][0][1].startswith("okx is not responding")
     assert told["clock"][0][0] == "warn"
     assert [grade for grade, _ in told["bars"]] == ["warn", "ok", "warn"]
     assert "OKB: okx answered HTTP 503" in told["bars"][2][1]
-    assert double.get_venue("okx").count("candles") == 0
+    assert double.get_venue("okx").count_requests("candles") == 0
 
 
 @pytest.mark.prove
@@ -171,7 +173,7 @@ async def test_a_history_too_short_for_daily_readings_is_told(examined, double):
     _, told = await examined()
     assert told["bars"][0] == (
         "warn",
-        "3 of 4 have history for readings of 1d; of 1 there are no bars of 200 trading days (XAU)",
+        "3 of 4 have history for readings of 1d; 1 lack bars of 200 trading days (XAU)",
     )
 
 

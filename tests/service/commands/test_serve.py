@@ -213,7 +213,7 @@ def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, numbe
         assert process.stop(number) == 0
     kept, _ = stored(tmp_path)
     last = process.printed[-1]
-    assert last.startswith("Stopped while building history. The store keeps everything up to ")
+    assert last.startswith("Stopped while building history. The next start continues from ")
     assert format_instant(kept) in last
     with served_process(tmp_path, source=source) as (_, printed):
         pass

@@ -123,7 +123,7 @@ async def test_it_outlives_a_service_that_is_down_and_ends_with_its_input(served
     assert uncounted(answered["result"]) == uncounted(await served.call(OPEN["name"]))
     assert keyless["result"]["_meta"]["signals/error"] == "missing_key"
     assert rest[0] == b""
-    assert rest[1].count(b"not_answered") == 2
+    assert rest[1].count(b"request_failed") == 2
     assert process.returncode == 0
 
 
@@ -182,13 +182,11 @@ async def test_a_redirect_is_not_followed_and_the_key_does_not_travel(status):
 )
 async def test_an_answer_that_is_no_mcp_asks_for_the_right_address(body):
     message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
-    assert message.endswith(
-        "with no MCP (text/html; charset=utf-8); is --url the address of a signal service?"
-    )
+    assert message.endswith("without MCP (text/html; charset=utf-8); is --url a signal service?")
 
 
 async def test_a_gateway_that_wants_another_key_points_at_the_key():
-    assert (await refusal(Response("no", 401))).endswith("see the key in SIGNALS_API_KEY.")
+    assert (await refusal(Response("no", 401))).endswith("check the key in SIGNALS_API_KEY.")
 
 
 async def test_the_services_own_message_is_told_on_one_line_without_the_key():
@@ -219,4 +217,6 @@ def test_an_address_that_is_none_is_one_line(tmp_path, command, url):
 def test_a_key_that_no_header_can_carry_is_one_line(tmp_path):
     done = run_signals(tmp_path, "stdio", api_key=f"{KEY}é")
     assert (done.returncode, done.stdout) == (1, "")
-    assert only_line(done.stderr).endswith("SIGNALS_API_KEY holds characters that no API key has")
+    assert only_line(done.stderr).endswith(
+        "SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown"
+    )

@@ -56,10 +56,15 @@ async def access(tmp_path):
 @pytest.mark.parametrize(
     ("given", "kind", "mode", "note"),
     [
-        ({}, SandboxBilling, "test", "Billing: sandbox, nobody pays."),
-        (PUBLIC | {"sandbox_public": "1"}, SandboxBilling, "test", "Billing: sandbox, nobody"),
-        (PUBLIC | {"billing": "off"}, NoBilling, None, "Billing: off, nobody can buy a key"),
-        (STRIPE, StripeBilling, "test", "Billing: stripe in test mode, nobody pays."),
+        ({}, SandboxBilling, "test", "Billing: sandbox, no real payments."),
+        (
+            PUBLIC | {"sandbox_public": "1"},
+            SandboxBilling,
+            "test",
+            "Billing: sandbox, no real payments",
+        ),
+        (PUBLIC | {"billing": "off"}, NoBilling, None, "Billing: off. Create API keys"),
+        (STRIPE, StripeBilling, "test", "Billing: stripe in test mode, no real payments."),
         (STRIPE | {"stripe_api_key": "rk_live_x"}, StripeBilling, "live", None),
     ],
 )

@@ -39,7 +39,9 @@ def test_the_readme_names_every_command():
 
 
 def test_an_unknown_variable_refuses_to_start_and_names_the_nearest():
-    with pytest.raises(SettingsError, match=r"SIGNALS_PROT is no setting; did you mean SIGNALS_PO"):
+    with pytest.raises(
+        SettingsError, match=r"SIGNALS_PROT is not a setting; did you mean SIGNALS_PO"
+    ):
         Settings.read({"SIGNALS_PROT": "8000"})
 
 

@@ -216,7 +216,7 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
 def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
     killed, other = service.workers
     os.kill(killed, signal.SIGKILL)
-    service.running.wait_for_line("serving_again")
+    service.running.wait_for_line("worker_restarted")
     with ExitStack() as opened:
         # Nobody but a worker that has only just begun has listened last.
         with stopped(service.running.process.pid, other):
@@ -272,13 +272,13 @@ def test_killed_processes_are_begun_again_while_others_serve(service: Service) -
     killed = service.workers[0]
     os.kill(killed, signal.SIGKILL)
     assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
-    assert f"died={killed} status=-9 event=serving_again" in service.running.wait_for_line(
-        "serving_again"
+    assert f"died={killed} status=-9 event=worker_restarted" in service.running.wait_for_line(
+        "worker_restarted"
     )
     until(lambda: len(service.workers) == 2)
     before = service.children
     os.kill(service.computing, signal.SIGKILL)
-    said = service.running.wait_for_line("computing_again")
+    said = service.running.wait_for_line("compute_restarted")
     assert f"died={service.computing} status=-9" in said
     (service.computing,) = service.children - before
     answers = service.of_each_worker("/usage", service.new_key())
@@ -295,7 +295,7 @@ def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Serv
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 2
     os.kill(service.workers[0], signal.SIGKILL)
-    service.running.wait_for_line("serving_again")
+    service.running.wait_for_line("worker_restarted")
     until(lambda: len(service.workers) == 2)
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 4
@@ -330,7 +330,7 @@ def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int
     ("is_built", "source", "said"),
     [
         (False, "files:nowhere", "nowhere"),
-        pytest.param(True, "simulated", "holds the bars of ", marks=pytest.mark.prove),
+        pytest.param(True, "simulated", "holds bars of the source ", marks=pytest.mark.prove),
     ],
 )
 def test_a_mistake_that_stops_computing_ends_it_all_with_one_line(
@@ -373,4 +373,4 @@ def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) ->
 def test_a_number_of_workers_that_is_none_is_told(tmp_path: Path, given: str) -> None:
     done = run_signals(tmp_path, "serve", f"--workers={given}")
     assert done.returncode == 2
-    assert f"{given!r} is no number of processes" in done.stderr
+    assert f"must be 1 or more, not {given!r}" in done.stderr

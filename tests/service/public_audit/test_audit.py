@@ -186,5 +186,5 @@ async def test_an_audit_that_a_compute_overtakes_starts_over(served, hours):
 
 async def test_a_service_that_never_stands_still_is_one_plain_error(served):
     async with ComputingReader(served, ATTEMPTS) as reader:
-        with pytest.raises(PublicAuditError, match="computed anew during each of 3 readings"):
+        with pytest.raises(PublicAuditError, match="had a run during each of 3 attempts"):
             await read_consistent_responses(reader, 30)

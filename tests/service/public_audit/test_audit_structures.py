@@ -208,19 +208,19 @@ def end_the_merged_feed_early(answers: Responses) -> None:
 
 
 STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
-    (drop_an_alert, ["alerts page 1 is short", "tier=all: row", "stats: alerts_tier"]),
+    (drop_an_alert, ["alerts page 1 is not full", "tier=all: row", "stats: alerts_tier"]),
     (
         repeat_an_alert,
         [
-            'alerts: "alerts.* comes within the cooldown',
-            "alerts page 1( is short|: pagination)",
+            'alerts: "alerts.* is within the cooldown',
+            "alerts page 1( is not full|: pagination)",
             "stats: alerts_tier",
             "tier=all: row",
         ],
     ),
     (swap_two_alerts, ['alerts: "alerts.* is not older than']),
     (merge_wrongly, ["tier=all: row 1 is"]),
-    (end_the_merged_feed_early, ["tier=all: ends before the rows of both tiers do"]),
+    (end_the_merged_feed_early, ["tier=all: ends before the last row of both tiers"]),
     (
         flip_a_reading,
         [
@@ -228,9 +228,9 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
             "confluence .*",
         ],
     ),
-    (name_an_unknown_reading, ['state: .*: "strong" is no reading', "confluence .*"]),
-    (name_an_unknown_key, ["state: BTC macd is no known key", "confluence .*: BTC: votes is"]),
-    (name_an_unknown_timeframe, ["state: BTC perpkit 2h is no timeframe"]),
+    (name_an_unknown_reading, ['state: .*: "strong" is not a reading', "confluence .*"]),
+    (name_an_unknown_key, ["state: BTC macd is not a known key", "confluence .*: BTC: votes is"]),
+    (name_an_unknown_timeframe, ["state: BTC perpkit 2h is not a timeframe"]),
     (
         forget_an_asset,
         [
@@ -243,7 +243,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         [
             "state: counts.assets is 4, recomputed 5",
             "state: counts.readings is",
-            "state: BTC comes 2 times",
+            "state: BTC occurs 2 times",
         ],
     ),
     (
@@ -273,18 +273,18 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         [
             "catalog: assets.total is 251, recomputed 252",
             "catalog: assets.crypto is 176, recomputed 177",
-            r"catalog: \w+ comes 2 times",
+            r"catalog: \w+ occurs 2 times",
         ],
     ),
     (lambda a: swap(results(a)), [r"confluence .*: place 1 is \"\w+\", recomputed \"\w+\""]),
     (lambda a: results(a).pop(), [r"confluence .*: \w+ is missing"]),
-    (lambda a: results(a).append(results(a)[0]), [r"confluence .*: \w+ comes 2 times"]),
+    (lambda a: results(a).append(results(a)[0]), [r"confluence .*: \w+ occurs 2 times"]),
     (agree_too_little, [r"confluence .* min_agree=6: \w+ does not belong there"]),
     (
         drop_a_row,
         [
             "signals page 2: pagination.returned is 200, recomputed 199",
-            "signals page 2 is short, yet rows follow",
+            "signals page 2 is not full, but more rows follow",
             f'{ROW} does not continue "universe',
             r"stats: universe_tier.(total_signals|by_\w+) is",
         ],
@@ -293,7 +293,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         drop_the_newest_row,
         [
             "signals page 1: pagination.returned is 200, recomputed 199",
-            "signals page 1 is short, yet rows follow",
+            "signals page 1 is not full, but more rows follow",
             r"state: \w+ \w+ \w+ against",
             r"flips .*",
             r"stats: universe_tier.(total_signals|by_\w+) is",
@@ -302,7 +302,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         double_a_row,
         [
-            'signals: "universe\\S+ comes 2 times',
+            'signals: "universe\\S+ occurs 2 times',
             f'{ROW} is not older than "universe',
             f'{ROW} does not continue "universe',
             r"stats: universe_tier.by_\w+ is",
@@ -314,7 +314,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         stand_still,
         [
-            f"{ROW}: transition .* cannot be",
+            f"{ROW}: transition .* is not valid",
             f"{ROW}: change_type is",
             f'{ROW} does not continue "universe',
         ],
@@ -322,8 +322,8 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         name_an_unknown_ticker,
         [
-            f'{ROW}: ticker "XXX" cannot be',
-            f"{ROW}: (asset_class is|its id does not follow)",
+            f'{ROW}: ticker "XXX" is not valid',
+            f"{ROW}: (asset_class is|id does not match)",
             f'{ROW} does not continue "universe',
             "state: XXX .* is null",
         ],
@@ -331,8 +331,8 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         publish_perpkit,
         [
-            f'{ROW}: indicator "perpkit" cannot be',
-            f"{ROW}: (indicator_name is|its id does not follow)",
+            f'{ROW}: indicator "perpkit" is not valid',
+            f"{ROW}: (indicator_name is|id does not match)",
             f'{ROW} does not continue "universe',
             "stats: universe_tier.by_indicator is",
             "state: .* perpkit .*",
@@ -341,27 +341,27 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         invent_a_timeframe,
         [
-            f'{ROW}: timeframe "2h" cannot be',
-            f"{ROW}: its id does not follow",
+            f'{ROW}: timeframe "2h" is not valid',
+            f"{ROW}: id does not match",
             f'{ROW} does not continue "universe',
             "stats: universe_tier.by_timeframe is",
             "state: .* 2h against",
         ],
     ),
-    (close_after_it_was_written, [f"{ROW}: its id does not follow from the row"]),
+    (close_after_it_was_written, [f"{ROW}: id does not match the other fields"]),
     (lambda a: swap(groups(a)), ["flips .*: place 1 is"]),
     (drop_a_group, [r"flips .*: \w+ is missing"]),
     (drop_a_flip, ["flips .*: flips is"]),
     (
         lambda a: groups(a).append(groups(a)[0]),
         [
-            r"flips .*: \w+ comes 2 times",
+            r"flips .*: \w+ occurs 2 times",
             "flips .*: counts is",
         ],
     ),
     (
         lose_a_part,
-        ["stats: an answer is not of SPEC.md's shape \\(KeyError\\('universe_tier'\\)\\)"],
+        ["stats: a response does not match the API contract \\(KeyError\\('universe_tier'\\)\\)"],
     ),
 ]
 
@@ -382,4 +382,4 @@ def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(recorded_
 
     findings = audit_tampered(recorded_answers, tamper)
     assert {finding.split(":")[0] for finding in findings} <= CHECKS.keys()
-    assert findings[0].startswith("one version: an answer is not of SPEC.md's shape")
+    assert findings[0].startswith("one version: a response does not match the API contract")

@@ -82,23 +82,21 @@ def test_a_used_up_quota_says_when_to_come_back(refusal):
     body = json.dumps({"error": "rate_limited", "message": f"Used up by\n\x1b[31m{KEY}."}).encode()
     with loopback(429, body, Retry_After="3600") as (address, asked):
         line = refusal(address)
-    assert (
-        "with 429 (rate_limited); come back after 3600 seconds: Used up by ?[31m(the key)." in line
-    )
+    assert "with 429 (rate_limited); retry after 3600 seconds: Used up by ?[31m(the key)." in line
     assert len(asked) == 1
 
 
 def test_a_service_that_has_not_computed_yet_says_when_to_come_back(refusal):
     with loopback(503, b'{"error": "unavailable"}', Retry_After="900") as (address, _):
         line = refusal(address)
-    assert "503 (unavailable); come back after 900 seconds" in line
+    assert "503 (unavailable); retry after 900 seconds" in line
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff\xfe{", b"[" * 100_000])
 def test_an_answer_that_is_no_json_object_is_one_line(refusal, body):
     with loopback(200, body, Content_Type="text/html") as (address, _):
         line = refusal(address)
-    assert "with no JSON object (text/html); is it the base address" in line
+    assert "without a JSON object (text/html); is it the base address" in line
 
 
 @pytest.mark.parametrize(
@@ -107,26 +105,29 @@ def test_an_answer_that_is_no_json_object_is_one_line(refusal, body):
 def test_an_answer_of_another_shape_is_one_line(refusal, body):
     with loopback(200, json.dumps(body).encode()) as (address, _):
         line = refusal(address)
-    assert "not of SPEC.md's shape" in line
+    assert "does not match the API contract" in line
 
 
 def test_a_wrong_key_is_one_line(recorded_service, refusal):
     line = refusal(recorded_service[0])
-    assert "refused /api/v1/state with 401 (invalid_key); see the key in SIGNALS_API_KEY" in line
+    assert "refused /api/v1/state with 401 (invalid_key); check the key in SIGNALS_API_KEY" in line
 
 
 @pytest.mark.parametrize("api_key", [None, "", "  "])
 def test_without_a_key_nothing_is_sent(refusal, api_key):
     with loopback(200, b"{}") as (address, asked):
         line = refusal(address, api_key)
-    assert line == "signals: SIGNALS_API_KEY is not set: put your API key into it"
+    assert line == "signals: SIGNALS_API_KEY is not set: set it to your API key"
     assert asked == []
 
 
 @pytest.mark.parametrize("api_key", [f"{KEY}\n{KEY}", f"{KEY}é"])
 def test_a_key_that_no_header_can_carry_is_one_line(refusal, api_key):
     line = refusal("http://127.0.0.1:9", api_key)
-    assert line == "signals: SIGNALS_API_KEY holds characters that no API key has"
+    assert (
+        line
+        == "signals: SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown"
+    )
 
 
 def test_a_dead_port_is_one_line(refusal):
@@ -169,4 +170,4 @@ def test_days_are_bounded(days):
 def test_days_belong_to_the_public_audit(tmp_path):
     done = run_signals(tmp_path, "audit", "--days", "30")
     assert (done.returncode, done.stdout) == (1, "")
-    assert only_line(done.stderr).startswith("signals: --days goes with --public URL")
+    assert only_line(done.stderr).startswith("signals: --days needs --public URL")
