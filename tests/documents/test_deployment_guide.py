@@ -1,4 +1,4 @@
-"""The deployment guide and its unit name what there is: settings, metrics, paths, directives."""
+"""The settings, metrics, commands and directives in the deployment guide and its unit exist."""
 
 import re
 import shutil
@@ -28,33 +28,33 @@ def unit() -> ConfigParser:
     return parser
 
 
-async def test_every_metric_that_an_alert_names_is_in_a_scrape(tmp_path: Path):
+async def test_every_metric_of_an_alert_is_in_a_scrape(tmp_path: Path):
     names = {n for alert in ALERTS for n in re.findall(r"\b(?:signals|process)_\w+", alert)}
     async with operating(tmp_path) as operated_service:
         order = {"contact_email": "a@example.com", "billing": "monthly"}
         await operated_service.served.client.post("/api/v1/access/checkout", json=order)
-        told = (await operated_service.client.get("/metrics")).text
-    scraped = set(re.findall(r"^(\w+)(?:\{| )", told, re.MULTILINE))
+        metrics = (await operated_service.client.get("/metrics")).text
+    scraped = set(re.findall(r"^(\w+)(?:\{| )", metrics, re.MULTILINE))
     assert names - scraped == set()
     assert len(ALERTS) > 10
 
 
-async def test_every_metric_of_our_own_has_an_alert_or_is_what_it_was_asked_for(tmp_path: Path):
+async def test_every_metric_of_ours_has_an_alert_or_is_listed_as_without(tmp_path: Path):
     async with operating(tmp_path) as operated_service:
-        told = (await operated_service.client.get("/metrics")).text
-    families = set(re.findall(r"^# TYPE (signals_\w+) ", told, re.MULTILINE))
+        metrics = (await operated_service.client.get("/metrics")).text
+    families = set(re.findall(r"^# TYPE (signals_\w+) ", metrics, re.MULTILINE))
     unnamed = {family for family in families if not any(family in alert for alert in ALERTS)}
     assert unnamed == {"signals_build_info"}
 
 
-def test_every_setting_that_guide_and_unit_name_exists():
+def test_every_setting_in_the_guide_and_the_unit_exists():
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     named = set(re.findall(r"SIGNALS_[A-Z_]+[A-Z]", GUIDE + UNIT.read_text()))
     assert named - known == set()
     assert named >= {"SIGNALS_BASE_URL", "SIGNALS_TRUSTED_PROXIES", "SIGNALS_METRICS_PORT"}
 
 
-def test_the_settings_of_the_guide_are_taken_as_they_stand():
+def test_the_settings_of_the_guide_are_valid():
     block = re.search(r"```sh\n((?:SIGNALS_\w+=\S+\n)+)```", GUIDE)
     assert block is not None
     given = dict(line.split("=", 1) for line in block[1].splitlines())
@@ -69,7 +69,7 @@ def test_every_command_that_the_guide_runs_exists():
     assert run >= {"serve", "backup", "doctor", "restore", "audit", "keys"}
 
 
-def test_the_unit_runs_the_command_confined_and_is_begun_again():
+def test_the_unit_confines_and_restarts_the_command():
     service = unit()["Service"]
     assert service["ExecStart"].endswith("/bin/signals serve")
     assert service["User"] == "signals"
@@ -81,7 +81,7 @@ def test_the_unit_runs_the_command_confined_and_is_begun_again():
     assert int(service["LimitNOFILE"]) >= 10_000 + 128
 
 
-def test_systemd_itself_takes_the_unit(tmp_path: Path):
+def test_systemd_accepts_the_unit(tmp_path: Path):
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     here = UNIT.read_text().replace("/opt/signals/.venv/bin/signals", sys.executable)

@@ -1,4 +1,4 @@
-"""docs/glossary.md names files that exist, and in each the names that it defines."""
+"""docs/glossary.md names existing files, and names that they define."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ def test_every_place_exists():
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_every_name_is_defined_in_the_file_beside_it():
+def test_every_name_is_defined_in_its_file():
     named = [(name, path) for term, _, path in TERM_ROWS for name in re.findall(r"`(\w+)`", term)]
     assert len(named) > 50
     assert [one for one in named if not is_defined(*one)] == []

@@ -1,4 +1,4 @@
-"""What the README shows is run here, on the recorded bars where they are present."""
+"""Runs the commands that the README shows, on the recorded bars if they are present."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
 
 
 def as_curl_does(line: str, address: str, api_key: str) -> httpx.Response:
-    """Send what a curl line of the README asks for: -H and -d are all it knows."""
+    """Send the request of a curl command; supports only -H and -d."""
     given = iter(shlex.split(line.replace("\\\n", " ").replace("$SIGNALS_API_KEY", api_key))[1:])
     url, headers, body = "", {}, None
     for argument in given:
@@ -61,18 +61,18 @@ def as_curl_does(line: str, address: str, api_key: str) -> httpx.Response:
     return httpx.request(method, url.replace(ADDRESS, address), headers=headers, content=body)
 
 
-def test_the_readme_shows_one_call_a_face():
+def test_the_readme_shows_one_call_per_transport():
     assert [ADDRESS + "/api/v1/mcp" in line for line, _ in CALLS] == [True, False]
 
 
-def test_the_call_over_mcp_gives_its_answer(recorded):
+def test_the_mcp_call_returns_its_result(recorded):
     line, shown = CALLS[0]
     result = as_curl_does(line, *recorded).json()["result"]
     assert result["structuredContent"] == json.loads(shown)
     assert json.loads(result["content"][0]["text"]) == json.loads(shown)
 
 
-def test_the_call_over_rest_gives_its_answer(recorded):
+def test_the_rest_call_returns_its_result(recorded):
     line, shown = CALLS[1]
     response = as_curl_does(line, *recorded)
     assert response.status_code == 200
@@ -103,7 +103,7 @@ def test_the_purchase_by_curl_alone_ends_in_a_working_key(tmp_path):
     assert "Billing: sandbox, no real payments.\n" in printed
 
 
-def test_the_stripe_set_up_names_every_event_that_is_acted_on_and_every_setting():
+def test_the_stripe_setup_names_every_handled_event_and_every_setting():
     named = set(re.findall(r"`((?:customer|charge)\.[a-z._]+)`", SELLING))
     assert named == set(EVENT_TYPES)
     settings = {

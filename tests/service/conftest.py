@@ -1,4 +1,4 @@
-"""Services that more than one module asks: a small simulated market, and recorded bars."""
+"""Services shared by test modules: a small simulated market, and recorded bars."""
 
 import asyncio
 import shutil
@@ -37,7 +37,7 @@ def serve_recorded(folder: Path, bars: Path) -> Iterator[Service]:
 
 
 def write_recorded_subset(folder: Path) -> Path:
-    """Write the newest bars of some coins, and those that a stock has until the coins end."""
+    """Write the newest bars of some coins, and a stock's bars of the same time."""
     for ticker, rows in SUBSET.items():
         copy_newest_rows(folder, (f"{ticker}_1h.csv", f"{ticker}_funding.csv"), rows)
     end = (folder / "BTC_1h.csv").read_text().splitlines()[-1].split(",")[0]
@@ -66,7 +66,7 @@ def recorded_answers(recorded_service) -> Responses:
 
 @pytest.fixture(scope="session")
 def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
-    """A folder with a simulated market; what its first start printed, said, and registers as."""
+    """A folder with a simulated market, the output of its first start, and its registration."""
     folder = tmp_path_factory.mktemp("first")
     port, universe = find_free_port(), write_cut_universe(folder, {"BTC", "NVDA"})
     with start_signals(folder, "serve", port=port, universe=universe) as process:

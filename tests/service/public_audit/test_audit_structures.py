@@ -1,4 +1,4 @@
-"""The public audit finds what is missing, doubled, out of order or contradictory in answers."""
+"""The public audit finds missing, repeated, misordered and contradictory parts of responses."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def results(answers: Responses) -> list[Any]:
 
 
 def groups(answers: Responses) -> list[Any]:
-    """Return the groups of an answer whose counts then follow what is done to them."""
+    """Yield the groups of a response, then update its counts."""
     return find_richest(answers.flips).body["groups"]
 
 
@@ -40,7 +40,7 @@ def deep_row(answers: Responses) -> Any:
 
 
 def reading_of(answers: Responses) -> tuple[Any, str]:
-    """Return the cells of the indicator of the newest row, and the row's timeframe."""
+    """Return the readings of the newest row's indicator, and the row's timeframe."""
     row = answers.pages[0]["signals"][0]
     state = next(a for a in answers.state["assets"] if a["ticker"] == row["ticker"])
     return state["signals"][row["indicator"]], row["timeframe"]
@@ -82,7 +82,7 @@ def rename_an_asset(answers: Responses) -> None:
 
 
 def remove_an_asset(answers: Responses) -> None:
-    """Say everywhere that BTC is removed, while it is still ranked and in the catalog."""
+    """Mark BTC as removed everywhere, while it is still ranked and in the catalog."""
     for _, answer in answers.iterate_named():
         answer["meta"]["removed_assets"] = ["BTC"]
 
@@ -171,7 +171,7 @@ def lose_a_part(answers: Responses) -> None:
 
 
 def agree_too_little(answers: Responses) -> None:
-    """List a result of min_agree 1 where 6 are asked for."""
+    """Add a result of min_agree=1 to the response for min_agree=6."""
     strict = next(a for a in answers.confluence if a.arguments["min_agree"] == 6)
     lenient = answers.confluence[answers.confluence.index(strict) - 2]
     listed = {result["ticker"] for result in strict.body["results"]}
@@ -185,7 +185,7 @@ def drop_an_alert(answers: Responses) -> None:
 
 
 def repeat_an_alert(answers: Responses) -> None:
-    """Publish an action of an engine again, an hour after it was published."""
+    """Repeat an action of an engine one hour later."""
     rows = answers.alert_pages[0]["signals"]
     row = deepcopy(rows[0])
     close = row["id"].split(".")[-3]
@@ -374,7 +374,7 @@ def test_a_wrong_structure_is_found(recorded_answers, tamper, expected):
 
 
 @pytest.mark.parametrize("view", ["state", "catalog", "stats", "pages", "confluence", "flips"])
-def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(recorded_answers, view):
+def test_a_view_that_breaks_the_contract_is_found_by_every_check(recorded_answers, view):
     def tamper(answers: Responses) -> None:
         held = getattr(answers, view)
         first = held[0] if isinstance(held, list) else held

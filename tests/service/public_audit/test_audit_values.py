@@ -28,7 +28,7 @@ def more(number: int) -> int:
 
 
 def to(value: Any) -> Callable[[Any], Any]:
-    return lambda told: value
+    return lambda _: value
 
 
 def an_hour_earlier(time: str) -> str:
@@ -66,7 +66,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     (
         "pages.1.signals.7.id",
         lambda i: i.replace("universe", "u"),
-        ["signals: .* id does not foll"],
+        ["signals: .* id does not match"],
     ),
     ("pages.1.signals.7.tier", to("alerts"), [rf"{ROW}: tier is \"alerts\""]),
     ("pages.1.signals.7.asset_class", to("metal"), [f"{ROW}: asset_class is"]),
@@ -232,7 +232,7 @@ def test_a_wrong_value_is_found(recorded_answers, path, change, expected):
     assert_only_expected(audit_tampered(recorded_answers, tamper), expected)
 
 
-def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_read(recorded_answers):
+def test_a_history_start_after_a_row_is_found_in_a_partial_audit(recorded_answers):
     oldest, _ = recorded_answers.rows[-1]
     read = replace(recorded_answers, since=oldest - 1)
     assert audit_tampered(read, lambda answers: None) == []
