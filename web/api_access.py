@@ -65,7 +65,7 @@ class _ApiAccessPages:
 
     async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
         """Redirect /settings to its only page."""
-        # Signing in always ends here too. A target in the URL would be an open redirect.
+        # Signing in leads here too. A target taken from the URL would make an open redirect.
         return redirect_to(request, HOME_PATH)
 
     async def show_plans(self, request: Request, viewer: Viewer) -> Response:

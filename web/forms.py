@@ -9,8 +9,8 @@ from serving.http import read_body
 
 MAX_FIELDS = 10
 # `Sec-Fetch-Site` is same-origin for our own forms and none if the user resends one. Programs send
-# no such header; they also hold no visitor's cookies. This is what prevents login CSRF, because
-# the sign-in forms come before a session and so cannot carry a form token.
+# no such header, but they hold no visitor's cookies either. This check prevents login CSRF: the
+# sign-in forms come before a session, so they cannot carry a form token.
 ALLOWED_FETCH_SITES = {"same-origin", "none", None}
 
 

@@ -24,7 +24,7 @@ from service.config.sources import create_bar_loader, load_listings, open_live_v
 from serving.snapshot_cache import build_snapshot
 from store.sql.market_store import MarketStore
 
-# The first 1d reading of the slowest indicator needs this many daily bars.
+# 1d readings begin after this many daily bars.
 MIN_HISTORY_DAYS = 200
 ALPACA = "alpaca"
 ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
@@ -203,7 +203,7 @@ class _BarChecks:
     async def check_history(self, warm_tickers: set[str] | None) -> Finding:
         """Return which assets lack the history for 1d readings."""
         # With a snapshot, the store knows. Without one, each venue is queried for a single day at
-        # the start of that history, because all of it would be a first start.
+        # the start of that history: fetching all of it takes as long as a first start.
         tickers = list(self._covered)
         if warm_tickers is None:
             tickers = [t for t in tickers if self._listings[t].venue not in self._failure_reasons]

@@ -30,7 +30,7 @@ LOGGERS = ("distributed", "distributed.client")
 
 
 class DaskExecutor(Executor):
-    """Sends tasks to Dask workers, pickled."""
+    """Sends pickled tasks to Dask workers."""
 
     # Dask inspects arguments and results, and turned named tuples into plain tuples. It leaves
     # bytes alone.

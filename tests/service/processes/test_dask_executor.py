@@ -169,7 +169,7 @@ async def test_a_worker_with_other_code_computes_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dask_module, "hash_code", lambda: "another")
-    with pytest.raises(ExecutorError, match="another version of signals or of NumPy"):
+    with pytest.raises(ExecutorError, match="another version of signals or NumPy"):
         async with open_dask_executor(address, 1) as executor:
             await anext(map_blocks(executor, 1, abs, iterate([-1])))
 
@@ -215,6 +215,6 @@ def test_a_missing_extra_fails_with_how_to_install_it(
     ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
     assert (ended.returncode, ended.stderr) == (
         1,
-        "signals: SIGNALS_DASK_SCHEDULER needs more libraries (distributed is missing): "
+        "signals: SIGNALS_DASK_SCHEDULER needs the extra libraries (distributed is missing): "
         "pip install 'signals[distributed]'\n",
     )
