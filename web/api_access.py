@@ -84,9 +84,9 @@ class _ApiAccessPages:
             is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
-            most_keys=MAX_LIVE_KEYS,
-            most_new_keys=MAX_NEW_KEYS_PER_DAY,
-            longest_label=MAX_LABEL_CHARS,
+            max_keys=MAX_LIVE_KEYS,
+            max_new_keys=MAX_NEW_KEYS_PER_DAY,
+            max_label_chars=MAX_LABEL_CHARS,
         )
 
     async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
@@ -109,7 +109,9 @@ class _ApiAccessPages:
     async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
         """Ask the viewer to confirm that a key is to be revoked."""
         live_key = await self._members.get_live_key(viewer.email, *_parse_key_ids(request))
-        return _render_page(request, "revoke_key.html", "Revoke this key?", viewer, held=live_key)
+        return _render_page(
+            request, "revoke_key.html", "Revoke this key?", viewer, live_key=live_key
+        )
 
     async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
         """Revoke a key and return to the page."""

@@ -75,5 +75,5 @@ def _build_values(
         "legacy": LEGACY_KEYS,
         "days": TIMELINE_DAYS[timeframe],
         "width": WIDTH,
-        "views": model,
+        "model": model,
     }

@@ -103,15 +103,15 @@ class BoardPage:
             "board_main.html",
             ROOT,
             base_url=context.base_url,
-            opened=public_facts,
-            views=model,
+            public_facts=public_facts,
+            model=model,
             meta=model.state.meta,
             query=query,
             heat=build_heat_map(model.tracked, model.state.assets, query),
             addresses=[(each, query.to_query_string(each)) for each in TIMEFRAMES],
             classes=CLASS_NAMES,
             directions=get_args(Reading),
-            least_agreeing=MIN_AGREEING,
+            min_agreeing=MIN_AGREEING,
         )
 
     async def _load_public_facts(self) -> PublicFacts:

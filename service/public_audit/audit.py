@@ -35,8 +35,8 @@ MAX_PAGES = 100_000
 MAX_MERGED_PAGES = 5
 MIN_AGREES = (1, 3, 6)
 CONFLUENCE_QUERIES: list[Json] = [
-    {"timeframe": timeframe, "direction": side, "min_agree": least}
-    for timeframe, side, least in product(TIMEFRAMES, SIDES, MIN_AGREES)
+    {"timeframe": timeframe, "direction": side, "min_agree": min_agree}
+    for timeframe, side, min_agree in product(TIMEFRAMES, SIDES, MIN_AGREES)
 ]
 FLIPS_QUERIES: list[Json] = [
     {"timeframe": timeframe, "direction": direction, **hours}

@@ -110,7 +110,7 @@ def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean
     assert "run `signals migrate` again" in only_line(said[-1])
     run_sql(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
     assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
-    assert said[-1].splitlines()[-1].endswith(": set SIGNALS_DATABASE_URL to it.")
+    assert said[-1].splitlines()[-1].endswith(". Set SIGNALS_DATABASE_URL to it.")
     for command in (("keys", "list"), ("audit",)):
         assert run(*command, database=url) == run(*command)
     run("replay", "--bars", str(bars), database=url)

@@ -50,7 +50,7 @@ class CallTotals:
 
 
 class Caller:
-    """Calls with the key of this label, and counts in `totals` what it gets."""
+    """Calls with the key of this label, and counts the responses in `totals`."""
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.clause("pages")
 
 
 class Part(BaseModel):
-    """What a part
-    says of itself."""
+    """The description
+    of a part."""
 
     share: float = Field(ge=0, le=1, description="Its share.")
     side: Literal["a", "b"] | None
@@ -63,7 +63,7 @@ def test_a_row_has_default_required_and_description() -> None:
     assert (rows["size"].default, rows["size"].is_required) == ("3", False)
     assert (rows["name"].default, rows["name"].is_required) == ("", True)
     meanings = {row.path: row.description for row in list_shapes(Whole)[0].rows}
-    assert meanings["best"] == "What a part says of itself."
+    assert meanings["best"] == "The description of a part."
     assert meanings["best.share"] == "Its share."
 
 

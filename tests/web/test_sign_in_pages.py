@@ -43,7 +43,7 @@ async def link(served: RunningService) -> str:
 
 
 async def is_signed_out(client: httpx.AsyncClient) -> bool:
-    """Return whether the page and its forms redirect to the sign-in form."""
+    """Return whether the page and its forms redirect to sign-in, as if no session existed."""
     answers = [await client.get(HOME), await client.post(f"{HOME}/1/keys", data={"label": "x"})]
     led = [(answer.status_code, answer.headers.get("location")) for answer in answers]
     return led == [(303, "../sign-in"), (303, "../../../sign-in")]

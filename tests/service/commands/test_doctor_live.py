@@ -1,4 +1,4 @@
-"""The doctor on live venues: it counts every asset, and each problem says what to do."""
+"""The doctor on live venues counts every asset, and says what to do if one has a problem."""
 
 import asyncio
 import re

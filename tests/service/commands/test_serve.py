@@ -317,7 +317,7 @@ async def served_here(
     await asyncio.sleep(0)
     address = f"{settings.address}/api/v1"
     async with httpx.AsyncClient(timeout=30) as client:
-        # A connection made while it catches up waits until it serves.
+        # If a client connects while it catches up, it waits until it serves.
         assert (await client.get(address)).status_code == 200
     yield address, serving
     if not serving.done():
