@@ -74,7 +74,7 @@ def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     other = run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "other")))
     assert other.returncode == 1
-    assert "holds bars of the source" in only_line(other.stderr)
+    assert "holds the bars of" in only_line(other.stderr)
 
 
 def test_until_needs_a_zone(tmp_path):
