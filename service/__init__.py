@@ -1,1 +1,1 @@
-"""Composition root: settings, the app and the `signals` command; imports every layer."""
+"""Composition root: settings, the app and the `signals` command. It imports every layer."""

@@ -1,1 +1,1 @@
-"""Pages for people, above access and on the same handlers; nothing below `service` imports them."""
+"""HTML pages for people, built on the same handlers as the tools; only `service` imports them."""

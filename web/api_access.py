@@ -1,6 +1,7 @@
-"""Settings, API access: what a member has bought, and its keys. All that changes anything is POST.
+"""The API access page, on which members see their plans and manage their keys.
 
-Ids in addresses are of the viewer's own; those of others are unknown here, as those of nobody.
+Only POST requests change anything. The id of another member's plan or key is 404, like an id that
+does not exist.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ KEYS_PATH = f"/{HOME_PATH}/{{membership}}/keys"
 KEY_PATH = f"{KEYS_PATH}/{{key}}"
 BILLING_PATH = f"/{HOME_PATH}/{{membership}}/billing"
 PAYMENT_PATH = f"/{HOME_PATH}/payments/{{payment}}"
+# At most 18 digits, so that every id fits the 64-bit integers of the stores.
 ID_PATTERN = re.compile(r"[0-9]{1,18}")
 Form = dict[str, str]
 
@@ -32,7 +34,7 @@ Form = dict[str, str]
 def build_api_access_routes(
     members: MemberKeys, billing: MemberBilling, sessions: Sessions, runner: ToolRunner
 ) -> list[Route]:
-    """Return the routes of the page and of each of its forms."""
+    """Return the routes of the page and its forms."""
     pages, require_viewer, require_form = (
         _ApiAccessPages(members, billing, runner),
         sessions.require_viewer,
@@ -62,11 +64,12 @@ class _ApiAccessPages:
         self._daily_limit = runner.context.daily_limit
 
     async def redirect_home(self, request: Request, viewer: Viewer) -> Response:
-        """Lead to the one page of the settings."""
+        """Redirect /settings to its only page."""
+        # Signing in leads here too. A target taken from the URL would make an open redirect.
         return redirect_to(request, HOME_PATH)
 
     async def show_plans(self, request: Request, viewer: Viewer) -> Response:
-        """Show what a viewer has bought, how billing sees it, and its keys."""
+        """Show the viewer's plans with their status and keys, and payments without a key."""
         plans = await self._members.list_plans(viewer.email)
         statuses, unclaimed = await asyncio.gather(
             self._billing.fetch_statuses(plans), self._billing.list_unclaimed(viewer.email)
@@ -81,42 +84,44 @@ class _ApiAccessPages:
             is_all_known=unclaimed is not None and _is_billing_known(plans, statuses),
             manages=self._billing.is_manageable,
             daily_limit=self._daily_limit,
-            most_keys=MAX_LIVE_KEYS,
-            most_new_keys=MAX_NEW_KEYS_PER_DAY,
-            longest_label=MAX_LABEL_CHARS,
+            max_keys=MAX_LIVE_KEYS,
+            max_new_keys=MAX_NEW_KEYS_PER_DAY,
+            max_label_chars=MAX_LABEL_CHARS,
         )
 
     async def create_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
-        """Make a key and show it in this answer alone: no address leads to it."""
+        """Create a key and show it in the response to the form."""
+        # A redirect to a page that shows the key would need the key to be stored in clear.
         membership = _parse_id(request, "membership")
         api_key = await self._members.create(viewer.email, membership, form.get("label", ""))
         return self._show_key_once(request, viewer, api_key)
 
     async def claim_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
-        """Make the key of a payment that no agent has claimed, and show it."""
+        """Create the key of a payment that no agent has claimed, and show it."""
         api_key = await self._members.claim(viewer.email, request.path_params["payment"])
         return self._show_key_once(request, viewer, api_key)
 
     async def relabel_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
-        """Name a key anew."""
+        """Change the label of a key."""
         await self._members.relabel(viewer.email, *_parse_key_ids(request), form.get("label", ""))
         return redirect_to(request, HOME_PATH)
 
     async def confirm_revoke(self, request: Request, viewer: Viewer) -> Response:
-        """Say what revoking a key does, with the button that does it."""
+        """Ask the viewer to confirm that a key is to be revoked."""
         live_key = await self._members.get_live_key(viewer.email, *_parse_key_ids(request))
-        return _render_page(request, "revoke_key.html", "Revoke this key?", viewer, held=live_key)
+        return _render_page(
+            request, "revoke_key.html", "Revoke this key?", viewer, live_key=live_key
+        )
 
     async def revoke_key(self, request: Request, viewer: Viewer, form: Form) -> Response:
-        """Revoke a key."""
+        """Revoke a key and return to the page."""
         await self._members.revoke(viewer.email, *_parse_key_ids(request))
         return redirect_to(request, HOME_PATH)
 
     async def redirect_to_portal(self, request: Request, viewer: Viewer, form: Form) -> Response:
-        """Lead to the processor's own pages on a plan.
-
-        By a page and not at once, as no form of ours may lead to another host.
-        """
+        """Send the viewer to the payment processor's customer portal."""
+        # Browsers apply the policy's `form-action` to redirects of forms too, and each operator's
+        # Stripe account chooses the portal's host. So a page with `Refresh` leads there.
         home = f"{self._base_url}/{HOME_PATH}"
         portal = await self._billing.create_portal_url(
             viewer.email, _parse_id(request, "membership"), home
@@ -147,19 +152,23 @@ def _render_page(
 
 
 def _is_billing_known(plans: list[MemberPlan], statuses: list[SubscriptionStatus | None]) -> bool:
-    """Tell whether billing had a word on all that may change."""
+    """Return whether the processor reported a status for every plan that may still change."""
     pairs = zip(plans, statuses, strict=True)
     return all(status is not None for plan, status in pairs if plan.is_live)
 
 
 def _parse_key_ids(request: Request) -> tuple[int, int]:
-    """Return the ids of a membership and of a key of it."""
+    """Return the ids of a membership and of one of its keys."""
     return _parse_id(request, "membership"), _parse_id(request, "key")
 
 
 def _parse_id(request: Request, name: str) -> int:
-    """Return an id of a request's path; ApiError 404 for what cannot be one."""
+    """Return an id from the request's path; ApiError 404 if it is not an id."""
     text: str = request.path_params[name]
     if not ID_PATTERN.fullmatch(text):
-        raise ApiError("invalid_parameter", f"No {name} has this address.", 404)
+        raise ApiError(
+            "invalid_parameter",
+            f"There is no {name} at this address. Open API access to see yours.",
+            404,
+        )
     return int(text)

@@ -1,4 +1,4 @@
-"""What an asset's page is drawn from: the answers of the tools' handlers, for members alone."""
+"""The data of an asset's page, from the handlers of the tools. Only members see it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ from serving.argument_values import parse_instant_ms
 from serving.context import Context
 from web.timeline import Lane, build_lanes
 
-# In so many days an asset has some 90 changes, of which one page of the feed holds 200.
+# An asset has about 90 changes in this time, so one page of the feed (200 rows) holds them all.
 TIMELINE_DAYS: dict[Timeframe, int] = {"1h": 14, "4h": 60, "1d": 365}
 MAX_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class AssetModel:
-    """What is and was read of one asset; `feed` holds the changes since `begins`, to `ends`.
+    """The current readings of an asset, and its changes between `begins` and `ends`.
 
-    `unlogged` are the names of the indicators whose changes the feed does not hold.
+    `unlogged` are the names of the indicators whose changes are not written to the feed.
     """
 
     state: StateResponse
@@ -48,14 +48,14 @@ class AssetModel:
 
     @property
     def readings(self) -> Mapping[StoredKey, Mapping[Timeframe, Reading]]:
-        """By stored key and timeframe; empty where the asset has none."""
+        """The readings by stored key and timeframe; empty if the asset has none."""
         return self.state.assets[0].signals if self.state.assets else {}
 
 
 async def load_asset_model(
     asset: CoveredAsset, timeframe: Timeframe, context: Context
 ) -> AssetModel:
-    """Return what is so now; ApiError `unavailable` before the first compute."""
+    """Return the data of the page; ApiError `unavailable` before the first run."""
     state = await get_state(StateQuery(ticker=asset.ticker), context)
     catalog = await get_catalog(CatalogQuery(ticker=asset.ticker), context)
     stats = await get_stats(NoArguments(), context)
@@ -91,16 +91,17 @@ def _build_feed_query(since: int, asset: CoveredAsset, timeframe: Timeframe) -> 
 def _find_start(
     as_of: int, timeframe: Timeframe, feed: SignalsResponse, stats: StatsResponse
 ) -> int:
-    """Return from when on (epoch ms) the feed tells all: its own start, or its oldest row here."""
+    """Return the time (epoch ms) from which `feed` is complete, within the timeline's days."""
     started_at = stats.universe_tier.history_starts_at
     start = as_of if started_at is None else _to_ms(started_at)
     if feed.pagination.has_more:
+        # Rows older than this page were not read, so the timeline begins with its oldest row.
         start = max(start, _to_ms(feed.signals[-1].created_at))
     return max(start, as_of - TIMELINE_DAYS[timeframe] * DAY_MS)
 
 
 def _find_end(as_of: int, asset: CoveredAsset) -> int:
-    """Return until when (epoch ms) the asset had readings."""
+    """Return the time (epoch ms) of the last readings: now, or the day of removal."""
     return (
         as_of
         if asset.removed_on is None
@@ -109,7 +110,7 @@ def _find_end(as_of: int, asset: CoveredAsset) -> int:
 
 
 def _build_names(catalog: CatalogResponse) -> dict[StoredKey, str]:
-    """Return the names of all keys; the outdated ones point to what is used instead."""
+    """Return the name of each stored key; a legacy key's name points to its successor."""
     names: dict[StoredKey, str] = {indicator.id: indicator.name for indicator in catalog.indicators}
     outdated: dict[StoredKey, str] = {
         legacy.id: f"{legacy.name} (outdated, now {names[legacy.alias_of]})"

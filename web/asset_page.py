@@ -1,4 +1,4 @@
-"""An asset's page: for members what is read of it and was, for visitors what is covered of it."""
+"""An asset's page: readings and changes for members, only its coverage for visitors."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ASSET_PATH = "/assets/{ticker}"
 
 
 def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list[Route]:
-    """Return the route of the pages of all assets."""
+    """Return the route that serves the page of every asset."""
     context = runner.context
 
     async def respond(request: Request) -> Response:
@@ -45,15 +45,16 @@ def build_asset_page_routes(runner: ToolRunner, find_viewer: FindViewer) -> list
 
 
 async def _get_coverage(context: Context) -> Coverage:
-    """Return what is covered; ApiError `unavailable` before anything is."""
+    """Return the published coverage; ApiError `unavailable` before the first run."""
     return await context.snapshots.coverage() or (await context.snapshot()).coverage
 
 
 def _find_asset(ticker: str, coverage: Coverage) -> CoveredAsset:
-    """Return the asset of a ticker in any case; ApiError 404 naming the nearest."""
+    """Return an asset by its ticker, ignoring case; ApiError 404 names the nearest ticker."""
     try:
         return find_asset(ticker, {asset.ticker: asset for asset in coverage.assets})
     except ApiError as unknown:
+        # The tools answer 400 for a wrong argument; here the ticker is part of the path.
         raise ApiError(unknown.code, unknown.message, 404) from None
 
 
@@ -74,5 +75,5 @@ def _build_values(
         "legacy": LEGACY_KEYS,
         "days": TIMELINE_DAYS[timeframe],
         "width": WIDTH,
-        "views": model,
+        "model": model,
     }

@@ -1,7 +1,4 @@
-"""The board at `/`: for members what is so now, for visitors the sample and what is open.
-
-The whole board of a timeframe is drawn once a version; what a filter leaves of it, at each request.
-"""
+"""The board at `/`. Members see live data; visitors see a labelled sample and public counts."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -36,7 +33,7 @@ BADGES = {
     "live": "Live data",
     "sample": "Sample, not live data",
 }
-# What links of the page at `/` begin with, whoever asks for it.
+# Cached HTML cannot depend on the request, so its links start from the one path of this page.
 ROOT = "./"
 
 ResultT = TypeVar("ResultT")
@@ -44,14 +41,14 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class PublicFacts:
-    """What needs no key; None before there is any."""
+    """The results of the open tools; None before the first run."""
 
     catalog: CatalogResponse | None
     stats: StatsResponse | None
 
 
 class BoardPage:
-    """Draws the board on one context for whoever looks at it."""
+    """Renders the board for members and visitors."""
 
     def __init__(self, context: Context, find_viewer: FindViewer) -> None:
         self._context = context
@@ -59,7 +56,7 @@ class BoardPage:
         self._lock = asyncio.Lock()
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request; ApiError where a filter is not accepted or nothing is there yet."""
+        """Return the page; ApiError if a filter is invalid or there is no snapshot yet."""
         query = parse_page_query(request, BoardQuery)
         viewer = await self._find_viewer(request)
         is_member = viewer is not None and viewer.is_member
@@ -78,10 +75,13 @@ class BoardPage:
             viewer=viewer,
             board=Markup(text),
         )
+        # A filtered page repeats its URL's text next to the form token: see `compress_page`.
         return response if cached is None else compress_page(request, response)
 
     async def _get_cached(self, query: BoardQuery, is_member: bool) -> ResponseBody:
-        """Return the board of a version; one drawing serves all who wait for it."""
+        """Return the unfiltered board of the current snapshot, rendering it if needed."""
+        # Rendering 252 rows takes 10 to 20 ms, a cached page less than 2. The lock lets requests
+        # that arrive together wait for one rendering. Filtered boards are rendered each time.
 
         async def draw() -> ResponseBody:
             return ResponseBody((await self._draw_main(query, is_member)).encode())
@@ -91,7 +91,8 @@ class BoardPage:
             return await get_or_render(self._context, key, draw)
 
     async def _draw_main(self, query: BoardQuery, is_member: bool) -> str:
-        """Return what a page shows below its header; nothing tells one member from another."""
+        """Return the HTML below the page's header."""
+        # The result is cached for all members: nothing of one member may get into it.
         context, timeframe = self._context, query.timeframe
         if is_member:
             model = await read_one_version(context, lambda: load_board_model(timeframe, context))
@@ -102,15 +103,15 @@ class BoardPage:
             "board_main.html",
             ROOT,
             base_url=context.base_url,
-            opened=public_facts,
-            views=model,
+            public_facts=public_facts,
+            model=model,
             meta=model.state.meta,
             query=query,
             heat=build_heat_map(model.tracked, model.state.assets, query),
             addresses=[(each, query.to_query_string(each)) for each in TIMEFRAMES],
             classes=CLASS_NAMES,
             directions=get_args(Reading),
-            least_agreeing=MIN_AGREEING,
+            min_agreeing=MIN_AGREEING,
         )
 
     async def _load_public_facts(self) -> PublicFacts:
@@ -119,7 +120,7 @@ class BoardPage:
 
 
 async def _get_or_none(result: Awaitable[ResultT]) -> ResultT | None:
-    """Wait for an answer that is not there before the first compute."""
+    """Return a handler's result, or None if it is unavailable before the first run."""
     try:
         return await result
     except ApiError:

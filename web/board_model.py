@@ -1,4 +1,4 @@
-"""What the board is drawn from: the answers of the tools' handlers, for members alone."""
+"""The data of the board, from the handlers of the tools. Only members see it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ ModelT = TypeVar("ModelT")
 
 @dataclass(frozen=True, slots=True)
 class BoardModel:
-    """One timeframe of everything latest; `names` are those of indicators.
+    """The latest data of one timeframe; `names` are the indicators' display names.
 
-    `flips` are of the `hours` up to `flips_until`.
+    `flips` covers the `hours` before `flips_until`.
     """
 
     tracked: Sequence[CatalogAsset]
@@ -42,10 +42,12 @@ class BoardModel:
 
 
 async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT]]) -> ModelT:
-    """Return several answers of one version: read anew where a run was committed meanwhile.
+    """Return what `read` returns, with all its handlers on one snapshot.
 
-    ApiError `unavailable` before the first compute.
+    ApiError `unavailable` before the first run.
     """
+    # Each handler takes the newest snapshot by itself. If a run committed in between, the results
+    # would mix two hours, so read again. Commits are rare, so the second try usually succeeds.
     while True:
         snapshot = await context.snapshot()
         model = await read()
@@ -54,7 +56,7 @@ async def read_one_version(context: Context, read: Callable[[], Awaitable[ModelT
 
 
 async def load_board_model(timeframe: Timeframe, context: Context) -> BoardModel:
-    """Return what is so now; ApiError `unavailable` before the first compute."""
+    """Return the data of the board; ApiError `unavailable` before the first run."""
     state = await get_state(StateQuery(timeframe=timeframe), context)
     catalog = await get_catalog(CatalogQuery(), context)
     feed_query = SignalsQuery(tier="all", timeframe=timeframe, limit=MAX_CHANGES)

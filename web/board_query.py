@@ -1,4 +1,4 @@
-"""What a visitor of the board asks for: the fields of its form, which are those of its address."""
+"""The query parameters of the board and asset pages; the filter form sends the same ones."""
 
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -13,13 +13,13 @@ from serving.query_string import parse_query_string
 
 
 class AssetPageQuery(Query):
-    """Which timeframe an asset's page shows."""
+    """The timeframe that an asset's page shows."""
 
     timeframe: Timeframe = Field(default="4h", description="Timeframe of the readings.")
 
 
 class BoardQuery(AssetPageQuery):
-    """Which rows and columns of the heat map to show; together the filters narrow it."""
+    """The filters of the heat map; an asset must match all of them."""
 
     asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
     indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")
@@ -32,11 +32,11 @@ class BoardQuery(AssetPageQuery):
 
     @property
     def is_unfiltered(self) -> bool:
-        """Whether the whole heat map is asked for."""
+        """Whether no filter is set."""
         return self == BoardQuery(timeframe=self.timeframe)
 
     def to_query_string(self, timeframe: Timeframe) -> str:
-        """Return the query string of the same view of a timeframe."""
+        """Return the query string for the same filters on another timeframe."""
         fields = self.model_dump(exclude_none=True) | {"timeframe": timeframe}
         return urlencode(fields)
 
@@ -45,10 +45,9 @@ QueryT = TypeVar("QueryT", bound=Query)
 
 
 def parse_page_query(request: Request, query: type[QueryT]) -> QueryT:
-    """Return what a page's address asks for; ApiError `invalid_parameter` for a bad value.
-
-    A form sends its empty fields too. Fields that nobody knows are not ours: links come with them.
-    """
+    """Return the parsed query of a page; ApiError `invalid_parameter` for a bad value."""
+    # Links from other sites carry tracking parameters, so unknown fields are ignored. A form also
+    # sends its empty fields, which count as absent.
     raw = parse_query_string(request.scope["query_string"], query, ignore_unknown=True)
     values = {name: value.strip() for name, value in raw.items() if value.strip()}
     return parse_arguments(query, values)

@@ -1,4 +1,4 @@
-"""Where the payment processor sends a buyer back to: two pages that say what to do next."""
+"""The two pages that the payment processor sends a buyer back to."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,13 +9,13 @@ from web.pages import render_page
 PAGES = {
     "/checkout/paid": (
         "Thank you",
-        "Your agent can claim its key now, with POST /api/v1/access/claim and the claim_token that "
-        "checkout gave it. You can close this page.",
+        "Your agent can now claim its key with POST /api/v1/access/claim and the claim_token from "
+        "the checkout. You can close this page.",
     ),
     "/checkout/cancelled": (
         "Nothing was paid",
-        "You left the checkout before paying. Its address can still be opened and paid until it "
-        "expires, or your agent can begin anew with POST /api/v1/access/checkout.",
+        "You left the checkout before paying. You can still open it and pay until it expires, or "
+        "your agent can start a new one with POST /api/v1/access/checkout.",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""JSON Schemas as rows of a table: one a field, then those of its parts."""
+"""Flattens a JSON Schema into table rows, one per field; nested fields follow their parent."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,14 +20,14 @@ class FieldRow(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """One form that an answer may have."""
+    """One of the forms that a response can take."""
 
     description: str
     rows: list[FieldRow]
 
 
 def list_shapes(result: type[BaseModel]) -> list[Shape]:
-    """Return the forms of an answer, with every field of each."""
+    """Return the forms of a response, each with all its fields."""
     schema = build_output_schema(result)
     return [
         Shape(_find_description(form), list(walk_field_rows(form)))
@@ -36,7 +36,7 @@ def list_shapes(result: type[BaseModel]) -> list[Shape]:
 
 
 def walk_field_rows(schema: Schema, prefix: str = "") -> Iterator[FieldRow]:
-    """Yield a row for every field of an object, however deep."""
+    """Yield a row for every field of an object schema, at any depth."""
     for name, part in schema.get("properties", {}).items():
         path = prefix + name
         is_required = name in schema.get("required", ())
@@ -61,13 +61,13 @@ def _walk_nested_rows(part: Schema, path: str) -> Iterator[FieldRow]:
 
 
 def _list_branches(part: Schema) -> list[Schema]:
-    """Return what a value may be: the part itself where there is no choice."""
+    """Return the alternatives of a schema; the schema itself if it has none."""
     branches: list[Schema] = part.get("anyOf") or part.get("oneOf") or [part]
     return branches
 
 
 def _find_description(part: Schema) -> str:
-    """Return what is said of a part, else of the object that it, or each item of it, is."""
+    """Return a schema's description, else that of its object or of its list items."""
     objects = [
         each for branch in _list_branches(part) for each in (branch, branch.get("items", {}))
     ]
@@ -88,7 +88,7 @@ def _format_branch_type(branch: Schema) -> str:
 
 
 def _format_accepted(part: Schema) -> str:
-    """Return the values that are accepted, or occur, where the type leaves too many."""
+    """Return the allowed values or range, empty if the type says enough."""
     bounds = (_format_bounds(branch) for branch in _list_branches(part))
     return "; ".join(dict.fromkeys(filter(None, bounds)))
 

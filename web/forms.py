@@ -1,4 +1,4 @@
-"""Forms as browsers send them from our own pages: a few named fields, each once."""
+"""Reads the forms that browsers send from our own pages."""
 
 from urllib.parse import parse_qs
 
@@ -8,18 +8,24 @@ from schemas.errors import ApiError
 from serving.http import read_body
 
 MAX_FIELDS = 10
-# What `Sec-Fetch-Site` is of a form of ours, of one that the user sends again, and of programs.
+# `Sec-Fetch-Site` is same-origin for our own forms and none if the user resends one. Programs send
+# no such header, but they hold no visitor's cookies either. This check prevents login CSRF: the
+# sign-in forms come before a session, so they cannot carry a form token.
 ALLOWED_FETCH_SITES = {"same-origin", "none", None}
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of the form that was sent; ApiError 403 where another site's page did.
+    """Return the fields of a form; ApiError 403 if another site's page sent it.
 
-    A field that comes twice is not there, nor any of a body that is no form: whoever needs one says
-    what is accepted.
+    A field sent twice is left out, and a body that is not a form has no fields. The caller rejects
+    missing fields.
     """
     if request.headers.get("sec-fetch-site") not in ALLOWED_FETCH_SITES:
-        raise ApiError("invalid_parameter", "Another site sent this form: open the page here.", 403)
+        raise ApiError(
+            "invalid_parameter",
+            "Another site sent this form. Open the page here and try again.",
+            403,
+        )
     body = await read_body(request.scope, request.receive)
     try:
         fields = parse_qs(body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="strict")

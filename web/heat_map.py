@@ -1,4 +1,4 @@
-"""The heat map: a row an asset, a column an indicator, of what signals_get_state answers."""
+"""The heat map: a row per asset and a column per indicator, from signals_get_state."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ Asset = CatalogAsset | AssetState
 
 
 class Row(NamedTuple):
-    """One asset and its reading of each column, None where it has none."""
+    """One asset and its reading in each column, None if it has none."""
 
     ticker: str
     name: str
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 class HeatMap(NamedTuple):
-    """What is shown of the board by asset class: `shown` of its `total` assets."""
+    """The rows by asset class after filtering; `shown` of `total` assets are left."""
 
     columns: tuple[IndicatorId, ...]
     groups: dict[AssetClass, list[Row]]
@@ -33,7 +33,7 @@ class HeatMap(NamedTuple):
 def build_heat_map(
     tracked: Sequence[CatalogAsset], states: Sequence[AssetState], query: BoardQuery
 ) -> HeatMap:
-    """Return the heat map of a query: every tracked asset, and the removed that have readings."""
+    """Return the filtered heat map of all tracked assets and of removed ones with readings."""
     by_ticker = {state.ticker: state for state in states}
     assets: dict[str, Asset] = {**by_ticker, **{asset.ticker: asset for asset in tracked}}
     columns = INDICATOR_IDS if query.indicator is None else (query.indicator,)

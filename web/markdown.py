@@ -1,6 +1,6 @@
-"""Markdown of this repository as parts of pages: no HTML of its own, an anchor on every heading.
+"""Renders the repository's Markdown as HTML: raw HTML is escaped, every heading has an anchor.
 
-Links between the files of docs/ become links between pages; what is no page is shown as text.
+Links between the files of docs/ become links between pages.
 """
 
 import re
@@ -14,7 +14,7 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-# The marks around generated parts, which would be shown where no HTML is taken.
+# Comments that mark generated blocks. HTML is off, so they would be shown as text.
 MARKS_PATTERN = re.compile(r"^<!--.*-->\n", re.MULTILINE)
 
 ANCHOR_PATTERN = re.compile(r'<a id="([\w.]+)"></a>')
@@ -31,7 +31,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Article:
-    """A Markdown file as a page shows it: `about` is its first sentence, without markup."""
+    """A rendered Markdown file; `about` is its first sentence, without markup."""
 
     title: str
     about: str
@@ -40,7 +40,7 @@ class Article:
 
 
 def parse_article(text: str, pages: Collection[str]) -> Article:
-    """Return a text that begins with its title, linking to the pages named."""
+    """Parse Markdown that begins with its title; only links to `pages` are kept."""
     tokens = _create_parser().parse(MARKS_PATTERN.sub("", text))
     title, *headings = _add_anchors(tokens)
     _resolve_links(tokens, pages)
@@ -55,22 +55,22 @@ def parse_article(text: str, pages: Collection[str]) -> Article:
 
 
 def render_inline(text: str) -> Markup:
-    """Return a line of Markdown without a paragraph around it."""
+    """Return one line of Markdown as HTML, without a paragraph."""
     return Markup(_create_parser().renderInline(text))
 
 
 def list_code_blocks(text: str) -> list[str]:
-    """Return the contents of the code blocks."""
+    """Return the contents of the fenced code blocks."""
     return [token.content for token in _create_parser().parse(text) if token.type == "fence"]
 
 
 def build_anchor(text: str) -> str:
-    """Return the anchor of a heading, as code hosts make it."""
+    """Return the anchor of a heading, by the rule of GitHub."""
     return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
 
 
 def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
-    """Give every heading an anchor of its own."""
+    """Set a unique anchor on every heading, and yield the headings."""
     seen: dict[str, int] = {}
     for at in _find_tokens(tokens, "heading_open"):
         text = _extract_text(tokens[at + 1])
@@ -82,7 +82,8 @@ def _add_anchors(tokens: Sequence[Token]) -> Iterator[Heading]:
 
 
 def _resolve_links(tokens: Sequence[Token], pages: Collection[str]) -> None:
-    """Point links between files to pages; leave no link to what is no page."""
+    """Point links between files to pages; replace links to other files with their text."""
+    # A file that is not served would be a dead link, which is worse than none.
     for token in tokens:
         token.children = list(_resolve_child_links(token.children or (), pages)) or None
 
@@ -99,7 +100,8 @@ def _resolve_child_links(children: Sequence[Token], pages: Collection[str]) -> I
 
 
 def _align_cells(tokens: Sequence[Token]) -> None:
-    """Say by a class how a cell is aligned: no page may carry styles of its own."""
+    """Set the alignment of table cells by class."""
+    # The Content-Security-Policy forbids the inline styles that the parser writes.
     for token in tokens:
         style = str(token.attrs.pop("style", ""))
         if style:
@@ -107,7 +109,7 @@ def _align_cells(tokens: Sequence[Token]) -> None:
 
 
 def _resolve_target(href: str, pages: Collection[str]) -> str | None:
-    """Return where a link of a file leads from its page, None for what is not served."""
+    """Return the link target as seen from a page, None if the target is not served."""
     if href.startswith(("https://", "#")):
         return href
     name, dot, rest = href.partition(".md")
@@ -130,7 +132,7 @@ def _render_tokens(tokens: Sequence[Token]) -> Markup:
 
 
 def _render_table_open(renderer: Any, tokens: Sequence[Token], at: int, *rest: Any) -> str:
-    """A wide table scrolls by itself, also by the keyboard."""
+    # A wide table scrolls inside its own box; `tabindex` lets the keyboard scroll it too.
     return '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>\n'
 
 

@@ -1,6 +1,6 @@
-"""The Markdown files of web/texts, each of which is a page.
+"""Loads the Markdown files of web/texts; each is a page.
 
-Those of docs/ are links, so that every text is there once; wheels hold what a link points to.
+They are symbolic links into docs/, so each text exists once. A wheel contains their targets.
 """
 
 import json
@@ -12,7 +12,7 @@ from web.markdown import Article, list_code_blocks, parse_article
 
 
 class Example(NamedTuple):
-    """A call of a tool and what it was answered, as JSON."""
+    """A tool call and its result, both as JSON text."""
 
     arguments: dict[str, Any]
     call: str
@@ -21,14 +21,15 @@ class Example(NamedTuple):
 
 @cache
 def load_articles(other_pages: tuple[str, ...]) -> dict[str, Article]:
-    """Return every text as an article, by name; they may link to each other and to `others`."""
+    """Return all articles by name; they can link to each other and to `other_pages`."""
     names = [name.removesuffix(".md") for name in _list_file_names() if name.endswith(".md")]
     return {name: parse_article(_read_text(name), [*other_pages, *names]) for name in names}
 
 
 @cache
 def load_examples() -> dict[str, Example]:
-    """Return the example of each tool; docs/examples.md holds calls and answers by turns."""
+    """Return the example of each tool, by name."""
+    # In docs/examples.md, code blocks alternate between a call and its result.
     blocks = list_code_blocks(_read_text("examples"))
     calls = map(json.loads, blocks[::2])
     pairs = zip(calls, blocks[::2], blocks[1::2], strict=True)

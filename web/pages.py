@@ -1,6 +1,6 @@
-"""How a page for people is made: a template, every text escaped, strict headers.
+"""Renders pages from templates, with all values escaped and strict security headers.
 
-Scripts and styles are files of this package; no page has any of its own, and none asks other hosts.
+Scripts and styles are files of this package. No page has inline ones or loads from other hosts.
 """
 
 import gzip
@@ -22,8 +22,8 @@ from serving.http import CACHE_NO_STORE, accepts_gzip, read_headers
 from serving.tool_runner import ToolRunner
 
 MEDIA_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-# `same-origin`, not `no-referrer`: under that one browsers send `Origin: null` with a form, which
-# the gate refuses. Either way the address of a checkout reaches no other host.
+# Not `no-referrer`: with it, browsers send `Origin: null` with forms, which HostOriginMiddleware
+# refuses. With either value the URL of a checkout reaches no other host.
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
@@ -31,14 +31,14 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Not available right now"}
+ERROR_TITLES = {404: "Not found", 429: "Too many attempts", 503: "Temporarily unavailable"}
 
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-    """Return the page that a request asked for, in no cache.
+    """Return a rendered page that no cache may store.
 
-    Every template takes `title`, and may take `badge` (a word beside the name), `here` (its path in
-    the navigation), `is_wide`, `is_public` (which search engines may show) and `viewer`.
+    Every template requires `title`. Optional: `badge` (a label next to the logo), `here` (the
+    page's path in the navigation), `is_wide`, `is_public` (search engines may list it), `viewer`.
     """
     return make_page_response(
         render_template(template, get_relative_root(request), **values), status
@@ -53,10 +53,12 @@ def make_page_response(
 
 
 def compress_page(request: Request, response: Response) -> Response:
-    """Return a page as gzip where the browser takes that.
+    """Compress a page with gzip if the browser accepts it.
 
-    None that shows what a stranger's link may say beside secrets: its size would tell of them.
+    Only for pages that contain no text from the URL.
     """
+    # If text from a link and a secret such as the form token were compressed together, the size of
+    # the response would leak the secret (the BREACH attack).
     response.headers["Vary"] = "Accept-Encoding"
     if accepts_gzip(read_headers(request.scope).get(b"accept-encoding", b"")):
         response.body = gzip.compress(response.body, compresslevel=1, mtime=0)
@@ -66,7 +68,7 @@ def compress_page(request: Request, response: Response) -> Response:
 
 
 def redirect_to(request: Request, path: str) -> Response:
-    """Send a browser on to a page of ours, `path` from the service's root."""
+    """Return a redirect to one of our pages; `path` is relative to the service's root."""
     return RedirectResponse(
         get_relative_root(request) + path,
         303,
@@ -75,7 +77,7 @@ def redirect_to(request: Request, path: str) -> Response:
 
 
 def render_template(template: str, root: str, **values: Any) -> str:
-    """Return a template with its values; its links begin with `root`."""
+    """Render a template; `root` is the prefix of its links."""
     defaults = {"badge": "", "here": None, "is_wide": False, "is_public": False, "viewer": None}
     variables: dict[str, Any] = {
         **defaults,
@@ -87,27 +89,25 @@ def render_template(template: str, root: str, **values: Any) -> str:
 
 
 def format_minute(epoch_ms: int) -> str:
-    """Return a time as pages show it."""
+    """Return a time (epoch ms) as pages show it, in UTC."""
     return f"{format_instant(epoch_ms)[:16].replace('T', ' ')} UTC"
 
 
 def get_relative_root(request: Request) -> str:
-    """Return the way from a request's path to the service's root.
-
-    Links are relative, so a proxy may serve all below a path of its own.
-    """
+    """Return the relative path from a request's URL to the service's root."""
+    # Links are relative because a proxy may serve the service below a path of its own.
     return "../" * (request.url.path.count("/") - 1) or "./"
 
 
 def build_page_route(path: str, runner: ToolRunner, respond: Responder, *methods: str) -> Route:
-    """Return the route of a page, GET alone where no methods are named; failures are pages too."""
+    """Return the route of a page, for GET unless `methods` are given; errors become pages."""
     guarded_respond = guard_route(path, runner, respond, on_error=render_error_page)
     return Route(path, guarded_respond, methods=methods or ["GET"])
 
 
 def render_error_page(request: Request, error: ApiError) -> Response:
-    """Return a refusal as a page."""
-    title = ERROR_TITLES.get(error.status, "That did not work")
+    """Return the page that shows an error."""
+    title = ERROR_TITLES.get(error.status, "Something went wrong")
     response = render_page(
         request, "message.html", status=error.status, title=title, text=error.message
     )
@@ -117,7 +117,7 @@ def render_error_page(request: Request, error: ApiError) -> Response:
 
 
 def build_static_routes() -> list[Route]:
-    """Return the routes of the files that pages rest on; their addresses change as they do."""
+    """Return the routes of the scripts, styles and icon."""
     return [
         Route(f"/web/{name}", _create_static_responder(name), methods=["GET"])
         for name in _list_static_names()
@@ -128,6 +128,7 @@ def _create_static_responder(name: str) -> Responder:
     media_type = MEDIA_TYPES[name.rpartition(".")[2]]
 
     async def respond(request: Request) -> Response:
+        # The query string is the file's hash, so a URL with the current one never goes stale.
         age = 31_536_000 if request.url.query == _hash_file(name) else 3600
         headers = {
             "Cache-Control": f"public, max-age={age}",
@@ -164,6 +165,7 @@ def _create_environment() -> Environment:
     templates = Environment(
         loader=PackageLoader("web"),
         autoescape=True,
+        # A misspelled name in a template raises an error; the default would render nothing.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -1,4 +1,4 @@
-"""The sandbox's pay page: what is bought, that no money moves, and a form to pay or cancel."""
+"""The sandbox's pay page, with a form to pay or cancel. No money moves."""
 
 from typing import Literal
 
@@ -17,43 +17,44 @@ from web.pages import render_page
 
 PAY_PATH = "/sandbox/checkout/{session_id}"
 SANDBOX_BADGE = "Sandbox"
-START_OVER = "To buy a key after all, your agent begins anew with POST /api/v1/access/checkout."
+START_OVER = "To buy a key, have your agent start a new checkout with POST /api/v1/access/checkout."
 ACTIONS: dict[str, Literal["paid", "cancelled"]] = {"pay": "paid", "cancel": "cancelled"}
 PERIODS: dict[Billing, str] = {"monthly": "month", "yearly": "year"}
 STATUS_TEXTS: dict[SessionStatus, tuple[str, str]] = {
     "open": (
         "Pay for the premium plan",
-        "This is a sandbox: no money moves and no card is asked for. Paying here gives your agent "
+        "This is a sandbox: no money moves, and you need no card. If you pay here, your agent gets "
         "a key in test mode.",
     ),
     "paid": (
-        "Paid, in the sandbox",
-        "No money moved. Your agent can claim its key now, with POST /api/v1/access/claim and its "
+        "Paid in the sandbox",
+        "No money moved. Your agent can now claim its key with POST /api/v1/access/claim and its "
         "claim_token. You can close this page.",
     ),
-    "cancelled": ("This checkout was cancelled", f"Nothing was paid. {START_OVER}"),
-    "expired": ("This checkout has expired", f"Nothing was paid. {START_OVER}"),
+    "cancelled": ("Checkout cancelled", f"Nothing was paid. {START_OVER}"),
+    "expired": ("Checkout expired", f"Nothing was paid. {START_OVER}"),
 }
 
 
 def build_pay_page_routes(billing: SandboxBilling, runner: ToolRunner) -> list[Route]:
-    """Return the routes of the page at every checkout_url of the sandbox."""
+    """Return the route of the page that every checkout_url of the sandbox points to."""
 
     async def respond(request: Request) -> Response:
         session = await billing.find_session(request.path_params["session_id"])
         if session is None:
-            raise ApiError("invalid_parameter", f"No such checkout is known. {START_OVER}", 404)
+            raise ApiError("invalid_parameter", f"There is no such checkout. {START_OVER}", 404)
         if request.method != "POST":
             return _render_checkout(request, session, billing.get_status(session))
         requested = _parse_action(await read_form(request))
         status = await billing.settle(session, requested)
+        # Not a redirect: scripts pay with one POST and read the new state from its response.
         return _render_checkout(request, session, status, 200 if status == requested else 409)
 
     return [Route(PAY_PATH, guard_route(PAY_PATH, runner, respond), methods=["GET", "POST"])]
 
 
 def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
-    """Return what a form asks for; ApiError 400 where that is not one of the two actions."""
+    """Return the action of a form; ApiError 400 if it is neither pay nor cancel."""
     if form.get("action") not in ACTIONS:
         raise invalid_parameter_error(
             "action: is missing or not accepted; accepted: pay, cancel. Send one of them "
@@ -65,7 +66,7 @@ def _parse_action(form: dict[str, str]) -> Literal["paid", "cancelled"]:
 def _render_checkout(
     request: Request, session: SandboxSession, status: SessionStatus, http_status: int = 200
 ) -> Response:
-    """Return the page of a checkout as it is, or (409) as it stays whatever was asked."""
+    """Return the page of a checkout; status 409 adds that it can no longer be changed."""
     title, text = STATUS_TEXTS[status]
     return render_page(
         request,
@@ -73,7 +74,7 @@ def _render_checkout(
         status=http_status,
         title=title,
         badge=SANDBOX_BADGE,
-        text=text if http_status == 200 else f"It can no longer be changed. {text}",
+        text=text if http_status == 200 else f"This checkout can no longer be changed. {text}",
         state=status,
         plan=f"Premium, billed {session.billing}",
         amount=f"USD {session.amount_usd:,}",

@@ -1,4 +1,4 @@
-"""The reference pages at /docs, open to everybody and the same for all."""
+"""The reference pages at /docs, public and the same for everyone."""
 
 from functools import lru_cache
 from typing import Any
@@ -13,11 +13,13 @@ from web.pages import build_page_route, get_relative_root, make_page_response, r
 from web.reference_pages import ReferenceFacts, build_page_values, list_page_links
 
 INDEX_TITLE = "Documentation"
-INDEX_SUMMARY = "How to connect an agent, buy a key, and use the tools; how readings come about."
+INDEX_SUMMARY = (
+    "How to connect an agent, buy a key and use the tools, and how readings are computed."
+)
 
 
 def build_reference_routes(runner: ToolRunner) -> list[Route]:
-    """Return the routes of the index and of every page."""
+    """Return the routes of the index and of the pages."""
 
     async def show_index(request: Request) -> Response:
         return _render_index(request, INDEX_TITLE, INDEX_SUMMARY)
@@ -25,9 +27,7 @@ def build_reference_routes(runner: ToolRunner) -> list[Route]:
     async def show_page(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in (link.name for link in list_page_links()):
-            return _render_index(
-                request, "Not found", "There is no such page. These there are:", 404
-            )
+            return _render_index(request, "Page not found", "These pages are available:", 404)
         return make_page_response(
             _render_reference_page(name, get_relative_root(request), await _collect_facts(runner)),
             cache_control=CACHE_ONE_MINUTE,
@@ -48,7 +48,8 @@ def _render_index(request: Request, title: str, about: str, status: int = 200) -
 
 @lru_cache(maxsize=64)
 def _render_reference_page(name: str, root: str, facts: ReferenceFacts) -> str:
-    """Return a page's text, the same until another coverage is published."""
+    """Return the HTML of a page."""
+    # `facts` is part of the key, so a newly published coverage renders the pages again.
     template, values = build_page_values(name, facts)
     return render_template(
         template, root, name=name, is_public=True, **_build_frame_values(), **values

@@ -1,4 +1,4 @@
-"""What each reference page shows: made from schemas, endpoints and clients, or an article."""
+"""The content of the reference pages: generated from schemas and endpoints, or an article."""
 
 import json
 import shlex
@@ -24,7 +24,7 @@ from web.markdown import Article, Heading, render_inline
 from web.markdown_files import Example, load_articles, load_examples
 
 EXAMPLE_EMAIL = "agent@example.com"
-# Whatever is not named here follows, by name.
+# Other pages follow in alphabetical order.
 PAGE_ORDER = (
     *("getting-started", "connect", "agents", "tools", "rest", "examples"),
     *("indicators", "contract", "universe", "faq", "interop"),
@@ -36,7 +36,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFacts:
-    """What the pages tell of this deployment."""
+    """The facts about this deployment that pages show."""
 
     base_url: str
     coverage: Coverage | None
@@ -45,7 +45,7 @@ class ReferenceFacts:
 
 
 class GeneratedPage(NamedTuple):
-    """A page that is made; its template has its name."""
+    """A page generated from code; its template is docs_NAME.html."""
 
     title: str
     about: str
@@ -53,7 +53,7 @@ class GeneratedPage(NamedTuple):
 
 
 class PageLink(NamedTuple):
-    """A page as others point to it."""
+    """A link to a page, with its title and summary."""
 
     name: str
     title: str
@@ -61,7 +61,7 @@ class PageLink(NamedTuple):
 
 
 class ToolSection(NamedTuple):
-    """What a page tells of a tool."""
+    """The section of one tool."""
 
     tool: AnyTool
     endpoint: Endpoint
@@ -72,7 +72,7 @@ class ToolSection(NamedTuple):
 
 
 class EndpointSection(NamedTuple):
-    """What a page tells of an endpoint; the answer of a tool is told with the tool."""
+    """The section of one endpoint; a tool's response is described with the tool."""
 
     endpoint: Endpoint
     parameters: list[FieldRow]
@@ -82,7 +82,7 @@ class EndpointSection(NamedTuple):
 
 
 def list_page_links() -> list[PageLink]:
-    """Return every page, those first that are needed first."""
+    """Return links to all pages, in `PAGE_ORDER`."""
     pages: dict[str, GeneratedPage | Article] = {
         **load_articles(tuple(GENERATED_PAGES)),
         **GENERATED_PAGES,
@@ -92,7 +92,7 @@ def list_page_links() -> list[PageLink]:
 
 
 def build_page_values(name: str, facts: ReferenceFacts) -> tuple[str, Values]:
-    """Return template and values of a page; KeyError where there is none of that name."""
+    """Return the template and values of a page; KeyError if there is no such page."""
     if name in GENERATED_PAGES:
         generated = GENERATED_PAGES[name]
         values = {
@@ -162,7 +162,7 @@ def _build_endpoint_section(
 
 
 def _format_curl(endpoint: Endpoint, base_url: str, body: str = "") -> str:
-    """Return the command line that calls an endpoint, a tool's as its example does."""
+    """Return a curl command for an endpoint, with the arguments of its tool's example."""
     arguments = load_examples()[endpoint.tool.name].arguments if endpoint.tool else {}
     query = f"?{urlencode(arguments)}" if arguments else ""
     parts = [f"curl {shlex.quote(f'{base_url}{endpoint.path}{query}')}"]
@@ -211,22 +211,22 @@ def _make_heading(id_: str, text: str) -> Heading:
 GENERATED_PAGES = {
     "connect": GeneratedPage(
         "Connect an agent",
-        "What registers this service with each client and framework, ready to copy.",
+        "Configuration for each client and framework, ready to copy.",
         _build_connect_values,
     ),
     "buy": GeneratedPage(
         "Buy access",
-        "What a key costs, and the calls by which an agent buys it.",
+        "What a key costs, and how an agent buys one.",
         _build_buy_values,
     ),
     "tools": GeneratedPage(
         "MCP tools",
-        "Every tool: when to use it, its arguments, the fields of its answer, an example.",
+        "Every tool: when to use it, its arguments, the fields of its response, and an example.",
         _build_tools_values,
     ),
     "rest": GeneratedPage(
         "REST endpoints",
-        "Every endpoint: parameters, bodies, answers, statuses, and whether it needs a key.",
+        "Every endpoint: parameters, bodies, responses, statuses, and whether it needs a key.",
         _build_rest_values,
     ),
 }

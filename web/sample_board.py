@@ -1,4 +1,4 @@
-"""The board of fixed documentation readings that visitors see, in the exact live shape."""
+"""The sample board that visitors see: fixed readings in the format of live ones."""
 
 from functools import cache
 
@@ -23,7 +23,7 @@ _COLUMNS: tuple[IndicatorId, ...] = (
     "llnr",
     "perpkit",
 )
-# A letter for each of these columns; they agree with the sample of the feed.
+# One letter per column. They must agree with the sample feed, whose changes the board also shows.
 _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
     ("BTC", "Bitcoin", "crypto", "UUNUUDN"),
     ("ETH", "Ethereum", "crypto", "UUNNUUN"),
@@ -39,7 +39,7 @@ _ROWS: tuple[tuple[str, str, AssetClass, str], ...] = (
 
 @cache
 def build_sample_model(timeframe: Timeframe) -> BoardModel:
-    """Return the sample, whose readings are the same on every timeframe."""
+    """Return the sample board; its readings are the same on every timeframe."""
     feed = build_sample()
     meta = feed.meta.model_dump(include=set(StateMeta.model_fields), by_alias=True)
     states = [_build_state(*row, timeframe) for row in _ROWS]
@@ -81,7 +81,7 @@ def _build_state(
 
 
 def _build_flip_group(row: Signal) -> FlipGroup:
-    """Return one change of the sample as the only one of its asset."""
+    """Return a flip group with a single change of the sample feed."""
     assert row.transition is not None
     bullish, bearish = int(row.direction == "bullish"), int(row.direction == "bearish")
     flip = {

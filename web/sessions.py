@@ -1,7 +1,4 @@
-"""Who looks at a page: nobody known, or somebody who has signed in.
-
-A session is a cookie that no script reads and no other site's form sends.
-"""
+"""Sessions of signed-in viewers: the cookie, the check that one is signed in, form tokens."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,9 +18,9 @@ from web.pages import redirect_to
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who has signed in; `form_token` is what each of their forms must carry.
+    """A signed-in viewer; each of their forms must contain `form_token`.
 
-    `is_member` where they hold the plan at this moment, so may see what needs a key.
+    `is_member`: they have an active plan now, and may see data that needs a key.
     """
 
     email: str
@@ -34,21 +31,23 @@ class Viewer:
 FindViewer = Callable[[Request], Awaitable[Viewer | None]]
 ViewerResponder = Callable[[Request, Viewer], Awaitable[Response]]
 FormResponder = Callable[[Request, Viewer, dict[str, str]], Awaitable[Response]]
-# Where who has signed in is led to, from the service's root.
+# The page after signing in, relative to the service's root.
 HOME_PATH = "settings/api-access"
 
 
 class Sessions:
-    """The sessions of browsers, by cookies that go over TLS alone where the service has it."""
+    """Reads and sets session cookies; they are sent over TLS only if the service uses https."""
 
     def __init__(self, sign_in: SignIn, members: MemberKeys, base_url: str) -> None:
         self._sign_in = sign_in
         self._members = members
         self._is_secure = base_url.startswith("https://")
+        # Browsers accept a `__Host-` cookie only over TLS and only from this exact host, so another
+        # subdomain cannot set one for us.
         self._cookie_name = "__Host-signals_session" if self._is_secure else "signals_session"
 
     async def find_viewer(self, request: Request) -> Viewer | None:
-        """Return who sent a request, None for whoever has not signed in."""
+        """Return the signed-in viewer of a request, None if there is none."""
         token = self._read_token(request)
         email = await self._sign_in.find_session_email(token) if token else None
         if email is None:
@@ -56,7 +55,7 @@ class Sessions:
         return Viewer(email, _derive_form_token(token), await self._members.is_member(email))
 
     def require_viewer(self, respond: ViewerResponder) -> Responder:
-        """Return a responder that has whoever has not signed in do so."""
+        """Wrap a responder; redirect to the sign-in page if there is no viewer."""
 
         async def find_and_respond(request: Request) -> Response:
             viewer = await self.find_viewer(request)
@@ -67,9 +66,9 @@ class Sessions:
         return find_and_respond
 
     def require_form(self, respond: FormResponder) -> Responder:
-        """Return a responder to forms of our pages; whoever comes without one is led home.
+        """Wrap a responder to a form; redirect other methods to the API access page.
 
-        ApiError 403 for a form that no page held which this viewer was shown.
+        The responder raises ApiError 403 if the form token is not this viewer's.
         """
 
         async def check_and_respond(request: Request, viewer: Viewer) -> Response:
@@ -82,7 +81,9 @@ class Sessions:
         return self.require_viewer(check_and_respond)
 
     def set_cookie(self, response: Response, token: str) -> None:
-        """Give the browser the cookie of a session that has begun."""
+        """Set the cookie of a new session."""
+        # `lax`, not `strict`: a strict cookie is not sent when a page is opened from an e-mail, so
+        # a member would seem to be signed out. Lax is not sent with another site's POST.
         response.set_cookie(
             self._cookie_name,
             token,
@@ -93,7 +94,7 @@ class Sessions:
         )
 
     async def end_session(self, request: Request, response: Response) -> None:
-        """End the sessions of who sent a request, here and in their browser."""
+        """End all sessions of the viewer, and delete the cookie."""
         await self._sign_in.sign_out(self._read_token(request))
         response.delete_cookie(
             self._cookie_name, secure=self._is_secure, httponly=True, samesite="lax"
@@ -107,11 +108,11 @@ def _check_token(form: dict[str, str], viewer: Viewer) -> None:
     if not compare_digest(form.get("form_token", "").encode(), viewer.form_token.encode()):
         raise ApiError(
             "invalid_parameter",
-            "This form is not of your present session. Open its page again and send it from there.",
+            "This form belongs to another session. Open the page again and resubmit the form.",
             403,
         )
 
 
 def _derive_form_token(session_token: str) -> str:
-    """Return what another site, which cannot read the cookie, cannot know."""
+    """Return the form token of a session; other sites cannot read the cookie to compute it."""
     return sha256(f"form {session_token}".encode()).hexdigest()

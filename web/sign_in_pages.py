@@ -1,7 +1,4 @@
-"""Where members sign in and out: ask for a link, use it, end the session.
-
-Opening a link changes nothing, as programs that look through mail open links too; its button does.
-"""
+"""The pages to sign in and out: request a link by e-mail, use it, end the session."""
 
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from web.sessions import HOME_PATH, Sessions, Viewer
 def build_sign_in_routes(
     sign_in: SignIn, sessions: Sessions, runner: ToolRunner, outbox: Path | None
 ) -> list[Route]:
-    """Return the routes of signing in and out; `outbox` is where mail stays, told to its reader."""
+    """Return the routes of signing in and out; pages name the `outbox` folder if there is one."""
     pages = _SignInPages(sign_in, sessions, outbox)
     return [
         build_page_route("/sign-in", runner, pages.request_link, "GET", "POST"),
@@ -36,7 +33,7 @@ class _SignInPages:
         self._outbox = outbox
 
     async def request_link(self, request: Request) -> Response:
-        """Show the form, or mail a link once the one answer to every address has been sent."""
+        """Show the form, or accept it and then e-mail a link."""
         if request.method == "POST":
             return await self._submit_request(request)
         if await self._sessions.find_viewer(request) is not None:
@@ -46,17 +43,18 @@ class _SignInPages:
         )
 
     async def use_link(self, request: Request) -> Response:
-        """Show the button of a link, or use the link up."""
+        """Show the sign-in button of a link, or use the link and begin a session."""
+        # Mail scanners open every link, so GET must not use it up. Only the button's POST does.
         if request.method != "POST":
-            return render_page(request, "sign_in_link.html", title="Sign in to signals")
-        await read_form(request)  # which refuses other sites' forms; ours has no field
+            return render_page(request, "sign_in_link.html", title="Sign in to Signals")
+        await read_form(request)  # Rejects forms from other sites; ours has no field.
         session_token = await self._sign_in.redeem_link(request.path_params["link_token"])
         response = redirect_to(request, HOME_PATH)
         self._sessions.set_cookie(response, session_token)
         return response
 
     async def sign_out(self, request: Request, viewer: Viewer, form: dict[str, str]) -> Response:
-        """End the session."""
+        """End the viewer's sessions and return to the sign-in page."""
         response = redirect_to(request, "sign-in")
         await self._sessions.end_session(request, response)
         return response
@@ -67,10 +65,11 @@ class _SignInPages:
         mailbox = await self._sign_in.request_link(form.get("contact_email", ""), address)
         response = render_page(
             request,
-            "sign_in_asked.html",
-            title="Look into your mailbox",
+            "sign_in_sent.html",
+            title="Check your inbox",
             minutes=LINK_MINUTES,
             outbox=self._outbox,
         )
+        # The store is queried after the response. Otherwise its time would reveal who is a member.
         response.background = BackgroundTask(self._sign_in.mail_link, mailbox)
         return response

@@ -1,4 +1,4 @@
-"""The readings of an asset over time, as lanes to draw, from its rows of the feed."""
+"""Turns an asset's feed rows into the lanes of its timeline, one per indicator."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ WIDTH = 1000
 
 
 class Span(NamedTuple):
-    """A reading from `x` on, of `WIDTH` in all."""
+    """A stretch of one reading; the whole lane is `WIDTH` wide."""
 
     reading: Reading
     x: float
@@ -20,7 +20,7 @@ class Span(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """What one indicator read; without spans where it has no reading."""
+    """One indicator's readings over time; no spans if it has none."""
 
     indicator: IndicatorId
     spans: list[Span]
@@ -36,8 +36,8 @@ def build_lanes(
 ) -> list[Lane]:
     """Return a lane for each logged indicator.
 
-    `rows` are those of both tiers from `begins` to `ends` (epoch ms), newest first; `now` is what
-    is read at the end.
+    `rows` are the feed rows of both tiers from `begins` to `ends` (epoch ms), newest first; `now`
+    holds the readings at the end.
     """
     changes = [row for row in reversed(rows) if row.transition is not None]
     return [
@@ -64,7 +64,8 @@ def _build_lane(
 def _list_turns(
     rows: Sequence[Signal], now: Reading | None, begins: int
 ) -> Iterator[tuple[int, Reading]]:
-    """Yield from when on what is read; at first it is what the first change left."""
+    """Yield (epoch ms, reading) from `begins` on, oldest first."""
+    # The reading before the first change is the `from` of that change.
     first = rows[0].transition.from_ if rows and rows[0].transition else now
     if first is not None:
         yield begins, first

@@ -1,1 +1,1 @@
-"""The `signals` command: one module a subcommand, and what they share."""
+"""The `signals` command: one module per subcommand, and their shared modules."""

@@ -1,4 +1,4 @@
-"""The commands about who may call: keys, and the requests that a human answers."""
+"""`signals keys` and `signals access-requests`."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from store.sql.access_store import AccessStore
 
 @asynccontextmanager
 async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
-    """Hold the access store open, which is created where it is missing."""
+    """Open the access store for the block; create it if it is missing."""
     store = await open_access(settings)
     try:
         yield store
@@ -26,7 +26,7 @@ async def open_access_store(settings: Settings) -> AsyncIterator[AccessStore]:
 
 
 async def create_key(settings: Settings, clock: Clock, label: str) -> int:
-    """Print a new key alone."""
+    """Create a key and print it, with nothing else on standard output."""
     async with open_access_store(settings) as store:
         try:
             print(await OperatorKeys(store, clock).create(label))
@@ -36,7 +36,7 @@ async def create_key(settings: Settings, clock: Clock, label: str) -> int:
 
 
 async def list_keys(settings: Settings) -> int:
-    """Print a line a key, its fields parted by tabs, oldest first."""
+    """Print one line per key with tab-separated fields, oldest first."""
     async with open_access_store(settings) as store:
         for key in await store.list_keys():
             print(*_format_key_fields(key), sep="\t")
@@ -44,15 +44,15 @@ async def list_keys(settings: Settings) -> int:
 
 
 async def revoke_key(settings: Settings, clock: Clock, key_id: int) -> int:
-    """Revoke a key; StoreError where there is none."""
+    """Revoke a key; StoreError if there is no key with this id."""
     async with open_access_store(settings) as store:
         if not await OperatorKeys(store, clock).revoke(key_id):
-            raise StoreError(f"there is no key {key_id}; see `signals keys list`")
+            raise StoreError(f"there is no key {key_id}: see `signals keys list` for the ids")
     return 0
 
 
 async def list_access_requests(settings: Settings) -> int:
-    """Print one JSON object a line, oldest request first."""
+    """Print one JSON object per line, oldest request first."""
     async with open_access_store(settings) as store:
         for request in await store.list_access_requests():
             print(format_access_request(request))
@@ -60,7 +60,9 @@ async def list_access_requests(settings: Settings) -> int:
 
 
 def format_access_request(request: AccessRequestRow) -> str:
-    """Return a request as ASCII without control characters, so that no terminal obeys it."""
+    """Return a request as one line of ASCII JSON without control characters."""
+    # Anyone can send a request, and its text could steer the operator's terminal. json.dumps
+    # escapes all control characters except DEL.
     times = {name: format_instant(getattr(request, name)) for name in ("created_at", "updated_at")}
     return json.dumps(asdict(request) | times).replace("\x7f", "\\u007f")
 
@@ -78,7 +80,7 @@ def _format_key_fields(key: KeyRow) -> tuple[str, ...]:
 
 
 def escape_for_terminal(text: str) -> str:
-    """Return text that buyers chose on one line, with what a terminal would obey written out."""
+    """Return text on one line with control characters escaped, because buyers choose labels."""
     text = text.replace("\\", "\\\\")
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()

@@ -1,11 +1,11 @@
-"""The kinds of values that commands take: each says what it accepts where it is given another."""
+"""Parsers of command-line values. Each rejects a bad one and says what it accepts."""
 
 import argparse
 from datetime import datetime
 
 
 def parse_time(text: str) -> int:
-    """Read an instant with a zone as epoch milliseconds."""
+    """Parse an ISO 8601 time with a time zone; return epoch milliseconds."""
     try:
         time = datetime.fromisoformat(text)
         if time.tzinfo is None:
@@ -13,12 +13,12 @@ def parse_time(text: str) -> int:
         return int(time.timestamp() * 1000)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time with a zone; expected such as 2025-07-01T00:00:00Z"
+            f"must be an ISO 8601 time with a time zone, e.g. 2025-07-01T00:00:00Z, not {text!r}"
         ) from None
 
 
 def parse_client(name: str) -> object:
-    """Read the name of a client that can be registered."""
+    """Return the client with this name; see `signals connect` for the names."""
     from mcp_server.client_registration import CLIENTS_BY_NAME
 
     if name not in CLIENTS_BY_NAME:
@@ -28,14 +28,14 @@ def parse_client(name: str) -> object:
 
 
 def parse_days(text: str) -> int:
-    """Read a number of days of feed."""
+    """Parse a number of days from 1 to 365."""
     if not (text.isdecimal() and 1 <= int(text) <= 365):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 1 to 365")
+        raise argparse.ArgumentTypeError(f"must be a number of days from 1 to 365, not {text!r}")
     return int(text)
 
 
 def parse_worker_count(text: str) -> int:
-    """Read a number of serving processes."""
+    """Parse a number of serving processes, 1 or more."""
     if not (text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes; expected 1 or more")
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
     return int(text)

@@ -1,4 +1,4 @@
-"""`signals audit`: what was published, recomputed from the stored bars."""
+"""`signals audit`: recomputes everything published from the stored bars."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from service.processes.executors import find_executors
 
 
 async def audit_store(settings: Settings, indicators: Sequence[Indicator]) -> int:
-    """Audit the store; print what was checked, name what is wrong; 1 where anything is."""
+    """Audit the store; print what was checked and each finding. Return 1 if there are any."""
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     store = await open_existing_market(settings)

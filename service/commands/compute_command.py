@@ -1,8 +1,4 @@
-"""`signals compute`, and the same beside a server: brings the store up to now, then runs hourly.
-
-Nobody waits for that longer than for moments where the store holds a board already: it is served,
-and its answers say that they are stale.
-"""
+"""`signals compute`, and the same inside `signals serve`: catches up, then runs every hour."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,16 +37,18 @@ from serving.snapshot_cache import SnapshotCache
 from store.errors import LockTakenError, StoreError
 from store.sql.market_store import MarketStore
 
-PLAYED_OUT_NOTE = "The recording is played to its end and holds no more to compute."
+PLAYED_OUT_NOTE = "The recording is complete: there is nothing more to compute."
+# A year takes 40 s to catch up. Serving an old snapshot, marked stale, is better than no service.
 MAX_CATCH_UP_WAIT_S = 2.0
-# Who computes is taken for dead after six seconds; within ten another goes on.
+# A leader that is silent for six seconds loses its lock. With this poll, another process takes over
+# within ten.
 STANDBY_POLL_S = 1.0
 
 log = structlog.get_logger("compute")
 
 
 async def compute(settings: Settings, indicators: Sequence[Indicator], clock: Clock) -> int:
-    """Compute alone until interrupted, or until a recording has been played to its end."""
+    """Compute without serving until interrupted, or until a recording is complete."""
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
@@ -78,11 +76,11 @@ async def compute_in_background(
     clock: Clock,
     metrics: Metrics,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Catch up, then run the loop beside the block, which a long catch-up goes on beside too."""
+    """Catch up, then run the hourly loop during the block; a long catch-up continues in it."""
     universe = load_universe(settings.universe)
     executors = await find_executors(settings)
     async with AsyncExitStack() as stack:
-
+        # After a takeover the store may name another origin or venue, so the source is reopened.
         async def reopen_source() -> OpenPipeline:
             await stack.aclose()
             opening = open_source(settings, universe, market, clock)
@@ -130,7 +128,7 @@ async def _open_unless_locked(open_pipeline: OpenPipeline) -> HourlyPipeline | N
     try:
         return await open_pipeline()
     except LockTakenError as error:
-        echo(f"Standing by, to take over when it ends: {error}.")
+        echo(f"Standing by to take over when the other process stops: {error}.")
         return None
 
 
@@ -141,9 +139,10 @@ async def _run_pipeline(
     market: MarketStore,
     create_loop: Callable[[OpenPipeline, HourlyPipeline | None], HourlyLoop],
 ) -> None:
-    """Bring the store up to now, then run hour by hour; stand by while another process does."""
+    """Catch up, then run every hour; stand by while another process computes."""
     is_leader = catch_up is not None
     pipeline = None if catch_up is None else await catch_up.run()
+    # The catch-up has freed most of what it allocated.
     release_memory()
     while not (is_leader and await _run_as_leader(create_loop(open_pipeline, pipeline))):
         open_pipeline = await _wait_for_leadership(market, reopen_source)
@@ -151,7 +150,7 @@ async def _run_pipeline(
 
 
 async def _run_as_leader(loop: HourlyLoop) -> bool:
-    """Run hour by hour to the end; False if another process computes, or may by now."""
+    """Run every hour; return False if another process computes, or may have taken over."""
     try:
         await loop.run()
     except LockTakenError as error:
@@ -163,7 +162,7 @@ async def _run_as_leader(loop: HourlyLoop) -> bool:
 async def _wait_for_leadership(
     market: MarketStore, reopen_source: Callable[[], Awaitable[OpenPipeline]]
 ) -> OpenPipeline:
-    """Wait until no other process computes; open the source as the store knows it by then."""
+    """Wait until no other process computes, then reopen the source."""
     last_reason = ""
     while True:
         try:
@@ -172,6 +171,7 @@ async def _wait_for_leadership(
         except LockTakenError:
             last_reason = ""
         except StoreError as error:
+            # Log an unreachable database once, not at every poll.
             if str(error) != last_reason:
                 last_reason = str(error)
                 log.warning("cannot_stand_by", reason=last_reason)
@@ -179,7 +179,7 @@ async def _wait_for_leadership(
 
 
 class CatchUp:
-    """Brings the store up to now; what follows may wait for it, or begin beside it."""
+    """Catches up to the current hour; serving waits for it only as long as it must."""
 
     def __init__(
         self,
@@ -200,10 +200,9 @@ class CatchUp:
         self._has_waiter = True
 
     async def run(self) -> HourlyPipeline | None:
-        """Run every hour that is due; return the pipeline, None if a new one must be opened.
-
-        Errors are raised while `wait_before_serving` waits, except the loss of the lock.
-        """
+        """Run every hour that is due; return the pipeline, None if a new one must be opened."""
+        # While the command still waits, an error ends it. Once it serves, an error is logged and
+        # the hourly loop retries.
         on_progress = rebase_progress(lambda done, total: self._on_progress(done, total))
         try:
             await self._pipeline.run_until(self._pipeline.due_hour, on_progress)
@@ -223,7 +222,7 @@ class CatchUp:
         return self._pipeline
 
     async def wait_before_serving(self) -> None:
-        """Wait until it is over, or for a moment where the store holds a board already."""
+        """Wait until catching up is done, only briefly if a snapshot exists or it takes long."""
         progress_log = self._on_progress
         with (
             open_progress_bar(self._activity, fallback=progress_log) as self._on_progress,
@@ -235,17 +234,12 @@ class CatchUp:
                 await self._finished.wait()
         self._on_progress, self._has_waiter = progress_log, False
         if not self._finished.is_set():
-            consequence = "say that they are stale" if self._has_snapshot else "are 503"
-            echo(f"Still {self._activity}: answers {consequence} until it is done.")
+            consequence = "are marked stale" if self._has_snapshot else "are 503"
+            echo(f"Still {self._activity}: responses {consequence} until it is done.")
 
     async def _report_stopped(self) -> None:
         market_time = (await self._market.progress()).market_time
-        until = (
-            "nothing yet"
-            if market_time is None
-            else f"everything up to {format_instant(market_time)}"
+        progress = (
+            "from the beginning" if market_time is None else f"from {format_instant(market_time)}"
         )
-        echo(
-            f"Stopped while {self._activity}. The store keeps {until}; the next start goes on from "
-            "there."
-        )
+        echo(f"Stopped while {self._activity}. The next start continues {progress}.")

@@ -1,4 +1,4 @@
-"""What commands tell the operator: words and progress on standard error, findings as output."""
+"""Console output of commands: messages and progress on stderr, findings on stdout."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ OnProgress = Callable[[int, int], None]
 
 
 def echo(text: str) -> None:
-    """Say something to the operator, whose standard output is left to what a command gives."""
-    # In one piece, for other processes may be telling something too.
+    """Print a message to standard error; standard output is for a command's results."""
+    # One write per line, so that lines of several processes are not mixed.
     sys.stderr.write(f"{text}\n")
 
 
@@ -39,7 +39,7 @@ def open_progress_bar(
 
 
 def rebase_progress(on_progress: OnProgress) -> OnProgress:
-    """Tell a way that is measured from elsewhere, as hours are, from where it begins."""
+    """Wrap a callback so that `done` counts from the first reported value, not from 0."""
     starts: list[int] = []
 
     def report(done: int, end: int) -> None:
@@ -50,31 +50,31 @@ def rebase_progress(on_progress: OnProgress) -> OnProgress:
 
 
 class ProgressLog:
-    """Progress for logs, where no bar can be drawn: a line at every tenth of the way."""
+    """Progress without a terminal: a line at every tenth."""
 
     def __init__(self, label: str, clock: Clock) -> None:
-        """Begin; `clock` tells epoch ms, and so how long what is left may take."""
+        """Start; `clock` is used to estimate the remaining time."""
         self._label = label
         self._clock = clock
         self._began_at = clock()
         self._reported_tenths = 0
 
     def __call__(self, done: int, total: int) -> None:
-        """Tell the share done, if the way is longer than one pass."""
+        """Print the share that is done, if it reached another tenth."""
         tenths = 10 * done // total
         if tenths > self._reported_tenths:
             echo(f"{self._label}: {tenths}0%{self._format_time_left(done, total)}")
             self._reported_tenths = tenths
 
     def _format_time_left(self, done: int, total: int) -> str:
-        """Say how long the rest takes at this pace, if that is worth a word."""
+        """Return the remaining time at the current pace, empty if below half a minute."""
         remaining_ms = (self._clock() - self._began_at) * (total - done) // done
         minutes = round(remaining_ms / MINUTE_MS)
         return f", about {minutes} min left" if minutes else ""
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at; `grade` says what it asks of the operator."""
+    """The result of one check: ok, warn (look at it) or fix (the operator must act)."""
 
     grade: Literal["ok", "warn", "fix"]
     subject: str
@@ -82,7 +82,7 @@ class Finding(NamedTuple):
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Return some names, and how many more there are."""
+    """Join the first names, and add how many more there are."""
     more = len(names) - MAX_SHOWN_NAMES
     return ", ".join(names[:MAX_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
@@ -90,7 +90,7 @@ def format_names(names: Sequence[str]) -> str:
 def print_findings(
     checked: Mapping[str, int], notes: Iterable[str], findings: Sequence[str]
 ) -> int:
-    """Print what was checked and what is wrong; return the exit status."""
+    """Print what was checked, notes and findings; return the exit status."""
     print("checked:", ", ".join(f"{count} {what}" for what, count in checked.items()))
     for note in notes:
         print(note)

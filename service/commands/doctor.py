@@ -1,6 +1,6 @@
-"""`signals doctor`: what is well (ok), what to look at (warn) and what must be mended (fix).
+"""`signals doctor`: health checks, each graded ok, warn (look at it) or fix (act on it).
 
-It changes nothing: a store that is missing stays missing, one that is behind is not migrated.
+It changes nothing: it neither creates a missing store nor migrates an old one.
 """
 
 import logging
@@ -32,8 +32,8 @@ from store.sql.market_store import MarketStore
 
 
 async def run_doctor(settings: Settings, clock: Clock) -> int:
-    """Print a line a finding; 1 where something must be fixed. `clock` tells epoch ms."""
-    # What a source would log is among the findings.
+    """Print one line per finding; return 1 if something must be fixed."""
+    # Findings report the same problems that a source would log.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     has_failed = False
     async for finding in _run_checks(settings, clock):
@@ -72,7 +72,9 @@ async def _run_checks(settings: Settings, clock: Clock) -> AsyncIterator[Finding
 
 
 async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
-    """Look at what holds a part, the verdict first."""
+    """Check a store; the first finding grades it."""
+    # Files created here would belong to the user of the doctor, and the service could not write
+    # them. So nothing is opened until it is known to exist and to be up to date.
     if settings.is_sqlite:
         from service.commands.doctor_sqlite import check_access, check_market
     else:
@@ -82,11 +84,11 @@ async def _check_store(settings: Settings, kind: StoreKind) -> list[Finding]:
 
 def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
     if snapshot is None:
-        return Finding("warn", "runs", "nothing was computed yet: start `signals serve`")
+        return Finding("warn", "runs", "nothing has been computed yet: start `signals serve`")
     age, ran_at = _format_age(now - snapshot.market_time), format_instant(snapshot.market_time)
     last_run = f"the last run was {age} ago ({ran_at})"
     if is_final(snapshot):
-        return Finding("ok", "runs", f"{last_run}; the recording is played to its end")
+        return Finding("ok", "runs", f"{last_run}; the recording is complete")
     if is_stale(snapshot, now):
         return Finding("warn", "runs", f"{last_run}: start `signals serve` or `signals compute`")
     if late := snapshot.stored.late_tickers:
@@ -98,7 +100,7 @@ def _check_last_run(snapshot: Snapshot | None, now: int) -> Finding:
 async def _check_source(
     settings: Settings, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """Look at the source of a store's bars, at live ones also before there is a store."""
+    """Check the source of bars; a live one also if there is no store yet."""
     try:
         universe = load_universe(settings.universe)
         if settings.source == LiveSource.name:
@@ -115,7 +117,8 @@ async def _check_source(
 
 @asynccontextmanager
 async def _open_access_store(settings: Settings, *, is_usable: bool) -> AsyncIterator[AccessStore]:
-    """Hold the access store, or an empty one where it cannot be opened as it is."""
+    """Open the access store for the block, or an empty one if it cannot be used."""
+    # Opening a store migrates it. The empty one lets the other checks run without that.
     with tempfile.TemporaryDirectory() as folder:
         empty = Settings(database_url=SecretStr(f"sqlite:///{folder}/empty.db"))
         store = await open_access(settings if is_usable else empty)
@@ -141,7 +144,7 @@ async def _check_billing(
     finally:
         await provider.close()
     if provider.name == "sandbox" and not settings.is_local:
-        text = "sandbox gives keys away to all who reach this service (SIGNALS_SANDBOX_PUBLIC=1)"
+        text = "sandbox gives a key to anyone who reaches this service (SIGNALS_SANDBOX_PUBLIC=1)"
         yield Finding("warn", "billing", text)
     if provider.name == "stripe":
         for finding in _check_stripe_settings(settings):
@@ -155,7 +158,7 @@ async def _check_processor(provider: Provider) -> Finding:
     except BillingSetupError as error:
         return Finding("fix", "billing", f"{label}: {error}")
     if reason is not None:
-        text = f"{label}: cannot be asked at the moment, so nobody can buy ({reason})"
+        text = f"{label}: the payment processor is not responding, so no one can buy ({reason})"
         return Finding("warn", "billing", text)
     return Finding("ok", "billing", label)
 
@@ -164,18 +167,18 @@ async def _check_portal(provider: Provider) -> Finding:
     try:
         await provider.check_portal()
     except (BillingSetupError, BillingError) as error:
-        text = f"members cannot change or cancel what they bought by themselves: {error}"
+        text = f"members cannot change or cancel their plan themselves: {error}"
         return Finding("warn", "billing", text)
-    return Finding("ok", "billing", "members get into the customer portal")
+    return Finding("ok", "billing", "members can open the customer portal")
 
 
 def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
-    """Look at what Stripe and the buyer's browser need of us."""
+    """Check what Stripe and the buyers' browsers need: a webhook secret and a public address."""
     yield Finding("ok", "billing", "SIGNALS_STRIPE_WEBHOOK_SECRET is set")
     if settings.base_url is None or not settings.base_url.startswith("https://"):
         text = (
             "SIGNALS_BASE_URL is not a public https:// address: Stripe cannot send webhooks, and "
-            "buyers do not come back from its pay page"
+            "buyers do not return from its pay page"
         )
         yield Finding("warn", "billing", text)
 
@@ -183,10 +186,10 @@ def _check_stripe_settings(settings: Settings) -> Iterator[Finding]:
 async def _check_proxies(store: AccessStore, now: int) -> Finding:
     last_notice = {notice.name: notice for notice in await store.list_notices()}.get(NOTICE_NAME)
     if last_notice is None or now - last_notice.at > DAY_MS:
-        return Finding("ok", "proxies", "no X-Forwarded-For of an unknown proxy within a day")
+        return Finding("ok", "proxies", "no unknown proxy sent X-Forwarded-For in the last day")
     text = (
-        f"{last_notice.detail} sends X-Forwarded-For and is not among SIGNALS_TRUSTED_PROXIES: all "
-        "clients behind it share one throttle (if it is your proxy, name it there)"
+        f"{last_notice.detail} sends X-Forwarded-For but is not in SIGNALS_TRUSTED_PROXIES, so all "
+        "clients behind it share one throttle: if it is your proxy, add it"
     )
     return Finding("warn", "proxies", text)
 

@@ -1,6 +1,6 @@
-"""What `signals doctor` finds of live venues: each one's list, its clock, and every asset's bars.
+"""The doctor's checks of live venues: their listings and clocks, and the bars of each asset.
 
-It asks what the next run would ask, keeps nothing, and counts every tracked asset in some finding.
+It sends the requests that the next run would send and stores nothing.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from service.config.sources import create_bar_loader, load_listings, open_live_v
 from serving.snapshot_cache import build_snapshot
 from store.sql.market_store import MarketStore
 
-# Readings of 1d begin with so many bars.
+# 1d readings begin after this many daily bars.
 MIN_HISTORY_DAYS = 200
 ALPACA = "alpaca"
 ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
@@ -33,10 +33,12 @@ ALPACA_KEY_SETTINGS = "SIGNALS_ALPACA_KEY_ID and SIGNALS_ALPACA_SECRET_KEY"
 async def check_live_source(
     settings: Settings, universe: Universe, store: MarketStore | None, clock: Clock
 ) -> AsyncIterator[Finding]:
-    """Yield what a live source finds that goes on from a store, or would begin without one.
+    """Yield the findings of a live source that continues a store, or that starts without one.
 
-    SettingsError where its libraries are missing. `clock` tells epoch ms.
+    SettingsError if its libraries are missing.
     """
+    # A temporary folder: cached listings could be outdated, and files written here could belong to
+    # a user other than the service's.
     with TemporaryDirectory() as folder:
         async with open_live_venues(settings, universe, clock, Path(folder)) as venues:
             results = await asyncio.gather(*map(_fetch_listed_symbols, venues.values()))
@@ -67,7 +69,7 @@ async def _fetch_listed_symbols(venue: Venue) -> frozenset[str] | VenueError:
 def _check_venue(
     universe: Universe, venue: str, listed_symbols: frozenset[str] | VenueError
 ) -> Finding:
-    """Hold the universe's symbols against what a venue said that it lists."""
+    """Check that a venue lists the symbols that the universe expects there."""
     symbols_by_role = _group_symbols_by_role(universe, venue)
     if isinstance(listed_symbols, VenueError):
         return _report_unavailable_venue(
@@ -89,7 +91,7 @@ def _check_venue(
 
 
 def _group_symbols_by_role(universe: Universe, venue: str) -> dict[str, list[str]]:
-    """Return tickers with a venue's symbols, by what these are for."""
+    """Return the symbols expected at a venue, by role: first choice, fallback, perpetual."""
     symbols_by_role: dict[str, list[str]] = {"first choices": [], "fallbacks": [], "perpetuals": []}
     for asset in universe.tracked_assets:
         for rank, listing in enumerate(asset.listings):
@@ -109,13 +111,13 @@ def _format_listing(asset: Asset, symbol: str) -> str:
 
 def _report_unavailable_venue(name: str, error: VenueError, first_choices: int) -> Finding:
     if not error.is_permanent:
-        text = f"{name} cannot be asked at the moment ({error.reason}): {first_choices} assets wait"
+        text = f"{name} is not responding ({error.reason}): {first_choices} assets wait for it"
         return Finding("warn", "venue", text)
     if name == ALPACA:
         return Finding("fix", "venue", error.reason)
     text = (
-        f"{name} refuses this address, as venues do by country ({error.reason}): the fallbacks of "
-        f"{first_choices} assets are asked"
+        f"{name} refuses requests from this IP address, perhaps by country ({error.reason}): "
+        f"{first_choices} assets use their fallbacks"
     )
     return Finding("warn", "venue", text)
 
@@ -123,16 +125,18 @@ def _report_unavailable_venue(name: str, error: VenueError, first_choices: int) 
 async def _check_clock(source: LiveSource) -> Finding:
     skew_ms = await source.measure_skew_ms()
     if skew_ms is None:
-        return Finding("warn", "clock", "no venue tells the time to hold this machine's against")
+        return Finding(
+            "warn", "clock", "no venue reported its time, so this machine's clock is not checked"
+        )
     side = "ahead of" if skew_ms > 0 else "behind"
     text = f"this machine's clock is {abs(skew_ms) / 1000:.1f} s {side} the venues'"
     if abs(skew_ms) > MAX_SKEW_MS:
-        return Finding("fix", "clock", f"{text}: set it right (NTP), or nothing is computed")
+        return Finding("fix", "clock", f"{text}: nothing is computed until you correct it (NTP)")
     return Finding("ok", "clock", text)
 
 
 def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) -> Iterator[Finding]:
-    """Yield where bars come from, what stands in, and what is not covered."""
+    """Yield how many assets have a source, use a proxy instrument, or have no source."""
     chosen_listings = {
         asset.ticker: _find_chosen_listing(asset, source) for asset in universe.tracked_assets
     }
@@ -144,7 +148,7 @@ def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) ->
         "ok" if covered else "fix", "assets", f"{total}: {venue_counts}" if venue_counts else total
     )
     if proxies := [ticker for ticker, listing in covered.items() if listing.is_proxy]:
-        text = f"for {len(proxies)} a perpetual stands in ({format_names(proxies)})"
+        text = f"{len(proxies)} use a perpetual as proxy ({format_names(proxies)})"
         yield Finding("ok", "assets", text)
     missing_key = [
         ticker
@@ -156,7 +160,7 @@ def _check_coverage(universe: Universe, source: LiveSource, *, has_key: bool) ->
         text = f"{len(missing_key)} are not covered ({names}): set {ALPACA_KEY_SETTINGS}"
         yield Finding("warn", "assets", text)
     if uncovered := sorted(chosen_listings.keys() - covered.keys() - set(missing_key)):
-        text = f"{len(uncovered)} are not covered, for no venue that can be asked lists them"
+        text = f"{len(uncovered)} are not covered, because no available venue lists them"
         yield Finding("warn", "assets", f"{text} ({format_names(uncovered)})")
 
 
@@ -166,7 +170,7 @@ def _find_chosen_listing(asset: Asset, source: LiveSource) -> Listing | None:
 
 
 async def _read_daily_tickers(store: MarketStore | None) -> set[str] | None:
-    """Return the assets that a store has readings of 1d of, None where it serves none yet."""
+    """Return the assets with 1d readings in a store, None if it has no snapshot yet."""
     snapshot = None if store is None else build_snapshot(await store.snapshot())
     if snapshot is None:
         return None
@@ -175,9 +179,9 @@ async def _read_daily_tickers(store: MarketStore | None) -> set[str] | None:
 
 
 class _BarChecks:
-    """The bars of the covered assets at their venues; `now` is epoch seconds.
+    """Checks the bars of covered assets at their venues; `now` is epoch seconds.
 
-    Venues in `failure_reasons` are not asked again.
+    Venues in `failure_reasons` get no further requests.
     """
 
     def __init__(
@@ -197,7 +201,9 @@ class _BarChecks:
         self._now: Final = now
 
     async def check_history(self, warm_tickers: set[str] | None) -> Finding:
-        """Say which have too few bars for readings of 1d: those not warm, else by asking."""
+        """Return which assets lack the history for 1d readings."""
+        # With a snapshot, the store knows. Without one, each venue is queried for a single day at
+        # the start of that history: fetching all of it takes as long as a first start.
         tickers = list(self._covered)
         if warm_tickers is None:
             tickers = [t for t in tickers if self._listings[t].venue not in self._failure_reasons]
@@ -212,11 +218,11 @@ class _BarChecks:
         )
         if not short_tickers:
             return Finding("ok" if tickers else "warn", "bars", summary)
-        short = f"of {len(short_tickers)} there are no bars of {MIN_HISTORY_DAYS} trading days"
+        short = f"{len(short_tickers)} lack bars of {MIN_HISTORY_DAYS} trading days"
         return Finding("warn", "bars", f"{summary}; {short} ({format_names(short_tickers)})")
 
     async def check_freshness(self) -> AsyncIterator[Finding]:
-        """Yield which have the newest bar that is due, and why others do not."""
+        """Yield how many assets have the newest bar that is due, and why others do not."""
         is_fresh = await asyncio.gather(*map(self._is_fresh, self._covered))
         stale = [ticker for ticker, fresh in zip(self._covered, is_fresh, strict=True) if not fresh]
         count = len(self._covered)
@@ -240,10 +246,7 @@ class _BarChecks:
             )
 
     async def _has_history(self, ticker: str) -> bool:
-        """Say whether a venue has bars of the day with which enough of them begin.
-
-        One that fails is not said to lack them: it is what has no fresh bar either.
-        """
+        """Return whether a venue has bars of the first day of the needed history."""
         listing = self._listings[ticker]
         start = _find_history_start(self._covered[ticker], self._now)
         try:
@@ -251,6 +254,7 @@ class _BarChecks:
                 listing.symbol, start, start + DAY_S
             )
         except VenueError:
+            # The check of fresh bars reports this venue, so do not report its assets twice.
             return True
         return any(start < bar.open_time + HOUR_S <= start + DAY_S for bar in bars)
 
@@ -265,7 +269,7 @@ class _BarChecks:
 
 
 def _find_history_start(asset: Asset, now: int) -> int:
-    """Return when the first trading day opens of those that readings of 1d need."""
+    """Return when the first trading day needed for 1d readings opens (epoch seconds)."""
     due_bars = list_expected_bars(asset.session, now - HISTORY_S, now)
     days, first = np.unique(due_bars.day, return_index=True)
     return int(due_bars.open_time[first[-min(MIN_HISTORY_DAYS, len(days))]])

@@ -1,4 +1,4 @@
-"""What the doctor says of a PostgreSQL database, which it changes nothing in."""
+"""The doctor's checks of a PostgreSQL database, all read-only."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ from store.errors import StoreError
 from store.postgres.database_info import count_missing_migrations, load_database_info
 from store.postgres.schema import SCHEMAS
 
-CONNECTION_HINT: Final = "set SIGNALS_DATABASE_URL to a database that is there and takes this user"
+CONNECTION_HINT: Final = "set SIGNALS_DATABASE_URL to a database that exists and accepts this user"
 
 
 async def check_market(settings: Settings) -> list[Finding]:
-    """Look at the schema of market data, first, and at who computes on it."""
-    found = await _check_schema(settings, "market", "`signals serve` makes one")
+    """Check the schema of market data, and report the process that computes on it."""
+    found = await _check_schema(settings, "market", "`signals serve` creates one")
     if found.grade == "fix":
         return [found]
     database_info = await load_database_info(
@@ -23,7 +23,7 @@ async def check_market(settings: Settings) -> list[Finding]:
     size = f"{database_info.size_bytes / 2**20:.0f} MiB"
     text = f"{found.text} (PostgreSQL {database_info.server_version}, {size})"
     computing = (
-        "no process is at the moment"
+        "no process at the moment"
         if database_info.lock_holder is None
         else database_info.lock_holder
     )
@@ -31,8 +31,8 @@ async def check_market(settings: Settings) -> list[Finding]:
 
 
 async def check_access(settings: Settings) -> list[Finding]:
-    """Look at the schema of keys."""
-    return [await _check_schema(settings, "access", "`signals keys create` makes one")]
+    """Check the schema of keys."""
+    return [await _check_schema(settings, "access", "`signals keys create` creates one")]
 
 
 async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str) -> Finding:
@@ -45,10 +45,8 @@ async def _check_schema(settings: Settings, kind: StoreKind, creation_hint: str)
     except StoreError as error:
         return Finding("fix", "store", f"{error} ({CONNECTION_HINT})")
     if pending_count == len(migrations):
-        text = f"there is none at {name}: {creation_hint}"
+        text = f"there is no store at {name}: {creation_hint}"
         return Finding("fix" if kind == "market" else "warn", "store", text)
     if pending_count:
-        return Finding(
-            "warn", "store", f"{name} is of an older version: the next start migrates it"
-        )
+        return Finding("warn", "store", f"{name} has an older schema: the next start migrates it")
     return Finding("ok", "store", f"{name} is up to date")

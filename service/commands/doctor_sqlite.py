@@ -1,4 +1,4 @@
-"""What the doctor says of the two files, and of the disk that they are on."""
+"""The doctor's checks of the two SQLite files and their disk, all read-only."""
 
 import os
 import shutil
@@ -14,31 +14,34 @@ WARN_FREE_BYTES, MIN_FREE_BYTES = 2 * 2**30, 2**28
 
 
 async def check_market(settings: Settings) -> list[Finding]:
-    """Look at the file of market data, first, and at its disk."""
-    found = _check_file(settings.market_path, MARKET_MIGRATIONS, "`signals serve` makes one")
+    """Check the file of market data and its disk."""
+    found = _check_file(settings.market_path, MARKET_MIGRATIONS, "`signals serve` creates one")
     return [found, _check_disk(settings.market_path)]
 
 
 async def check_access(settings: Settings) -> list[Finding]:
-    """Look at the file of keys."""
-    found = _check_file(settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` makes one")
+    """Check the file of keys."""
+    found = _check_file(
+        settings.access_path, ACCESS_MIGRATIONS, "`signals keys create` creates one"
+    )
+    # The first start creates it, so a missing file is only a warning.
     return [found._replace(grade="warn" if not settings.access_path.exists() else found.grade)]
 
 
 def _check_file(path: Path, migrations: tuple[str, ...], creation_hint: str) -> Finding:
     if not path.exists():
-        return Finding("fix", "store", f"there is none at {path}: {creation_hint}")
+        return Finding("fix", "store", f"there is no store at {path}: {creation_hint}")
     try:
         pending_count = len(migrations) - len(list_applied_migrations(path, migrations))
         check_integrity(path, "quick_check")
     except StoreError as error:
-        return Finding("fix", "store", f"{error} (a backup is put back by `signals restore`)")
+        return Finding("fix", "store", f"{error} (to restore a backup, use `signals restore`)")
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         return Finding("fix", "store", f"{path} and its folder must be writable by this user")
     if pending_count:
-        text = f"{path} is of an older version: the next start copies and migrates it"
+        text = f"{path} has an older schema: the next start copies and migrates it"
         return Finding("warn", "store", text)
-    return Finding("ok", "store", f"{path} is whole and up to date")
+    return Finding("ok", "store", f"{path} is intact and up to date")
 
 
 def _check_disk(path: Path) -> Finding:
@@ -47,5 +50,5 @@ def _check_disk(path: Path) -> Finding:
     free = shutil.disk_usage(path.parent).free
     text = f"{free / 2**30:.1f} GiB are free at {path.parent.absolute()}"
     if free < MIN_FREE_BYTES:
-        return Finding("fix", "disk", f"{text}: make room, before nothing can be counted")
+        return Finding("fix", "disk", f"{text}: free some space, because without it all calls fail")
     return Finding("warn" if free < WARN_FREE_BYTES else "ok", "disk", text)

@@ -1,4 +1,4 @@
-"""`signals migrate`: all that one database holds, moved into another one and verified there."""
+"""`signals migrate`: moves everything to another database, and audits it there."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -19,12 +19,12 @@ async def migrate_database(
     indicators: Sequence[Indicator],
     clock: Clock,
 ) -> int:
-    """Move it, or the rest of it; 1 where what was moved is not what was published.
+    """Move a database, or continue an interrupted move; return 1 if the audit has findings.
 
-    `clock` tells epoch ms. StoreError where a process computes on either, or the target is in use.
+    StoreError if a process computes on either database, or if the target is in use.
     """
     if source.store_name == target.store_name:
-        raise SettingsError(f"both databases are {source.store_name}: name two")
+        raise SettingsError(f"both databases are {source.store_name}: name two different ones")
     executors = await find_executors(target)
     async with AsyncExitStack() as stack:
         source_market = await open_existing_market(source)
@@ -37,14 +37,17 @@ async def migrate_database(
         stack.push_async_callback(source_access.close)
         target_access = await open_access(target)
         stack.push_async_callback(target_access.close)
+        # Commits were moved a day at a time, so that an interrupted move can continue; the small
+        # access store moves in one transaction.
         await target_access.move_from(source_access)
         universe = load_universe(target.universe)
         audit = await Audit.open(target_market, universe, indicators, executors)
         with open_progress_bar("auditing", fallback=ProgressLog("auditing", clock)) as on_progress:
             report = await audit.run(on_progress)
         notes = [f"not verifiable: {what} ({n})" for what, n in report.not_verifiable.items()]
+        # Until `finish_move` nothing can compute on the target. Findings leave it in that state.
         if status := print_findings(report.checked, notes, report.findings):
             return status
         await target_market.finish_move()
-    echo(f"Moved {source.store_name} to {target.store_name}: set SIGNALS_DATABASE_URL to it.")
+    echo(f"Moved {source.store_name} to {target.store_name}. Set SIGNALS_DATABASE_URL to it.")
     return 0

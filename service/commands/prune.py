@@ -1,4 +1,4 @@
-"""`signals prune`: rows beyond their retention, of both stores."""
+"""`signals prune`: deletes rows of both stores that are older than their retention."""
 
 from contextlib import AsyncExitStack
 
@@ -9,7 +9,7 @@ from service.config.stores import has_store, open_access, open_existing_market
 
 
 async def prune_stores(settings: Settings, clock: Clock) -> int:
-    """Delete rows beyond their retention; print how many. `clock` tells epoch milliseconds."""
+    """Delete the rows and print how many there were."""
     async with AsyncExitStack() as stack:
         market = await open_existing_market(settings)
         stack.push_async_callback(market.close)

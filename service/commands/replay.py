@@ -1,4 +1,4 @@
-"""`signals replay`: recorded bars, stepped into the store."""
+"""`signals replay`: computes recorded bars into the store."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from service.processes.memory import limit_malloc_arenas
 async def replay_bars(
     settings: Settings, indicators: Sequence[Indicator], folder: Path, now: int
 ) -> int:
-    """Step a folder's bars into the store up to the market time `now` (epoch ms)."""
+    """Compute a folder of bars into the store, up to the market time `now` (epoch ms)."""
     limit_malloc_arenas()
     executors = await find_executors(settings)
     universe = load_universe(settings.universe)

@@ -1,7 +1,7 @@
-"""`signals serve`: both transports over the stores, and beside them the hourly compute.
+"""`signals serve`: serves both transports and the pages, and computes every hour.
 
-The port is taken first and served once the first catch-up is done; where another process computes
-on the store, at once. A signal ends the command with status 0, whatever it is doing.
+The port is opened first and served once the first catch-up is done, or immediately if another
+process computes on the store. SIGINT and SIGTERM end the command with status 0 at any time.
 """
 
 import asyncio
@@ -44,7 +44,8 @@ async def serve(
     *,
     computes: bool = True,
 ) -> int:
-    """Serve and compute until interrupted. `clock` is the wall clock in epoch milliseconds."""
+    """Serve until interrupted, and compute if `computes`. `clock` is the wall clock."""
+    # Must come before the first thread: glibc keeps the arenas that threads already have.
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
@@ -73,13 +74,14 @@ async def serve(
 
 
 async def check_billing(resources: Resources) -> None:
-    """Warn where nobody can buy at the moment; BillingSetupError where nobody ever could."""
+    """Log a warning if the processor is down; BillingSetupError if billing is misconfigured."""
     if (reason := await find_outage_reason(resources.provider)) is not None:
         log.warning("billing_unavailable", why=reason)
 
 
 async def _create_first_key(settings: Settings, access: AccessStore, clock: Clock) -> str | None:
-    """Make a key at the first start, where only the operator's own terminal shows it."""
+    """Create a key at the first start; None if there was one or others could see it."""
+    # Only on a local service with a terminal: a log file would keep the key in clear.
     keys = OperatorKeys(access, clock)
     is_local_terminal = (
         is_loopback(settings.host) and settings.base_url is None and sys.stderr.isatty()
@@ -88,17 +90,17 @@ async def _create_first_key(settings: Settings, access: AccessStore, clock: Cloc
 
 
 async def build_welcome(settings: Settings, resources: Resources, clock: Clock) -> str:
-    """Return what a newcomer needs; every indented line can be pasted as it stands.
+    """Return the start message; each indented line can be pasted into a shell.
 
-    The first key is made for it: what is returned must be shown.
+    It contains the first API key if it created one, so the caller must print it.
     """
     mcp = build_manifest(settings.address, None).mcp
     api_key = await _create_first_key(settings, resources.access, clock)
     if api_key is None:
         program = sys.argv[0] if Path(sys.argv[0]).name == "signals" else "signals"
-        key = f"Make an API key:\n  {program} keys create --label me"
+        key = f"Create an API key:\n  {program} keys create --label me"
     else:
-        key = f"Your API key, shown this once:\n  export SIGNALS_API_KEY={api_key}"
+        key = f"Your API key, shown only once:\n  export SIGNALS_API_KEY={api_key}"
     paragraphs = (
         f"Listening on {settings.address}",
         describe_billing(resources.provider),

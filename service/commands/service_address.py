@@ -1,7 +1,4 @@
-"""What commands that call a service share: its address, and telling what it said.
-
-No error repeats an address that was given: it may hold a secret.
-"""
+"""Shared by commands that call a service: parsing its address, printing its responses."""
 
 import httpx2
 
@@ -14,7 +11,7 @@ MAX_SHOWN_CHARACTERS = 500
 
 
 class AddressError(OperatorError):
-    """An address that the caller must mend, told in one line."""
+    """An address that the operator must fix. The message never repeats it: it may hold a secret."""
 
 
 def parse_base_address(text: str, option: str) -> str:
@@ -25,16 +22,16 @@ def parse_base_address(text: str, option: str) -> str:
     try:
         parts = httpx2.URL(address)
     except httpx2.InvalidURL as error:
-        raise AddressError(f"{option} is no address: {error}") from None
+        raise AddressError(f"{option} is not a valid address: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.host or (parts.port or 0) > 65535:
-        raise AddressError(f"{option} takes an http:// or https:// address")
+        raise AddressError(f"{option} must be an http:// or https:// address")
     if parts.userinfo or parts.query or parts.fragment:
-        raise AddressError(f"{option} takes an address without user name, ? and #")
+        raise AddressError(f"{option} must be an address without user name, query and fragment")
     return address
 
 
 def format_one_line(text: str, api_key: str) -> str:
-    """Return text with pieces of answers in it as one line for a terminal, without the key."""
+    """Return text that quotes responses as one printable line, with the key replaced."""
     hidden = text.replace(api_key, "(the key)") if api_key else text
     line = "".join(c if c.isprintable() else "?" for c in " ".join(hidden.split()))
     return line if len(line) <= MAX_SHOWN_CHARACTERS else line[:MAX_SHOWN_CHARACTERS] + "..."

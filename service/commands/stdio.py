@@ -1,7 +1,7 @@
-"""The bridge for hosts that start local commands alone: MCP over stdio to a service's endpoint.
+"""`signals stdio`: bridges MCP over stdio to a service, for hosts that only start commands.
 
-It hands on each request and its answer as they are and keeps nothing between them. Whatever the
-service does not answer as MCP becomes an error that names it, and the next request tries anew.
+Requests and responses pass unchanged, and nothing is kept between them. If the service does not
+answer with MCP, the host gets an error that says why.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = structlog.get_logger("stdio")
 
 
 class RemoteEndpoint:
-    """The endpoint of a service, asked with a key, or without one where that is empty."""
+    """The MCP endpoint of a service; without a key if `api_key` is empty."""
 
     def __init__(self, address: str, api_key: str) -> None:
         self._docs_url = address + API_PATH
@@ -47,7 +47,7 @@ class RemoteEndpoint:
         self.client = httpx2.AsyncClient(headers=headers, follow_redirects=False, timeout=TIMEOUT)
 
     async def forward_request(self, request: JSONRPCRequest) -> RpcResponse:
-        """Return what the service answers a request, or why it gives no answer."""
+        """Send a request to the service; return its response, or an error that says why not."""
         body = request.model_dump_json(exclude_unset=True)
         try:
             response = await self.client.post(self._url, content=body)
@@ -56,7 +56,7 @@ class RemoteEndpoint:
             return self._build_failure(
                 request,
                 f"{self._url} did not answer: {reason}. Start the service there "
-                "(`signals serve`), or give its address with --url.",
+                "(`signals serve`), or set --url to its address.",
             )
         rpc_response = _parse_rpc_response(response, request.id)
         return (
@@ -66,25 +66,26 @@ class RemoteEndpoint:
         )
 
     def _describe_refusal(self, response: httpx2.Response) -> str:
-        """Return what an answer that is no MCP says, and what to do about it."""
+        """Describe an HTTP response that is not MCP, and what to do about it."""
         summary = f"{self._url} answered {response.status_code}"
         if response.has_redirect_location:
             return (
                 f"{summary}, a redirect to {_parse_host(response.headers['location'])}, which is "
-                "not followed, for the key would travel along. If you trust that address, "
-                "give it with --url."
+                "not followed, to keep the API key private. If you trust that address, "
+                "set --url to it."
             )
         if (message := _parse_error_message(response)) is not None:
             return f"{summary}: {message}"
         if response.status_code in (401, 403):
-            return f"{summary}; see the key in SIGNALS_API_KEY."
+            return f"{summary}; check the key in SIGNALS_API_KEY."
         kind = response.headers.get("content-type", "without a content type")
-        return f"{summary} with no MCP ({kind}); is --url the address of a signal service?"
+        return f"{summary} without MCP ({kind}); is --url a signal service?"
 
     def _build_failure(self, request: JSONRPCRequest, text: str) -> RpcResponse:
-        """Tell a failure where a model reads it: a call gets a result, all else an error."""
+        """Return a failure: a result with `isError` for a tool call, else a JSON-RPC error."""
+        # Only results reach the model; but a failed `initialize` must look failed to the host.
         text = format_one_line(text, self._api_key)
-        log.warning("not_answered", method=request.method, why=text)
+        log.warning("request_failed", method=request.method, why=text)
         if request.method != "tools/call":
             return _build_rpc_error(request.id, INTERNAL_ERROR, text)
         error = ApiError("unavailable", text, 503)
@@ -99,9 +100,9 @@ class RemoteEndpoint:
 
 
 async def bridge_stdio(address: str, api_key: str) -> int:
-    """Answer what comes on standard input until it ends, or a signal ends it at once."""
+    """Answer requests on standard input until it ends or a signal arrives."""
     for number in SHUTDOWN_SIGNALS:
-        # Nothing less ends the thread that waits for standard input; nothing is left to close.
+        # Only this ends the thread that blocks on standard input. There is nothing to close.
         asyncio.get_running_loop().add_signal_handler(number, os._exit, 0)
     remote = RemoteEndpoint(address, api_key)
     try:
@@ -117,7 +118,7 @@ async def bridge_stdio(address: str, api_key: str) -> int:
 
             async for incoming in requests:
                 if isinstance(incoming, Exception):
-                    reason = "Parse error: the line is no JSON-RPC message."
+                    reason = "Parse error: the line is not a JSON-RPC message."
                     await responses.send(
                         SessionMessage(_build_rpc_error(None, PARSE_ERROR, reason))
                     )
@@ -129,18 +130,19 @@ async def bridge_stdio(address: str, api_key: str) -> int:
 
 
 def _parse_rpc_response(response: httpx2.Response, request_id: RequestId) -> RpcResponse | None:
-    """Return the JSON-RPC answer in a body, None where it holds none."""
+    """Return the JSON-RPC response in a body, None if there is none."""
     try:
         message = jsonrpc_message_adapter.validate_json(response.content)
     except ValidationError:
         return None
     if not isinstance(message, JSONRPCResponse | JSONRPCError):
         return None
+    # The service answers a malformed request with a null id; the host waits for its own.
     return message.model_copy(update={"id": request_id})
 
 
 def _parse_error_message(response: httpx2.Response) -> str | None:
-    """Return the message of the service's own Error object, None where the body is none."""
+    """Return the message of the service's Error object, None if the body is not one."""
     try:
         message = response.json()["message"]
     except (ValueError, RecursionError, TypeError, KeyError):
@@ -152,7 +154,7 @@ def _parse_host(location: str) -> str:
     try:
         return httpx2.URL(location).host or "its own host"
     except httpx2.InvalidURL:
-        return "no address"
+        return "an invalid address"
 
 
 def _build_rpc_error(request_id: RequestId | None, code: int, message: str) -> JSONRPCError:

@@ -1,1 +1,1 @@
-"""Settings, and the parts they choose: billing, mail, sources, stores, logs."""
+"""Settings, and the parts they select: billing, mail, sources, stores and logs."""

@@ -1,4 +1,4 @@
-"""Which billing provider the settings mean, and what the operator must mend before it sells."""
+"""Opens the billing provider that the settings select, and checks its configuration."""
 
 from access.billing.disabled import NoBilling
 from access.billing.provider import BillingError, BillingSetupError, Provider
@@ -11,9 +11,9 @@ from store.sql.access_store import AccessStore
 
 
 def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provider:
-    """Return the provider, not yet checked against its processor; `clock` tells epoch ms.
+    """Return the billing provider, not yet checked against its processor.
 
-    BillingSetupError where the settings do not go together.
+    BillingSetupError if the settings contradict each other.
     """
     if settings.billing == "off":
         return NoBilling()
@@ -24,10 +24,11 @@ def open_provider(settings: Settings, store: AccessStore, clock: Clock) -> Provi
 
 
 async def find_outage_reason(provider: Provider) -> str | None:
-    """Hold a provider against its processor; return why that cannot be asked at the moment.
+    """Check the provider's prices with its processor; return why the check failed, else None.
 
-    BillingSetupError names what the two disagree on.
+    BillingSetupError if the prices or keys are wrong.
     """
+    # An outage only keeps new checkouts closed, so the service starts and serves reads.
     try:
         await provider.check_prices()
     except BillingError as error:
@@ -36,27 +37,27 @@ async def find_outage_reason(provider: Provider) -> str | None:
 
 
 def describe_billing(provider: Provider) -> str | None:
-    """Return one line on billing where it takes no real money."""
+    """Return a line for the start message if billing takes no real money."""
     if provider.mode == "live":
         return None
     if provider.mode is None:
-        return "Billing: off, nobody can buy a key; make them with `signals keys create`."
+        return "Billing: off. Create API keys with `signals keys create`."
     if provider.name == "sandbox":
-        return "Billing: sandbox, nobody pays."
-    return f"Billing: {provider.name} in test mode, nobody pays."
+        return "Billing: sandbox, no real payments."
+    return f"Billing: {provider.name} in test mode, no real payments."
 
 
 def _refuse_sandbox_in_public(settings: Settings) -> None:
     if settings.is_stripe_live:
         raise BillingSetupError(
-            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away: "
-            "set SIGNALS_BILLING=stripe, or unset the key"
+            "SIGNALS_STRIPE_API_KEY is a live key, but SIGNALS_BILLING=sandbox gives keys away for "
+            "free: set SIGNALS_BILLING=stripe, or unset SIGNALS_STRIPE_API_KEY"
         )
     if not settings.is_local and not settings.sandbox_public:
         raise BillingSetupError(
-            "sandbox billing gives keys away, and SIGNALS_HOST or SIGNALS_BASE_URL can be reached "
-            "by others: set SIGNALS_BILLING=stripe or off, or SIGNALS_SANDBOX_PUBLIC=1 if that is "
-            "meant"
+            "sandbox billing gives keys away for free, and SIGNALS_HOST or SIGNALS_BASE_URL is "
+            "reachable from other machines: set SIGNALS_BILLING=stripe or off, or "
+            "SIGNALS_SANDBOX_PUBLIC=1 to allow it"
         )
 
 
@@ -66,9 +67,9 @@ def _open_stripe(settings: Settings, clock: Clock) -> Provider:
     if api_key is None or webhook_secret is None or monthly is None or yearly is None:
         raise BillingSetupError(
             f"SIGNALS_BILLING=stripe needs {', '.join(_list_missing_settings(settings))} too; "
-            "see the README, Selling access"
+            "see Selling access in the README"
         )
-    # Imported here, so that nobody else waits for the library.
+    # Imported here because Stripe's library is slow to load.
     from access.billing.stripe import StripeBilling
 
     prices: dict[Billing, str] = {"monthly": monthly, "yearly": yearly}

@@ -1,4 +1,4 @@
-"""Logs on standard error: one line an event, in which no key and no token stays readable."""
+"""Logs to standard error, one line per event, with keys and tokens masked."""
 
 import logging
 import re
@@ -10,12 +10,13 @@ import structlog
 
 from schemas.errors import describe_failure
 
+# API keys and all tokens begin with a prefix of their own so that this pattern finds them.
 SECRET_PATTERN = re.compile(r"\b(ek_|ct_|sl_|ss_|[sr]k_(?:test|live)_|whsec_)[A-Za-z0-9_-]+")
 LIBRARIES = ("uvicorn", "asyncio", "asyncpg")
 
 
 def log_to_standard_error() -> None:
-    """Send every event there, stamped with level and time."""
+    """Log every event as one logfmt line with its level and time."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -33,22 +34,24 @@ def log_to_standard_error() -> None:
 
 
 class _EventHandler(logging.Handler):
-    """Makes an event of what a library logs: its first line, for others quote values, and where."""
+    """Turns a library's log record into an event with its first line and the failing place."""
 
     def emit(self, record: logging.LogRecord) -> None:
         failure = record.exc_info[1] if record.exc_info else None
         facts = describe_failure(failure) if failure else {}
+        # Later lines of a message can quote values such as e-mail addresses.
         first_line = record.getMessage().partition("\n")[0]
         structlog.get_logger("libraries").log(record.levelno, record.name, said=first_line, **facts)
 
 
 def mask_secrets(logger: object, method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Mask keys, tokens and Stripe's secrets wherever they stand: a net, nobody logs them."""
+    """Mask API keys, tokens and Stripe's secrets in all values of an event."""
+    # A safety net: no code logs a secret on purpose.
     return {name: _mask_value(value) for name, value in event.items()}
 
 
 def _mask_value(value: object) -> object:
-    """Return a value as it is where its text shows no secret, else that text without it."""
+    """Return the value itself, or its text with secrets masked if it has any."""
     text = value if isinstance(value, str) else repr(value)
     masked = SECRET_PATTERN.sub(r"\1***", text)
     return value if masked == text else masked
@@ -57,12 +60,14 @@ def _mask_value(value: object) -> object:
 def escape_control_characters(
     logger: object, method: str, event: MutableMapping[str, Any]
 ) -> dict[str, Any]:
-    """Write out what would end a line or steer a terminal; the renderer does so for newlines."""
+    """Escape control characters in all values of an event."""
+    # Clients choose some of the text, and it could steer the operator's terminal. The renderer
+    # escapes newlines itself.
     return {name: _escape_value(value) for name, value in event.items()}
 
 
 def _escape_value(value: object) -> object:
-    """Return a value as it is where its text is printable, else that text made so."""
+    """Return the value itself, or its text with control characters escaped if it has any."""
     text = str(value)
     escaped = "".join(
         letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text

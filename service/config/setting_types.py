@@ -1,4 +1,4 @@
-"""The kinds of values that settings take: each says what it accepts where it is given another."""
+"""The types of settings. Each rejects a bad value with a message that says what it accepts."""
 
 import re
 from typing import Annotated, TypeVar
@@ -17,7 +17,7 @@ ValueT = TypeVar("ValueT")
 
 
 def split_commas(text: str) -> tuple[str, ...]:
-    """Split a setting that lists things."""
+    """Split a comma-separated setting, without blanks and empty parts."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -29,13 +29,15 @@ def _parse_database_url(value: SecretStr) -> SecretStr:
     if not (is_file or _is_postgres(url)):
         raise ValueError(
             "expected sqlite:///PATH or postgresql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE, "
-            "what is special in USER or PASSWORD percent-encoded"
+            "with special characters in USER and PASSWORD percent-encoded"
         )
     return SecretStr(url)
 
 
 def _is_postgres(url: str) -> bool:
-    """Tell whether it has host and database, and no password passes for either of them."""
+    """Return whether the URL is a PostgreSQL one with a host and a database."""
+    # An unescaped `@` or `/` in the password would make part of it pass for the host or database,
+    # which are logged.
     try:
         parts = urlsplit(url)
         is_whole = bool(parts.hostname and parts.path.strip("/")) and parts.port != 0
@@ -46,7 +48,7 @@ def _is_postgres(url: str) -> bool:
 
 def _validate_scheduler(value: str) -> str:
     if not re.fullmatch(r"(tcp|tls)://[^\s/]+:\d+", value):
-        raise ValueError("expected tcp://HOST:PORT")
+        raise ValueError("expected tcp://HOST:PORT or tls://HOST:PORT")
     return value
 
 
@@ -73,14 +75,14 @@ def _validate_proxies(value: str) -> str:
 def _parse_address(value: str) -> str:
     if not _is_address(value):
         raise ValueError(
-            "expected an address such as https://signals.example.com, with a path where one leads "
-            "there, and nothing else"
+            "expected an address such as https://signals.example.com, optionally with a path, but "
+            "without user name, query or fragment"
         )
     return value.rstrip("/")
 
 
 def _is_address(value: str) -> bool:
-    """Tell whether paths can be put behind it, and nobody is shown a password in it."""
+    """Return whether paths can be appended to the address, and it has no user or password."""
     try:
         parts = urlsplit(value)
         has_host = bool(parts.hostname) and parts.port != 0

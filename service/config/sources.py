@@ -1,4 +1,4 @@
-"""Which source the settings mean: live venues, a recorded folder, or the store's simulated one."""
+"""Opens the source that the settings select: live, recorded files, or simulated."""
 
 import asyncio
 import random
@@ -24,11 +24,9 @@ from store.sql.market_store import MarketStore
 async def open_source(
     settings: Settings, universe: Universe, store: MarketStore, clock: Clock
 ) -> AsyncIterator[Source]:
-    """Open the source for the block; SettingsError where the store remembers another one.
-
-    A simulated market goes on from the origin that the store remembers, a live asset at the venue
-    that its stored bars are from.
-    """
+    """Open the source for the block; SettingsError if the store holds bars of another source."""
+    # A store continues what it holds: the simulated market keeps its origin, and each live asset
+    # stays at the venue of its stored bars, because prices differ between venues.
     stored_source = (await store.progress()).source
     async with AsyncExitStack() as stack:
         source: Source
@@ -53,15 +51,15 @@ async def open_source(
 async def open_live_venues(
     settings: Settings, universe: Universe, clock: Clock, listings_folder: Path
 ) -> AsyncIterator[Mapping[str, Venue]]:
-    """Hold the venues' clients, whose libraries are loaded for them alone.
+    """Open the clients of all venues for the block; listings are cached in `listings_folder`.
 
-    Venue listings are cached in `listings_folder`.
+    SettingsError if the extra `live` is not installed.
     """
     try:
         from service.config.venues import open_venues
     except ImportError as error:
         raise SettingsError(
-            f"SIGNALS_SOURCE=live needs more libraries ({error.name} is missing): "
+            f"SIGNALS_SOURCE=live needs the extra libraries ({error.name} is missing): "
             "pip install 'signals[live]'"
         ) from None
     async with open_venues(
@@ -71,12 +69,13 @@ async def open_live_venues(
 
 
 def read_monotonic_ms() -> int:
-    """Return milliseconds by a clock that nobody sets, which waits are counted by."""
+    """Return the milliseconds of a monotonic clock."""
+    # Pauses and retries use it, so that setting the wall clock cannot lengthen them.
     return time.monotonic_ns() // 1_000_000
 
 
 def create_bar_loader(store: MarketStore | None) -> Callable[[str, int], Awaitable[Series]]:
-    """Return what returns the hourly bars of an asset in a store that open after a time."""
+    """Return a loader of stored hourly bars opened after a given time; no store, no bars."""
 
     async def load_bars(ticker: str, after: int) -> Series:
         return NO_BARS if store is None else build_series(await store.bars(ticker, after), "1h")
@@ -85,18 +84,18 @@ def create_bar_loader(store: MarketStore | None) -> Callable[[str, int], Awaitab
 
 
 async def load_listings(store: MarketStore | None) -> dict[str, str]:
-    """Return where the bars that a store holds are from, by ticker."""
+    """Return the listing that each asset's stored bars come from, by ticker."""
     coverage = None if store is None else (await store.snapshot()).coverage
     assets = () if coverage is None else coverage.assets
     return {asset.ticker: asset.listing for asset in assets if asset.listing is not None}
 
 
 def check_same_source(settings: Settings, stored_source: str | None, name: str) -> None:
-    """Raise SettingsError where a store remembers another source."""
+    """Raise SettingsError if a store holds the bars of another source."""
     if stored_source in (None, name):
         return
     setting = "simulated" if parse_origin(str(stored_source)) else stored_source
     raise SettingsError(
-        f"{settings.store_name} holds the bars of {stored_source}: set SIGNALS_SOURCE={setting}, "
-        f"or SIGNALS_DATABASE_URL to another database for {name}"
+        f"{settings.store_name} holds bars of the source {stored_source}: set "
+        f"SIGNALS_SOURCE={setting}, or set SIGNALS_DATABASE_URL to another database for {name}"
     )

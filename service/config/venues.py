@@ -1,4 +1,4 @@
-"""The venues of the live source as the settings have them; it is imported for that source alone."""
+"""Opens the clients of the live source's venues. Only that source imports this module."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,10 +26,10 @@ async def open_venues(
     draw_jitter: Callable[[], float],
     listings_folder: Path,
 ) -> AsyncIterator[dict[str, Venue]]:
-    """Hold a client of each venue that the universe names; equities' one where it has its key.
+    """Open a client for each venue of the universe; Alpaca's only if its key is set.
 
-    `clock` returns epoch ms, `elapsed_ms` the ms of a monotonic clock that pauses are counted by.
-    Venue listings are cached in `listings_folder`, which need not exist.
+    `elapsed_ms` is a monotonic clock in ms, used for pauses and retries. `listings_folder` caches
+    the venues' listings and need not exist.
     """
     venues: dict[str, Venue] = {}
     async with AsyncExitStack() as stack:
@@ -44,7 +44,7 @@ async def open_venues(
 
 
 def collect_symbols(universe: Universe) -> dict[str, set[str]]:
-    """Return the symbols that a universe names by venue, those of perpetuals too."""
+    """Return the symbols of a universe by venue, including perpetuals."""
     symbols_by_venue: defaultdict[str, set[str]] = defaultdict(set)
     for asset in universe.assets:
         for listing in asset.listings:
@@ -53,7 +53,8 @@ def collect_symbols(universe: Universe) -> dict[str, set[str]]:
 
 
 def choose_retry_policy(name: str, default: RetryPolicy = DEFAULT_RETRY_POLICY) -> RetryPolicy:
-    """Return how a venue is asked: all that Alpaca is asked at once goes out as one request."""
+    """Return the retry policy of a venue."""
+    # AlpacaVenue joins concurrent calls into one request, so a limit on calls would only split it.
     return default._replace(max_concurrent_calls=1000) if name == ALPACA else default
 
 
@@ -74,7 +75,7 @@ def _open_alpaca(settings: Settings) -> AlpacaVenue | None:
     if key_id is None and secret_key is None:
         return None
     if key_id is None or secret_key is None:
-        raise SettingsError(f"of {SETTING_NAMES} one is not set: set both, or neither")
+        raise SettingsError(f"only one of {SETTING_NAMES} is set: set both, or neither")
     data, trading = (
         _rebase_address(settings, address) for address in (DATA_ADDRESS, TRADING_ADDRESS)
     )

@@ -1,1 +1,1 @@
-"""The HTTP server: connections and their limits, the ASGI app, health, metrics."""
+"""The HTTP server: connections and their limits, the ASGI app, health and metrics."""

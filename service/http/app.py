@@ -1,4 +1,4 @@
-"""The ASGI app of the service, over open resources that it is handed; it opens nothing itself."""
+"""Builds the ASGI app from open resources; it opens nothing itself."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ SaleT = TypeVar("SaleT", bound=CheckoutResponse | ClaimResult)
 class AppConfig:
     """The plain values that an app needs; `base_url` is its address without a trailing slash.
 
-    `trusted_proxies` are addresses or networks whose X-Forwarded-For is believed. `outbox` is the
+    `trusted_proxies` are addresses or networks whose X-Forwarded-For is trusted. `outbox` is the
     folder of undelivered mail that the sign-in page names, None to name none.
     """
 
@@ -116,6 +116,7 @@ def create_app(
         ],
         exception_handlers=build_exception_handlers(runner),
     )
+    # Starlette would redirect /state/ to /state; here a path that no route has is 404.
     app.router.redirect_slashes = False
     host_origin = HostOriginMiddleware(
         FastPathRouter(app.build_middleware_stack(), app.routes),
@@ -132,10 +133,9 @@ def create_app(
 
 
 class FastPathRouter:
-    """ASGI app: routes tool calls past Starlette's middleware and routing.
+    """ASGI app: routes tool calls past Starlette's middleware and routing."""
 
-    Those cost as much as a call itself.
-    """
+    # Starlette's middleware and routing cost as much as a tool call itself.
 
     def __init__(self, fallback: ASGIApp, routes: Iterable[BaseRoute]) -> None:
         self._fallback = fallback

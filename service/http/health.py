@@ -1,4 +1,4 @@
-"""Whether the service can do its work: the stores are really asked, and no probe waits for long."""
+"""Liveness and readiness: probes query the stores, each with a time limit."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -22,9 +22,9 @@ Checks = dict[str, str]
 
 
 class Readiness:
-    """Looks at what a process rests on; `clock` tells the wall clock in epoch ms.
+    """Checks the stores and the snapshot of a process; `clock` is the wall clock.
 
-    Without an access store, as where nobody is served, that is not asked for.
+    A process that only computes passes no access store, which is then not checked.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class Readiness:
         clock: Clock,
         timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
-        """A store that takes longer than `timeout_s` counts as one that does not answer."""
+        """A store that takes longer than `timeout_s` is reported as "no answer"."""
         self.snapshots: Final = snapshots
         self._access: Final = access
         self.clock: Final = clock
         self._timeout_s: Final = timeout_s
 
     async def run_checks(self) -> Checks:
-        """Return in a word or two how each part is."""
+        """Return the state of each part, in a word or two."""
         probes = {"market_store": self._run_probe(self._probe_market())}
         if self._access is not None:
             probes["access_store"] = self._run_probe(self._access.list_notices())
@@ -52,7 +52,8 @@ class Readiness:
         }
 
     async def _probe_market(self) -> None:
-        """Ask the store itself, for the board may be held already."""
+        """Query the store, then load its snapshot."""
+        # The snapshot may be cached, so loading it does not prove that the store answers.
         await self.snapshots.store.progress()
         await self.snapshots.snapshot()
 
@@ -60,7 +61,7 @@ class Readiness:
         task = asyncio.ensure_future(probe)
         task.add_done_callback(_on_probe_done)
         try:
-            # Not asyncio.timeout, which waits on where giving up hangs too.
+            # Not asyncio.timeout: it waits for the cancelled task, which can hang as well.
             done, _ = await asyncio.wait([task], timeout=self._timeout_s)
             if not done:
                 return "no answer"
@@ -81,18 +82,18 @@ class Readiness:
 
 
 def _on_probe_done(task: "asyncio.Future[object]") -> None:
-    """Take note of how asking ended: where it was given up, nobody else does."""
+    """Retrieve the error of an abandoned probe, which asyncio would otherwise log."""
     if not task.cancelled():
         task.exception()
 
 
 def is_ready(checks: Checks) -> bool:
-    """Tell whether all is as it should be."""
+    """Return whether every part is healthy."""
     return HEALTHY_STATES.issuperset(checks.values())
 
 
 def build_health_routes(readiness: Readiness) -> list[Route]:
-    """Return the routes of /healthz, that the process answers, and of /readyz, that it can work."""
+    """Return the routes of /healthz (the process answers) and /readyz (it can do its work)."""
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"}, headers=NO_STORE_HEADERS)

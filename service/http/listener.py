@@ -19,17 +19,17 @@ LISTEN_BACKLOG = 1024
 
 
 class Listener(socket):
-    """A socket that keeps the length of its queue when it listens again, in any process.
+    """A socket that keeps its backlog when it listens again, in any process."""
 
-    asyncio accepts as many connections a turn as the backlog it is given, and sets that backlog.
-    """
+    # asyncio uses its one `backlog` both for listen() and for how many connections it accepts per
+    # turn. Workers must accept one per turn, which would shorten the queue of the shared socket.
 
     def listen(self, backlog: int = LISTEN_BACKLOG, /) -> None:
-        """Listen with the fixed backlog, whatever the caller asks for."""
+        """Listen with the fixed backlog, and ignore the caller's."""
         super().listen(LISTEN_BACKLOG)
 
     def __reduce__(self) -> Any:
-        """Pickle the socket for a process that is being started."""
+        """Pickle the socket for a child process that is being started."""
         return _rebuild_listener, (self.family, self.type, self.proto, DupFd(self.fileno()))
 
 
@@ -38,7 +38,7 @@ def _rebuild_listener(family: int, kind: int, protocol: int, duplicated_fd: Any)
 
 
 def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> Listener:
-    """Bind and listen; SettingsError names the two settings, `setting_prefix` before each."""
+    """Bind and listen; SettingsError names the PORT and HOST settings with this prefix."""
     listener: Listener | None = None
     try:
         found = getaddrinfo(host, port, type=SOCK_STREAM)
@@ -53,6 +53,6 @@ def open_listener(host: str, port: int, setting_prefix: str = "SIGNALS_") -> Lis
             listener.close()
         raise SettingsError(
             f"cannot listen on {host} port {port}: {error.strerror}; "
-            f"set {setting_prefix}PORT or {setting_prefix}HOST"
+            f"set {setting_prefix}PORT or {setting_prefix}HOST to another value"
         ) from None
     return listener

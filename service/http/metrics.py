@@ -1,6 +1,6 @@
-"""What the service counts of itself, by Prometheus' client library; nothing tells who a user is.
+"""The metrics of a process, kept with Prometheus' client library. No metric identifies a user.
 
-Every label has a closed vocabulary. The layers below report through callables that they are handed.
+Lower layers report through callables (`on_call`, `on_run`, ...), so only `service` imports it.
 """
 
 import os
@@ -19,31 +19,32 @@ from store.market_rows import Batch
 CALL_BUCKETS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 RUN_BUCKETS_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-# Where the library finds the folder in which several processes count together. It decides so once,
-# when it is first loaded.
+# The folder in which several processes count together. The library reads it once, at its import.
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """The counts of one process, in a registry of their own; `tools` are all that may be called."""
+    """The metrics of one process; `tools` are the names of all tools."""
 
     def __init__(self, tools: Iterable[str]) -> None:
+        # `_created` series double a scrape, and a restart shows in process_start_time_seconds.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         calls = Counter(
             "signals_calls",
-            "Calls of tools over MCP and REST, by tool and by ok or the code of the refusal.",
+            "Tool calls over MCP and REST, by tool and outcome (ok or an error code).",
             ["tool", "outcome"],
             registry=registry,
         )
         durations = Histogram(
             "signals_call_duration_seconds",
-            "Time from a call's admission to its answer.",
+            "Time from admitting a call to its response.",
             ["tool"],
             buckets=CALL_BUCKETS_S,
             registry=registry,
         )
-        # Bound beforehand: a call costs little more, and each series begins at 0, as rates need.
+        # All series are created now, so that each starts at 0, which rate() needs. A lookup of
+        # labels for each call would also cost more.
         self._calls = {
             (tool, outcome): (calls.labels(tool, outcome).inc, durations.labels(tool).observe)
             for tool in tools
@@ -51,7 +52,7 @@ class Metrics:
         }
         self._runs = Histogram(
             "signals_run_duration_seconds",
-            "Time of an hourly run's first pass, from its fetch to its commit.",
+            "Time of an hourly run's first batch, from fetch to commit.",
             buckets=RUN_BUCKETS_S,
             registry=registry,
         )
@@ -59,21 +60,22 @@ class Metrics:
             "signals_feed_rows", "Rows written to the feed, by tier.", ["tier"], registry=registry
         )
         self._rows = {tier: rows.labels(tier) for tier in RETENTION_MS}
+        # Bodies that are rejected before billing are not counted, or anyone could inflate this.
         self._sales = Counter(
             "signals_billing",
-            "Checkouts and claims that were understood, by status or code of the refusal.",
+            "Checkouts and claims with a valid body, by status or error code.",
             ["operation", "outcome"],
             registry=registry,
         )
         self._lag = Histogram(
             "signals_event_loop_lag_seconds",
-            "How much later than asked a sleep of the event loop ends, sampled.",
+            "Sampled delay of the event loop: how much too late a sleep ends.",
             buckets=LAG_BUCKETS_S,
             registry=registry,
         )
 
     def on_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count a call of a tool."""
+        """Count a tool call."""
         count, observe_duration = self._calls[tool, outcome]
         count()
         observe_duration(seconds)
@@ -83,12 +85,12 @@ class Metrics:
         self._runs.observe(seconds)
 
     def on_commit(self, batch: Batch) -> None:
-        """Count what a pass published."""
+        """Count the feed rows that a batch published."""
         self._rows["universe"].inc(sum(row.published for row in batch.changes))
         self._rows["alerts"].inc(len(batch.alerts))
 
     def on_sale(self, operation: str, outcome: str) -> None:
-        """Count what a checkout or a claim came to."""
+        """Count the outcome of a checkout or a claim."""
         self._sales.labels(operation, outcome).inc()
 
     def on_lag(self, seconds: float) -> None:
@@ -98,10 +100,8 @@ class Metrics:
 
 @contextmanager
 def open_shared_metrics_folder() -> Iterator[Path]:
-    """Have the processes that the block starts count in one folder, which ends with it.
-
-    What one has counted stays when it dies. All of it are sums, so no file needs to be forgotten.
-    """
+    """Create a folder in which all processes started during the block count together."""
+    # Files of dead processes stay: every shared metric is a sum, so their counts remain part of it.
     with TemporaryDirectory(prefix="signals-metrics-") as folder:
         os.environ[MULTIPROCESS_VARIABLE] = folder
         try:

@@ -1,6 +1,6 @@
-"""The operations port: health and metrics for whoever runs the service, apart from its users.
+"""The operations port: health and metrics for the operator, on a port of its own.
 
-It looks at no Host and at no key, so it listens on this machine unless the operator says otherwise.
+It checks neither Host nor key, so by default it listens only on this machine.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ log = structlog.get_logger("operations")
 
 
 class MetricsServer(NamedTuple):
-    """The metrics port of a process, if any; other processes count in `shared_folder` too."""
+    """The operations port of a process, if any; all processes count in `shared_folder`."""
 
     listener: Listener | None
     shared_folder: Path | None = None
 
     @asynccontextmanager
     async def serve_metrics(self, metrics: Metrics, readiness: Readiness) -> AsyncIterator[None]:
-        """Serve the operator, and sample the event loop's lag, beside the block."""
+        """Serve the port and sample the event loop's lag during the block."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(run_in_background(sample_loop_lag(metrics.on_lag)))
             if self.listener is not None:
@@ -62,16 +62,14 @@ class MetricsServer(NamedTuple):
 
 @contextmanager
 def open_metrics_listener(settings: Settings) -> Iterator[Listener | None]:
-    """Take the port for the block; None where it is turned off.
-
-    The default one may be another service's: nobody asked for it, so it is done without then.
-    """
+    """Open the port for the block; yield None if it is disabled or the default one is in use."""
     if settings.metrics_port == 0:
         yield None
         return
     try:
         listener = open_listener(settings.metrics_host, settings.metrics_port, "SIGNALS_METRICS_")
     except SettingsError as error:
+        # Another service may use the default port. Only a port that the operator set must be free.
         if {"metrics_host", "metrics_port"} & settings.model_fields_set:
             raise
         log.warning("no_metrics", why=str(error))
@@ -82,7 +80,7 @@ def open_metrics_listener(settings: Settings) -> Iterator[Listener | None]:
 
 
 class MetricsProtocol(BoundedProtocol):
-    """A connection of the operator's, few enough to leave users theirs."""
+    """A connection to the operations port; few are allowed, so users keep theirs."""
 
     max_connections = staticmethod(lambda: MAX_METRICS_CONNECTIONS)
 
@@ -105,7 +103,7 @@ def build_metrics_app(readiness: Readiness, counters: Collector | CollectorRegis
 
 
 def choose_collector(metrics: Metrics, shared_folder: Path | None) -> Collector | CollectorRegistry:
-    """Return what a process has counted, or all those that count in a folder."""
+    """Return the counters of this process, or the sums of all that share a folder."""
     if shared_folder is None:
         return metrics.registry
     return MultiProcessCollector(None, str(shared_folder))  # type: ignore[no-untyped-call]
@@ -113,37 +111,37 @@ def choose_collector(metrics: Metrics, shared_folder: Path | None) -> Collector 
 
 @dataclass(frozen=True, eq=False)
 class CurrentGauges:
-    """What a scrape finds as it is at that moment; `now` is epoch ms."""
+    """The values at the moment of a scrape; `now` is epoch ms."""
 
     snapshot: Snapshot | None
     is_ready: bool
     now: int
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; those of a board where there is one."""
+        """Yield the gauges; those of a snapshot only if there is one."""
         version = GaugeMetricFamily(
-            "signals_build_info", "What runs, always 1.", labels=["version"]
+            "signals_build_info", "Version of the service, always 1.", labels=["version"]
         )
         version.add_metric([SERVER_VERSION], 1)
         yield version
         yield GaugeMetricFamily(
-            "signals_ready", "1 where /readyz answers 200, else 0.", value=self.is_ready
+            "signals_ready", "1 if /readyz returns 200, else 0.", value=self.is_ready
         )
         if self.snapshot is not None:
             age_s = max(0, self.now - self.snapshot.market_time) / 1000
             yield GaugeMetricFamily(
-                "signals_snapshot_age_seconds", "Time since the last compute.", value=age_s
+                "signals_snapshot_age_seconds", "Time since the last hourly run.", value=age_s
             )
             late = len(self.snapshot.stored.late_tickers)
             yield GaugeMetricFamily(
-                "signals_late_assets", "Assets whose bars were due and had not come.", value=late
+                "signals_late_assets", "Assets whose due bars have not arrived.", value=late
             )
 
 
 async def sample_loop_lag(
     on_lag: Callable[[float], None], step_s: float = LAG_SAMPLE_INTERVAL_S
 ) -> None:
-    """Tell again and again by how many seconds a sleep of `step_s` took too long."""
+    """Report every `step_s` by how many seconds a sleep ended too late."""
     get_time = asyncio.get_running_loop().time
     while True:
         before = get_time()

@@ -1,4 +1,4 @@
-"""The pages for people, put together from parts that are handed in."""
+"""The routes of all HTML pages."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def build_page_routes(
     sign_in: SignIn,
     outbox: Path | None,
 ) -> list[Route]:
-    """Return the routes of every page; `outbox` is where mail stays, told to whoever signs in."""
+    """Return the routes of all pages; the sign-in page names the `outbox` folder if given."""
     sessions = Sessions(sign_in, member_keys, runner.context.base_url)
     billing = MemberBilling(member_keys, provider, runner.context.clock)
     return [
@@ -43,7 +43,7 @@ def build_page_routes(
 
 
 def _build_checkout_routes(provider: Provider, runner: ToolRunner) -> list[Route]:
-    """Return the pages that buyers see here: the sandbox's own, or where Stripe sends them back."""
+    """Return the sandbox's pay page, or the pages that Stripe sends buyers back to."""
     if isinstance(provider, SandboxBilling):
         return build_pay_page_routes(provider, runner)
     return build_return_page_routes() if provider.name == "stripe" else []

@@ -1,1 +1,1 @@
-"""Processes: the one that computes, those that serve, their shutdown and memory."""
+"""Processes: the compute process, serving workers, their supervisor, shutdown and memory."""

@@ -1,6 +1,6 @@
-"""The process that computes beside those that serve, and runs the maintenance once for all.
+"""The compute process of `signals serve --workers N`, which also runs the daily maintenance.
 
-Its two ends: what runs in it, and what the process that started it knows of it.
+`ComputeProcess` is its handle in the parent; `_run_process` is its main function.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = structlog.get_logger("service")
 
 
 class ComputeProcess:
-    """The process as its parent has it: begun again where something killed it."""
+    """The parent's handle of the compute process; restarts it if it is killed."""
 
     def __init__(
         self,
@@ -43,16 +43,13 @@ class ComputeProcess:
         computes: bool,
         metrics_server: MetricsServer,
     ) -> None:
-        """Start it, only for the maintenance unless it `computes`; `clock` returns epoch ms.
-
-        It serves the operations port.
-        """
+        """Start the process; it serves the operations port, and computes if `computes`."""
         self._arguments = settings, indicators, clock, computes, metrics_server
         self._has_caught_up = False
         self._start()
 
     async def wait_until_caught_up(self) -> None:
-        """Wait until it has caught up or stands by; raise what it failed with."""
+        """Wait until the process has caught up or stands by; re-raise its error."""
         loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
         while not self._has_caught_up:
             loop.add_reader(self._receiver, is_readable.set)
@@ -64,11 +61,12 @@ class ComputeProcess:
             self.poll_status()
 
     def poll_status(self) -> None:
-        """Begin it again where it was killed; raise what it failed with."""
+        """Restart the process if it was killed; re-raise its error if it failed."""
         while self._receiver.poll():
             try:
                 failure = self._receiver.recv()
             except EOFError:
+                # The pipe closed without a message, so the process did not get to report an error.
                 self._restart()
                 continue
             if failure is not None:
@@ -76,7 +74,7 @@ class ComputeProcess:
             self._has_caught_up = True
 
     def stop(self) -> None:
-        """End it and wait until it has closed what it opened."""
+        """Terminate the process, and wait until it has closed its stores."""
         self._process.terminate()
         self._process.join()
         self._receiver.close()
@@ -86,22 +84,25 @@ class ComputeProcess:
         self._process = SPAWN_CONTEXT.Process(target=_run_process, args=(*self._arguments, sender))
         with block_terminal_signals():
             self._process.start()
+        # With this copy open, the pipe would not close when the process dies.
         sender.close()
 
     def _restart(self) -> None:
         self._process.join()
         exit_status = self._process.exitcode or 0
+        # Signals give a negative status. A positive one would recur after a restart.
         if exit_status > 0:
-            raise RuntimeError(f"the computing process ended with status {exit_status}")
+            raise RuntimeError(f"the compute process ended with status {exit_status}")
         dead_pid = self._process.pid
         self._receiver.close()
         self._start()
-        log.warning("computing_again", died=dead_pid, status=exit_status)
+        log.warning("compute_restarted", died=dead_pid, status=exit_status)
 
 
 @contextmanager
 def block_terminal_signals() -> Iterator[None]:
-    """Start processes that no terminal ends, for it tells all of a group; their parent does."""
+    """Block SIGINT and SIGHUP during the block, so that processes started in it ignore them."""
+    # A terminal signals its whole process group. Only the parent reacts; it ends its children.
     previous_mask = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGHUP})
     try:
         yield
@@ -123,7 +124,7 @@ def _run_process(
             _run_until_stopped(settings, indicators, clock, computes, metrics_server, parent)
         )
     except Exception as error:
-        # Where it failed is lost on the way to the parent, which raises it.
+        # Pickling drops the traceback, so it travels to the parent as a note.
         error.add_note("".join(traceback.format_tb(error.__traceback__)))
         _send_to_parent(parent, error)
 
@@ -136,7 +137,7 @@ async def _run_until_stopped(
     metrics_server: MetricsServer,
     parent: Connection,
 ) -> None:
-    """Compute until it is told to end; tell the parent once the store is caught up."""
+    """Compute until stopped; notify the parent once the store is caught up."""
     limit_malloc_arenas()
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
@@ -156,6 +157,6 @@ async def _run_until_stopped(
 
 
 def _send_to_parent(parent: Connection, failure: Exception | None) -> None:
-    # A parent that is gone ends this process by another way.
+    # If the parent is gone, `terminate_with_parent` ends this process.
     with suppress(BrokenPipeError):
         parent.send(failure)

@@ -1,26 +1,26 @@
-"""The memory of a process: one heap of the C library for all threads, and what is given back."""
+"""Reduces the memory of a process: a single malloc arena, and free memory returned."""
 
 import ctypes
 import gc
 from contextlib import suppress
 
-M_ARENA_MAX = -8  # of glibc's malloc.h
+M_ARENA_MAX = -8  # From glibc's malloc.h.
 
 
 def limit_malloc_arenas() -> None:
-    """Have threads keep no heaps of their own.
+    """Make all threads share one malloc arena; does nothing unless the C library is glibc.
 
-    To be called before there are threads; C libraries other than glibc are left as they are.
+    Call it before the first thread starts.
     """
+    # Each thread keeps freed memory in its own arena. A first start peaked at 235 to 267 MB; with
+    # one arena, and with free memory returned after it, at 170 MB, of which 144 MB remain.
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def release_memory() -> None:
-    """Give free memory back, and spare what was made by now from the garbage collector.
-
-    It would else halt all threads for 0.1 s.
-    """
+    """Return free memory to the system, and exclude all present objects from collections."""
+    # A full collection after a first start would stop all threads for 0.1 s.
     gc.collect()
     gc.freeze()
     with suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""How long what runs stays up: until a signal, or until what runs beside it fails."""
+"""Shutdown on SIGINT and SIGTERM, and background tasks that end with their block."""
 
 import asyncio
 import signal
@@ -10,10 +10,9 @@ SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ShutdownSignal:
-    """What SIGINT and SIGTERM ask for; the first one counts.
+    """Cancels the block inside `cancel_on_request` at the first signal.
 
-    It ends the block within `cancel_on_request`; a signal outside of one, as while stores open,
-    ends the next such block at its first wait.
+    A signal outside such a block, as while stores open, cancels the next one at its first wait.
     """
 
     def __init__(self) -> None:
@@ -21,14 +20,15 @@ class ShutdownSignal:
         self._task: asyncio.Task[object] | None = None
 
     def request_shutdown(self) -> None:
-        """End what can be ended; what closes behind it is left in peace."""
+        """Cancel the current block; later signals do nothing."""
+        # A second Ctrl-C must not interrupt the closing of the stores.
         if not self._is_requested and self._task is not None:
             self._task.cancel()
         self._is_requested = True
 
     @contextmanager
     def cancel_on_request(self) -> Iterator[None]:
-        """End the block, whatever it waits for, when asked."""
+        """Run the block until it ends or a shutdown is requested."""
         self._task = task = asyncio.current_task()
         assert task is not None
         if self._is_requested:
@@ -45,7 +45,7 @@ class ShutdownSignal:
 
 @contextmanager
 def listen_for_shutdown() -> Iterator[ShutdownSignal]:
-    """Listen to the signals until the block has closed what it opened."""
+    """Handle the signals during the block, also while it closes its resources."""
     shutdown, loop = ShutdownSignal(), asyncio.get_running_loop()
     for signal_number in SHUTDOWN_SIGNALS:
         loop.add_signal_handler(signal_number, shutdown.request_shutdown)
@@ -58,7 +58,7 @@ def listen_for_shutdown() -> Iterator[ShutdownSignal]:
 
 @asynccontextmanager
 async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
-    """Run something beside the block, which ends with it if it fails."""
+    """Run a coroutine during the block; if it fails, cancel the block and raise the error."""
     block, running = asyncio.current_task(), asyncio.create_task(work)
     assert block is not None
 
@@ -66,6 +66,7 @@ async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[as
         if not task.cancelled() and task.exception() is not None:
             block.cancel()
 
+    # Awaiting `running` below raises its error, which replaces the block's CancelledError.
     running.add_done_callback(on_done)
     try:
         yield running

@@ -1,6 +1,6 @@
-"""`signals serve --workers N`: N processes serve one port, one more computes, this one watches.
+"""`signals serve --workers N`: supervises N serving processes and one compute process.
 
-uvicorn's own supervisor starts those that serve, replaces one that dies, and hears the signals.
+uvicorn's `Multiprocess` starts the workers, restarts dead ones and handles signals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +26,10 @@ from service.processes.compute_process import ComputeProcess, block_terminal_sig
 from service.processes.shutdown import listen_for_shutdown
 from service.processes.worker import Worker
 
-# What starts up on a busy machine is not hung.
+# A worker that starts on a busy machine is slow, not hung.
 HEALTHCHECK_TIMEOUT_S = 30
-# asyncio takes as many connections a turn as it would make their queue long: one worker would take
-# them all.
+# asyncio accepts as many connections per turn as its backlog. With a long one, a single worker took
+# all 64 connections of a benchmark, and two workers served hardly more calls than one.
 ACCEPTS_PER_TURN = 1
 
 log = structlog.get_logger("service")
@@ -43,9 +43,9 @@ async def serve_with_workers(
     *,
     computes: bool = True,
 ) -> int:
-    """Serve by so many processes, and compute in one more, until interrupted.
+    """Serve with N workers, and compute in one more process, until interrupted.
 
-    Return 1 where one of them cannot start; raise what the computing one fails with.
+    Return 1 if a worker cannot start; re-raise the compute process's error.
     """
     async with AsyncExitStack() as stack:
         shutdown = stack.enter_context(listen_for_shutdown())
@@ -68,7 +68,8 @@ async def serve_with_workers(
 
 @contextmanager
 def open_shared_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
-    """Take the operations port for the process that computes, which tells of all of them there."""
+    """Open the operations port for the compute process, which reports for all processes."""
+    # The compute process has an event loop and both stores open; the supervisor has neither.
     with open_metrics_listener(settings) as listener:
         if listener is None:
             yield MetricsServer(None)
@@ -78,9 +79,9 @@ def open_shared_metrics_server(settings: Settings) -> Iterator[MetricsServer]:
 
 
 class Supervisor(Multiprocess):
-    """Watches the serving processes and the computing one."""
+    """Supervises the workers and the compute process."""
 
-    # The end of a terminal ends it, as it ends a single process.
+    # SIGHUP ends the service, as it ends a single process; uvicorn would restart the workers.
     handle_hup = Multiprocess.handle_term
 
     def __init__(
@@ -91,12 +92,12 @@ class Supervisor(Multiprocess):
         listener: socket,
         compute_process: ComputeProcess,
     ) -> None:
-        """Hear signals from now on; `clock` tells epoch milliseconds."""
+        """Install the signal handlers; `clock` is the wall clock."""
         super().__init__(build_worker_config(Worker(settings, clock), workers), [listener])
         self._compute_process = compute_process
 
     def supervise(self) -> int:
-        """Serve until interrupted; return the status."""
+        """Serve until interrupted; return the exit status."""
         try:
             self.run()
         finally:
@@ -106,7 +107,7 @@ class Supervisor(Multiprocess):
         return 1 if has_failed else 0
 
     def init_processes(self) -> None:
-        """Start those that serve."""
+        """Start the workers."""
         with block_terminal_signals():
             super().init_processes()
 
@@ -115,17 +116,17 @@ class Supervisor(Multiprocess):
         self._compute_process.poll_status()
         previous_processes = tuple(self.processes)
         for process in previous_processes:
-            # With this copy open, one killed amid an answer would be waited for as if hung.
+            # With this copy of the pipe open, a worker killed while it answers would seem to hang.
             process.child_conn.close()
         with block_terminal_signals():
             super().keep_subprocess_alive()
         for old, new in zip(previous_processes, self.processes, strict=True):
             if new is not old:
-                log.warning("serving_again", died=old.pid, status=old.exitcode)
+                log.warning("worker_restarted", died=old.pid, status=old.exitcode)
 
 
 def build_worker_config(app: Worker, workers: int) -> uvicorn.Config:
-    """Return how each of so many workers serves."""
+    """Return the uvicorn config of a worker."""
     config = build_server_config(app)
     config.lifespan = "on"
     config.workers = workers

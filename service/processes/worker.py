@@ -1,6 +1,6 @@
-"""One of several processes that serve: the app, which opens stores of its own when it starts.
+"""The ASGI app of one serving process, which opens its own stores when it starts.
 
-It is sent there by pickle before it starts, so it holds nothing but what it is made from.
+It is pickled into the process, so until then it holds only settings and a clock.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from service.processes.shutdown import run_in_background
 
 
 class Worker:
-    """The ASGI app of a process of its own."""
+    """An ASGI app that opens its resources in its lifespan."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        """`clock` tells epoch milliseconds."""
+        """Store the arguments; `clock` is the wall clock."""
         self._settings = settings
         self._clock = clock
         self._app: Starlette
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; of the server's own life hear its start and its end."""
+        """Handle a request, or the lifespan events of the server."""
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
         else:
@@ -49,6 +49,7 @@ class Worker:
             run_in_background(sample_loop_lag(metrics.on_lag)),
         ):
             self._app = build_app(self._settings, resources, metrics)
+            # Without this, collections would look at all modules and routes again and again.
             gc.collect()
             gc.freeze()
             await send({"type": "lifespan.startup.complete"})
@@ -57,7 +58,8 @@ class Worker:
 
 
 def terminate_with_parent() -> None:
-    """Take the end of the process that started this one, however it came, for a SIGTERM."""
+    """Send this process SIGTERM when its parent dies, even by SIGKILL."""
+    # A surviving worker would keep the port. The sentinel is a pipe that closes with the parent.
     loop, parent = asyncio.get_running_loop(), parent_process()
     assert parent is not None
     parent_sentinel: int = parent.sentinel

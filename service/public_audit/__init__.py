@@ -1,4 +1,5 @@
-"""`signals audit --public`: what any customer can check through the REST interface alone.
+"""`signals audit --public`: the checks that any customer can run through the REST API.
 
-Imports schemas.vocabulary and nothing else of this project; commands import it.
+The checks import only schemas.vocabulary: an error in the serving code must not be able to hide
+itself by also being used here.
 """

@@ -1,6 +1,6 @@
-"""Whether the alerts are sound, keep their cooldown, and are merged rightly with the changes.
+"""Checks alerts: their fields, their cooldown, and their order among the changes in tier=all.
 
-Written anew from SPEC.md, apart from the code that serves.
+Implements the rules of docs/contract.md independently of the serving code.
 """
 
 import re
@@ -13,18 +13,19 @@ from service.public_audit.answers import Json, Report, Responses, format_value
 RETENTION_DAYS = 90
 ACTIONS = get_args(Action)
 DIRECTIONS = dict(zip(ACTIONS, ("bullish", "bearish", "bullish", "bearish", "exit"), strict=True))
+# 20 candles of the timeframe.
 COOLDOWN_S = {"4h": 80 * 3600, "1d": 20 * 86_400}
 ID_PATTERN = re.compile(r"alerts\.(.+)\.([0-9]+)\.([A-Z]+)\.[0-9]+")
 
 
 def check_alerts(responses: Responses, report: Report) -> None:
-    """Every alert is sound in itself; they come strictly newest first, and none comes twice."""
+    """Check the fields of each alert, and that they are newest first without repeats."""
     names = {indicator["id"]: indicator["name"] for indicator in responses.catalog["indicators"]}
     oldest = responses.as_of - RETENTION_DAYS * DAY_MS
     start = oldest if responses.since is None else max(oldest, responses.since)
     for at, row in responses.alerts:
         report.check_true(
-            f"alerts: {_format_row_id(row)} lies outside the days asked for", start < at
+            f"alerts: {_format_row_id(row)} is outside the requested days", start < at
         )
         _check_row(row, at, responses, names, report)
         report.checked["alerts"] += 1
@@ -52,13 +53,15 @@ def _check_row(row: Json, at: int, responses: Responses, names: Json, report: Re
     engine_id = f"{row['ticker']}.{row['indicator']}.{row['timeframe']}"
     is_derived = match is not None and (match[1], match[3]) == (engine_id, row["action"])
     is_past = match is not None and int(match[2]) * 1000 <= at
-    report.check_true(f"{label}: its id does not follow from the row", is_derived)
-    report.check_true(f"{label}: it is older than its candle", is_past)
-    report.check_true(f"{label}: no engine is covered", _is_covered(row, responses.catalog))
+    report.check_true(f"{label}: id does not match the other fields", is_derived)
+    report.check_true(f"{label}: created_at is before its candle closed", is_past)
+    report.check_true(
+        f"{label}: the catalog lists no such engine", _is_covered(row, responses.catalog)
+    )
 
 
 def _is_covered(row: Json, catalog: Json) -> bool:
-    """Tell whether the catalog lists the engine of an alert."""
+    """Return whether the catalog lists the engine of an alert."""
     timeframes_by_ticker = {
         asset["ticker"]: asset["alerts"] for asset in catalog["coverage"]["assets"]
     }
@@ -67,24 +70,22 @@ def _is_covered(row: Json, catalog: Json) -> bool:
 
 
 def check_cooldown(responses: Responses, report: Report) -> None:
-    """An engine's action is published no sooner than 20 candles after it was before.
-
-    The hour of a publication is not told, and a service that was down writes it late; but it is
-    not before its candle's close, nor before the cooldown of the one before had ended.
-    """
+    """Check that an engine repeats an action only after its cooldown of 20 candles."""
+    # The created_at of two alerts may lie close together: a service that was down writes them when
+    # it is back. But no alert is due before its candle closes, or before the cooldown of the
+    # previous one ends, so these two times give a lower bound.
     ends: dict[tuple[str, ...], int] = {}
     for at, row in reversed(responses.alerts):
         action = (row["ticker"], row["indicator"], row["timeframe"], row["action"])
         end = ends.get(action, 0)
-        report.check_true(
-            f"alerts: {_format_row_id(row)} comes within the cooldown", at >= end * 1000
-        )
+        report.check_true(f"alerts: {_format_row_id(row)} is within the cooldown", at >= end * 1000)
+        # An id ends in CLOSE.ACTION.EPOCH; a ticker may contain dots, so count from the end.
         close = int(row["id"].split(".")[-3])
         ends[action] = max(close, end) + COOLDOWN_S[row["timeframe"]]
 
 
 def check_merged(responses: Responses, report: Report) -> None:
-    """The newest rows of tier=all are those of both tiers in one order."""
+    """Check that the newest rows of tier=all are the rows of both tiers, merged by time."""
     expected_rows = sorted(
         [*responses.rows, *responses.alerts], key=lambda row: row[0], reverse=True
     )
@@ -101,7 +102,7 @@ def check_merged(responses: Responses, report: Report) -> None:
     is_whole = (
         len(merged) == len(expected_rows) or responses.merged_pages[-1]["pagination"]["has_more"]
     )
-    report.check_true("tier=all: ends before the rows of both tiers do", is_whole)
+    report.check_true("tier=all: ends before the last row of both tiers", is_whole)
     report.checked["merged rows"] += len(merged)
 
 

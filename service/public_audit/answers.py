@@ -1,4 +1,4 @@
-"""What a customer reads of a service, and what an audit of it says. Imports no layer."""
+"""The responses that an audit reads, and its report. Imports no other layer."""
 
 import json
 from collections import Counter
@@ -16,18 +16,18 @@ MAX_SHOWN_CHARACTERS = 160
 
 
 def parse_epoch_ms(text: str) -> int:
-    """Return epoch milliseconds of an instant as the service writes it."""
+    """Parse a time of a response; return epoch milliseconds."""
     return (datetime.fromisoformat(text) - EPOCH) // timedelta(milliseconds=1)
 
 
 def format_epoch_ms(epoch_ms: int) -> str:
-    """Write epoch milliseconds as the service does."""
+    """Format epoch milliseconds as the service does."""
     at = EPOCH + timedelta(milliseconds=epoch_ms)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_value(value: object) -> str:
-    """Write a value of an answer as one short piece of ASCII."""
+    """Format a value of a response as short ASCII JSON."""
     text = json.dumps(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
 
@@ -39,7 +39,7 @@ def get_cell(row: Json) -> Cell:
 
 @dataclass(frozen=True)
 class QueryResponse:
-    """A read with its arguments, and the answer as it came."""
+    """A view, its arguments, and the response body."""
 
     view: str
     arguments: Json
@@ -47,17 +47,17 @@ class QueryResponse:
 
     @property
     def name(self) -> str:
-        """What findings call it, such as `flips timeframe=1d direction=all`."""
+        """The name in findings, such as `flips timeframe=1d direction=all`."""
         return " ".join([self.view, *(f"{key}={value}" for key, value in self.arguments.items())])
 
 
 @dataclass(frozen=True)
 class Responses:
-    """Everything that one audit has read; it belongs to one version of the board.
+    """Everything that one audit has read, all of one snapshot.
 
-    `pages` are those of the feed, newest first, the last one empty; so are `alert_pages` of
-    tier=alerts; `merged_pages` are the first ones of tier=all. `since` is the exclusive start of
-    what was read in epoch ms, None where it is everything that the service still shows.
+    `pages` (tier=universe) and `alert_pages` (tier=alerts) are newest first and end with an empty
+    page; `merged_pages` are the first pages of tier=all. `since` is the exclusive start of the
+    feed in epoch ms, None if all of it was read.
     """
 
     state: Json
@@ -72,7 +72,7 @@ class Responses:
 
     @cached_property
     def as_of(self) -> int:
-        """When the underlying compute last ran, in epoch ms."""
+        """The time of the last run in epoch ms."""
         return parse_epoch_ms(self.state["as_of"])
 
     @cached_property
@@ -82,16 +82,16 @@ class Responses:
 
     @cached_property
     def alerts(self) -> list[tuple[int, Json]]:
-        """Every alert, likewise."""
+        """Every alert with its `created_at` in epoch ms."""
         return _flatten_rows(self.alert_pages)
 
     @cached_property
     def merged_rows(self) -> list[tuple[int, Json]]:
-        """The rows of both tiers that were read together, likewise."""
+        """The rows of tier=all with their `created_at` in epoch ms."""
         return _flatten_rows(self.merged_pages)
 
     def collect_pages_by_feed(self) -> dict[str, list[Json]]:
-        """Return the pages by what findings call them."""
+        """Return the pages of each feed by its name in findings."""
         return {
             "signals": self.pages,
             "alerts": self.alert_pages,
@@ -105,7 +105,7 @@ class Responses:
 
     @cached_property
     def assets(self) -> dict[str, Json]:
-        """Every asset that state or catalog shows: ticker, name and asset_class."""
+        """The ticker, name and asset_class of every asset in state or catalog."""
         listed = [*self.state["assets"], *self.catalog["assets"]["list"]]
         return {
             asset["ticker"]: {key: asset[key] for key in ("ticker", "name", "asset_class")}
@@ -113,7 +113,7 @@ class Responses:
         }
 
     def iterate_named(self) -> Iterator[tuple[str, Json]]:
-        """Yield every answer with what findings call it."""
+        """Yield every response with its name in findings."""
         yield "state", self.state
         yield "catalog", self.catalog
         yield "stats", self.stats
@@ -122,7 +122,7 @@ class Responses:
         yield from ((response.name, response.body) for response in [*self.confluence, *self.flips])
 
     def has_rows_since(self, start: int) -> bool:
-        """Tell whether the feed read holds every row after an instant (epoch ms)."""
+        """Return whether the rows read include all after a time (epoch ms)."""
         return self.since is None or self.since <= start
 
 
@@ -132,7 +132,7 @@ def _flatten_rows(pages: Iterable[Json]) -> list[tuple[int, Json]]:
 
 @dataclass
 class Report:
-    """What was checked, how often, what was left out, and what is wrong."""
+    """Counts of the checks that ran and did not run, and the findings."""
 
     checked: Counter[str] = field(default_factory=Counter)
     not_checked: Counter[str] = field(default_factory=Counter)
@@ -143,26 +143,27 @@ class Report:
         self.findings.append(text)
 
     def check_equal(self, label: str, actual: object, expected: object) -> None:
-        """Add a finding where an answer differs from what other answers make of it."""
+        """Add a finding if a value differs from the one recomputed from other responses."""
+        # In Python True == 1, but in JSON they differ.
         if actual != expected or isinstance(actual, bool) != isinstance(expected, bool):
             self.add_finding(
                 f"{label} is {format_value(actual)}, recomputed {format_value(expected)}"
             )
 
     def check_true(self, text: str, is_true: bool) -> None:
-        """Add a finding where something is not so."""
+        """Add a finding if a condition is false."""
         if not is_true:
             self.add_finding(text)
 
     def check_unique(self, label: str, names: Iterable[str]) -> None:
-        """Add a finding for each name that comes more than once."""
+        """Add a finding for each name that occurs more than once."""
         for name, times in Counter(names).items():
-            self.check_true(f"{label}: {name} comes {times} times", times == 1)
+            self.check_true(f"{label}: {name} occurs {times} times", times == 1)
 
     def check_ranking(
         self, label: str, actual_entries: list[Json], expected_entries: list[Json]
     ) -> None:
-        """Compare two rankings of assets: who is in them, every field, and the order."""
+        """Compare two rankings of assets: their members, each field, and the order."""
         tickers = [entry["ticker"] for entry in actual_entries]
         expected_by_ticker = {entry["ticker"]: entry for entry in expected_entries}
         self.check_unique(label, tickers)
@@ -176,6 +177,7 @@ class Report:
             self._check_fields(
                 f"{label}: {entry['ticker']}", entry, expected_by_ticker.get(entry["ticker"], entry)
             )
+        # Compare the order of common members only: missing ones are findings of their own.
         expected_order = [ticker for ticker in expected_by_ticker if ticker in tickers]
         actual_order = [ticker for ticker in dict.fromkeys(tickers) if ticker in expected_by_ticker]
         for position, (ticker, expected_ticker) in enumerate(

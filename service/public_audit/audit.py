@@ -1,4 +1,4 @@
-"""Reads every view of one version of a service, and runs every check over what it read."""
+"""Reads every view of one snapshot of a service, and runs all checks on them."""
 
 from collections.abc import Callable
 from itertools import product
@@ -35,8 +35,8 @@ MAX_PAGES = 100_000
 MAX_MERGED_PAGES = 5
 MIN_AGREES = (1, 3, 6)
 CONFLUENCE_QUERIES: list[Json] = [
-    {"timeframe": timeframe, "direction": side, "min_agree": least}
-    for timeframe, side, least in product(TIMEFRAMES, SIDES, MIN_AGREES)
+    {"timeframe": timeframe, "direction": side, "min_agree": min_agree}
+    for timeframe, side, min_agree in product(TIMEFRAMES, SIDES, MIN_AGREES)
 ]
 FLIPS_QUERIES: list[Json] = [
     {"timeframe": timeframe, "direction": direction, **hours}
@@ -61,16 +61,17 @@ CHECKS: dict[str, Callable[[Responses, Report], None]] = {
     "flips": check_flips,
     "stats": check_stats,
 }
+# The errors that the checks raise on a response with another structure than the contract's.
 SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
 async def run_public_audit(reader: Reader, days: int) -> Report:
-    """Read all views and this many days of feed (365: all there is), and check them."""
+    """Read all views and `days` of the feed (365 is all of it), and check them."""
     try:
         responses = await read_consistent_responses(reader, days)
     except SHAPE_ERRORS as error:
         raise reader.build_error(
-            f"{reader.address} gave an answer that is not of SPEC.md's shape ({error!r})"
+            f"{reader.address} sent a response that does not match the API contract ({error!r})"
         ) from None
     report = check_responses(responses)
     report.findings = [reader.format_line(finding) for finding in report.findings]
@@ -78,27 +79,28 @@ async def run_public_audit(reader: Reader, days: int) -> Report:
 
 
 def check_responses(responses: Responses) -> Report:
-    """Run every check; an answer of another shape than SPEC.md's is a finding too."""
+    """Run every check; a response that does not match the contract is a finding too."""
     report = Report()
     for name, check in CHECKS.items():
         try:
             check(responses, report)
         except SHAPE_ERRORS as error:
-            report.add_finding(f"{name}: an answer is not of SPEC.md's shape ({error!r})")
+            report.add_finding(f"{name}: a response does not match the API contract ({error!r})")
     return report
 
 
 async def read_consistent_responses(reader: Reader, days: int) -> Responses:
-    """Read until no compute came in between; PublicAuditError where one always did."""
+    """Read all views, again if a run came in between; PublicAuditError after 3 attempts."""
     for _ in range(ATTEMPTS):
         reader.expected_calls = reader.calls + NON_FEED_CALLS + 3
         responses = await _read_responses(reader, days)
+        # A run changes as_of; a batch of late assets changes only readings.
         last = await reader.read_view("state")
         if all(last[key] == responses.state[key] for key in ("as_of", "assets")):
             return responses
     raise reader.build_error(
-        f"{reader.address} computed anew during each of {ATTEMPTS} readings, so that its views "
-        f"could not be compared; now as_of is {last['as_of']}. Try again, or with fewer --days"
+        f"{reader.address} had a run during each of {ATTEMPTS} attempts, so its views could not be "
+        f"compared (as_of is now {last['as_of']}): try again, or use fewer --days"
     )
 
 
@@ -129,7 +131,7 @@ async def _query_view(reader: Reader, view: str, arguments: Json) -> QueryRespon
 async def _read_pages(
     reader: Reader, tier: str, since: int | None, as_of: int, max_pages: int = MAX_PAGES
 ) -> list[Json]:
-    """Return the pages of a tier after an instant, newest first, up to the first empty one."""
+    """Return the pages of a tier after a time, newest first, up to the first empty one."""
     base_arguments: Json = {"tier": tier, "limit": PAGE_SIZE}
     if since is not None:
         base_arguments["since"] = format_epoch_ms(since)
@@ -141,6 +143,7 @@ async def _read_pages(
             await reader.read_view("signals", **base_arguments, offset=len(pages) * PAGE_SIZE)
         )
         if rows := pages[-1]["signals"]:
+            # For the progress bar: assume that the remaining days have as many rows.
             covered_ms = max(as_of - parse_epoch_ms(rows[-1]["created_at"]), 1)
             expected_pages = max(len(pages), len(pages) * span // covered_ms) + 1
             reader.expected_calls = other_calls + min(expected_pages, max_pages)

@@ -1,5 +1,6 @@
-"""Whether state, catalog and confluence agree: every rule is written anew from SPEC.md and from
-what the answers say of their rules, so that a fault of the code that serves cannot hide here.
+"""Checks that state, catalog and confluence agree.
+
+Implements the rules of docs/contract.md and of `meta.rules` independently of the serving code.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ READINGS = get_args(Reading)
 
 
 def check_one_version(responses: Responses, report: Report) -> None:
-    """Every answer rests on the same compute, the same source and the same coverage."""
+    """Check that all responses have the same run, source and coverage."""
     meta = responses.state["meta"]
     for name, body in responses.iterate_named():
         keys = ("as_of", "source", "simulated", *["removed_assets"] * (name != "catalog"))
@@ -25,17 +26,19 @@ def check_one_version(responses: Responses, report: Report) -> None:
 
 
 def check_state(responses: Responses, report: Report) -> None:
-    """The counts of state equal what is there, in known words."""
+    """Check the counts of state, and that its keys, timeframes and readings are known."""
     readings = 0
     for asset in responses.state["assets"]:
         for key, cells in asset["signals"].items():
             label = f"state: {asset['ticker']} {key}"
-            report.check_true(f"{label} is no known key", key in STORED_KEYS)
+            report.check_true(f"{label} is not a known key", key in STORED_KEYS)
             for timeframe, reading in cells.items():
-                report.check_true(f"{label} {timeframe} is no timeframe", timeframe in TIMEFRAMES)
+                report.check_true(
+                    f"{label} {timeframe} is not a timeframe", timeframe in TIMEFRAMES
+                )
                 is_known = reading in READINGS
                 report.check_true(
-                    f"{label} {timeframe}: {format_value(reading)} is no reading", is_known
+                    f"{label} {timeframe}: {format_value(reading)} is not a reading", is_known
                 )
             readings += len(cells)
     tickers = [asset["ticker"] for asset in responses.state["assets"]]
@@ -46,7 +49,7 @@ def check_state(responses: Responses, report: Report) -> None:
 
 
 def check_catalog(responses: Responses, report: Report) -> None:
-    """The totals of the catalog equal its list, and state shows no asset that it lacks."""
+    """Check the totals of the catalog, and that it lists all assets of state."""
     totals, listed = responses.catalog["assets"], responses.catalog["assets"]["list"]
     classes = Counter(asset["asset_class"] for asset in listed)
     report.check_unique("catalog", [asset["ticker"] for asset in listed])
@@ -60,7 +63,7 @@ def check_catalog(responses: Responses, report: Report) -> None:
 
 
 def _check_coverage(catalog: Json, report: Report) -> None:
-    """Hold the tables of coverage and tiers against the list and against each other."""
+    """Check that coverage and tiers match the list of assets and each other."""
     covered, by_tier = catalog["coverage"]["assets"], catalog["coverage"]["indicators_by_tier"]
     listed = {asset["ticker"]: asset["asset_class"] for asset in catalog["assets"]["list"]}
     table = {asset["ticker"]: asset["asset_class"] for asset in covered}
@@ -110,7 +113,8 @@ def _check_totals(tiers: Json, covered: list[Json], report: Report) -> None:
 
 
 def _check_state_assets(responses: Responses, report: Report) -> None:
-    """Every asset of state is in the catalog, or among those removed from it."""
+    """Check that every asset of state is in the catalog or was removed from it."""
+    # Removed assets keep their last readings in state.
     listed = {asset["ticker"]: asset for asset in responses.catalog["assets"]["list"]}
     removed = set(responses.catalog["meta"]["removed_assets"])
     for ticker in sorted(responses.removed_tickers - removed):
@@ -126,7 +130,7 @@ def _check_state_assets(responses: Responses, report: Report) -> None:
 
 
 def check_confluence(responses: Responses, report: Report) -> None:
-    """Votes, scores and ranking of confluence follow from state."""
+    """Check votes, scores and ranking of confluence against state."""
     for response in responses.confluence:
         query = {**response.arguments, "asset_class": None}
         report.check_equal(f"{response.name}: query", response.body["query"], query)
@@ -141,7 +145,7 @@ def check_confluence(responses: Responses, report: Report) -> None:
 def _rank_confluence(
     responses: Responses, timeframe: str, direction: str, min_agree: int
 ) -> list[Json]:
-    """Return the results that state makes of a query, best first."""
+    """Return the results of a query, recomputed from state, best first."""
     results = []
     for asset in responses.state["assets"]:
         signals = asset["signals"].items()

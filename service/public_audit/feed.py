@@ -1,6 +1,6 @@
-"""Whether the pages of the feed are sound, and whether state follows from its rows.
+"""Checks the pages and rows of the feed, and that state follows from them.
 
-Written anew from SPEC.md, apart from the code that serves.
+Implements the rules of docs/contract.md independently of the serving code.
 """
 
 import re
@@ -26,8 +26,9 @@ ID_PATTERN = re.compile(r"(.+)\.([0-9]+)\.[0-9]+")
 
 
 def check_pages(responses: Responses, report: Report) -> None:
-    """Each page says rightly where it lies, and its rows lie inside what was asked for."""
+    """Check the pagination of each page, and that its rows are inside the requested days."""
     for name, pages in responses.collect_pages_by_feed().items():
+        # Of tier=all only the first pages are read, so its last one may have successors.
         last = {"signals": pages[-1]["pagination"]["has_more"] and name == "tier=all"}
         for number, (page, next_page) in enumerate(pairwise([*pages, last])):
             label = f"{name} page {number + 1}"
@@ -40,7 +41,7 @@ def check_pages(responses: Responses, report: Report) -> None:
     end = parse_epoch_ms(responses.stats["window"]["until"])
     for at, row in responses.rows:
         if not start < at <= end:
-            report.add_finding(f"signals: {_format_row_id(row)} lies outside the days asked for")
+            report.add_finding(f"signals: {_format_row_id(row)} is outside the requested days")
 
 
 def _check_pagination(label: str, page: Json, offset: int, has_more: bool, report: Report) -> None:
@@ -53,11 +54,13 @@ def _check_pagination(label: str, page: Json, offset: int, has_more: bool, repor
         "next_cursor": max((row["created_at"] for row in rows), key=parse_epoch_ms, default=None),
     }.items():
         report.check_equal(f"{label}: pagination.{name}", page["pagination"][name], value)
-    report.check_true(f"{label} is short, yet rows follow", len(rows) == PAGE_SIZE or not has_more)
+    report.check_true(
+        f"{label} is not full, but more rows follow", len(rows) == PAGE_SIZE or not has_more
+    )
 
 
 def check_order(responses: Responses, report: Report) -> None:
-    """Rows come strictly newest first over all pages, and none comes twice."""
+    """Check that rows are newest first over all pages, without repeats."""
     for (newer_at, newer), (older_at, older) in pairwise(responses.rows):
         if older_at >= newer_at:
             report.add_finding(
@@ -67,7 +70,7 @@ def check_order(responses: Responses, report: Report) -> None:
 
 
 def check_rows(responses: Responses, report: Report) -> None:
-    """Every row is sound in itself and continues the row before it in its cell."""
+    """Check the fields of each row, and that it continues the previous row of its cell."""
     names = {indicator["id"]: indicator["name"] for indicator in responses.catalog["indicators"]}
     newer_rows: dict[Cell, Json] = {}
     for at, row in responses.rows:
@@ -100,7 +103,7 @@ def _check_row(
     match = ID_PATTERN.fullmatch(row["id"])
     expected_id = f"universe.{'.'.join(get_cell(row))}"
     is_derived = match is not None and match[1] == expected_id and int(match[2]) * 1000 <= at
-    report.check_true(f"{label}: its id does not follow from the row", is_derived)
+    report.check_true(f"{label}: id does not match the other fields", is_derived)
     for name, is_valid in {
         "ticker": asset is not None,
         "indicator": row["indicator"] in LOGGED_IDS,
@@ -108,7 +111,7 @@ def _check_row(
         "transition": before in READINGS and after in READINGS and before != after,
     }.items():
         if not is_valid:
-            report.add_finding(f"{label}: {name} {format_value(row[name])} cannot be")
+            report.add_finding(f"{label}: {name} {format_value(row[name])} is not valid")
 
 
 def _classify_change(before: str, after: str) -> str:
@@ -118,7 +121,7 @@ def _classify_change(before: str, after: str) -> str:
 
 
 def check_state_against_feed(responses: Responses, report: Report) -> None:
-    """Each reading is what the newest row of its cell turned to."""
+    """Check that each reading is the `to` of the newest row of its cell."""
     state = {asset["ticker"]: asset["signals"] for asset in responses.state["assets"]}
     newest: dict[Cell, Json] = {}
     for _, row in responses.rows:

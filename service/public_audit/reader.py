@@ -1,6 +1,6 @@
-"""The public REST interface as a customer's program calls it: one key, no redirects, plain errors.
+"""Reads the public REST API as a customer's program would, with one key.
 
-The key goes to the address given and nowhere else, and stands in nothing that is printed.
+The key is sent only to the given address, and never printed.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ OnProgress = Callable[[int, int], None]
 
 
 class PublicAuditError(OperatorError):
-    """Why a service could not be audited, told in one line."""
+    """The reason why a service could not be audited, in one line."""
 
 
 class Reader:
-    """Reads views of one service; every failure is a PublicAuditError of one line.
+    """Reads the views of one service; all failures are PublicAuditErrors.
 
-    `expected_calls` is how many calls are likely in all, for the progress bar.
+    `expected_calls` is the estimated number of calls, for the progress bar.
     """
 
     def __init__(self, url: str, api_key: str, on_progress: OnProgress) -> None:
         if not api_key:
-            raise PublicAuditError("SIGNALS_API_KEY is not set: put your API key into it")
+            raise PublicAuditError("SIGNALS_API_KEY is not set: set it to your API key")
         self._api_key = api_key
         self.address = parse_base_address(url, "--public")
         self.calls = 0
@@ -57,11 +57,14 @@ class Reader:
         await self._client.aclose()
 
     async def read_view(self, view: str, **arguments: Any) -> Json:
-        """Return an answer as it came; the key is sent only where it is needed."""
+        """Return the response body of a view; the key is sent only if the view needs it."""
         is_open = view in KEYLESS_VIEWS
         headers = {} if is_open else {"Authorization": f"Bearer {self._api_key}"}
+        # A service whose pages never end would otherwise keep the audit reading forever.
         if self.counted_calls >= DAILY_QUOTA:
-            raise self.build_error(f"this took {DAILY_QUOTA:,} calls, a day's quota; lower --days")
+            raise self.build_error(
+                f"the audit used {DAILY_QUOTA:,} calls, the daily quota: use fewer --days"
+            )
         try:
             response = await self._client.get(f"/{view}", params=arguments, headers=headers)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -75,11 +78,11 @@ class Reader:
         return self._parse_response(view, response)
 
     def format_line(self, text: str) -> str:
-        """Return text with pieces of answers in it as one line for a terminal, without the key."""
+        """Return text that quotes responses as one printable line, without the key."""
         return format_one_line(text, self._api_key)
 
     def build_error(self, text: str) -> PublicAuditError:
-        """Return the error of one line that ends the audit."""
+        """Return an error with this text in one line."""
         return PublicAuditError(self.format_line(text))
 
     def _parse_response(self, view: str, response: httpx2.Response) -> Json:
@@ -87,8 +90,8 @@ class Reader:
             target = response.headers.get("location", "nowhere")
             raise self.build_error(
                 f"{self.address} redirects {API_PATH}/{view} to {target}; redirects are not "
-                "followed, for the key would travel along. "
-                "If you trust that address, give it instead."
+                "followed, to keep the API key private. "
+                "If you trust that address, audit it instead."
             )
         body = _parse_body(response)
         if response.status_code != 200:
@@ -96,7 +99,7 @@ class Reader:
         if body is None:
             kind = response.headers.get("content-type", "without a content type")
             raise self.build_error(
-                f"{self.address} answered {API_PATH}/{view} with no JSON object ({kind}); "
+                f"{self.address} answered {API_PATH}/{view} without a JSON object ({kind}); "
                 "is it the base address of a signal service?"
             )
         return body
@@ -106,14 +109,14 @@ class Reader:
         code, message = body.get("error", "no error code"), body.get("message", "no message")
         text = f"{self.address} refused {API_PATH}/{view} with {status} ({code})"
         if "retry-after" in response.headers:
-            text += f"; come back after {_format_retry_after(response.headers['retry-after'])}"
+            text += f"; retry after {_format_retry_after(response.headers['retry-after'])}"
         if status in (401, 403):
-            text += "; see the key in SIGNALS_API_KEY"
+            text += "; check the key in SIGNALS_API_KEY"
         return f"{text}: {message}"
 
 
 def _parse_body(response: httpx2.Response) -> Json | None:
-    """Return the JSON object of a body, None where it holds none."""
+    """Return the JSON object in a body, None if there is none."""
     try:
         body = response.json()
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Whether flips and stats follow from the rows of the feed inside their windows.
+"""Checks flips and stats against the feed rows inside their windows.
 
-Written anew from SPEC.md and from the rules that flips tells, apart from the code that serves.
+Implements the rules of docs/contract.md and of `meta.rules` independently of the serving code.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ SIDES = ("bullish", "bearish")
 
 
 def check_flips(responses: Responses, report: Report) -> None:
-    """Groups, counts and ranking of flips follow from the feed."""
+    """Check groups, counts and ranking of flips against the feed."""
     for response in responses.flips:
         body, timeframe = response.body, response.arguments["timeframe"]
         default_hours, max_hours = WINDOW_HOURS[timeframe]
@@ -35,8 +35,9 @@ def check_flips(responses: Responses, report: Report) -> None:
             f"{response.name}: meta.rules.hours", rule, {"default": default_hours, "max": max_hours}
         )
         report.check_equal(f"{response.name}: query", body["query"], query)
+        # The window ends now, not at the last run, so flips can have a later as_of than state.
         end = parse_epoch_ms(body["as_of"])
-        report.check_true(f"{response.name}: as_of lies before state's", end >= responses.as_of)
+        report.check_true(f"{response.name}: as_of is before that of state", end >= responses.as_of)
         start = end - query["hours"] * HOUR_MS
         if responses.has_rows_since(start):
             inside = [row for at, row in responses.rows if start < at <= end]
@@ -50,9 +51,10 @@ def check_flips(responses: Responses, report: Report) -> None:
 def _check_groups(
     response: QueryResponse, rows: list[Json], responses: Responses, report: Report
 ) -> None:
-    """Hold an answer against the rows of its window, newest first; it reads the newest of them."""
+    """Check a response against the rows of its window, newest first."""
     body, limit = response.body, response.body["meta"]["rules"]["row_limit"]
     report.check_equal(f"{response.name}: capped", body["capped"], len(rows) > limit)
+    # The service reads only the newest rows of a window, and sets `capped` if there are more.
     groups = _build_groups(rows[:limit], response.arguments["direction"], responses)
     report.check_ranking(response.name, body["groups"], groups)
     flips = sum(len(group["flips"]) for group in body["groups"])
@@ -61,11 +63,12 @@ def _check_groups(
 
 
 def _build_groups(rows: Iterable[Json], direction: str, responses: Responses) -> list[Json]:
-    """Return the groups of rows that come newest first, best first."""
+    """Return the groups of the rows, best first; `rows` are newest first."""
     newest: dict[Cell, Json] = {}
     for row in rows:
         if row["ticker"] not in responses.removed_tickers:
             newest.setdefault(get_cell(row), row)
+    # The direction filter comes after the newest change of each cell is chosen.
     by_ticker: dict[str, list[Json]] = {}
     for row in newest.values():
         if direction in ("all", row["transition"]["to"]):
@@ -96,12 +99,12 @@ def _build_group(rows: list[Json]) -> Json:
 
 
 def check_stats(responses: Responses, report: Report) -> None:
-    """The volumes add up, and are those of the feed inside the window."""
+    """Check that the volumes add up and match the feed inside the window."""
     window = responses.stats["window"]
     since, until = parse_epoch_ms(window["since"]), parse_epoch_ms(window["until"])
     report.check_equal("stats: window.days", window["days"], STATS_DAYS)
     report.check_equal("stats: window.since", since, until - STATS_DAYS * DAY_MS)
-    report.check_true("stats: window.until lies before as_of", until >= responses.as_of)
+    report.check_true("stats: window.until is before as_of", until >= responses.as_of)
     for tier, rows in (("universe_tier", responses.rows), ("alerts_tier", responses.alerts)):
         volumes = responses.stats[tier]
         _check_sums(tier, volumes, report)
@@ -122,7 +125,9 @@ def _check_sums(name: str, tier: Json, report: Report) -> None:
         report.check_equal(
             f"{label} sums to total_signals", sum(c["signals"] for c in counts), total or 0
         )
-        report.check_true(f"{label} names one twice", len({c[by] for c in counts}) == len(counts))
+        report.check_true(
+            f"{label} has a repeated value", len({c[by] for c in counts}) == len(counts)
+        )
 
 
 def _check_volumes(name: str, tier: Json, rows: list[Json], report: Report) -> None:
@@ -136,11 +141,11 @@ def _check_volumes(name: str, tier: Json, rows: list[Json], report: Report) -> N
 def _check_history(
     name: str, history_starts_at: str | None, rows: Rows, since: int | None, report: Report
 ) -> None:
-    """The oldest row kept is the oldest row read, or older where not everything was read."""
+    """Check `history_starts_at`: the oldest row read, or older if not all rows were read."""
     oldest = min((at for at, _ in rows), default=None)
     if since is None:
         start = None if history_starts_at is None else parse_epoch_ms(history_starts_at)
         report.check_equal(f"stats: {name}.history_starts_at", start, oldest)
     elif oldest is not None:
         is_older = history_starts_at is not None and parse_epoch_ms(history_starts_at) <= oldest
-        report.check_true(f"stats: {name}.history_starts_at lies after a row", is_older)
+        report.check_true(f"stats: {name}.history_starts_at is after a row", is_older)

@@ -1,4 +1,4 @@
-"""docs/glossary.md names files that exist, and in each the names that it defines."""
+"""docs/glossary.md names existing files, and names that they define."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""docs/indicators.md has every parameter of the code, and says where first values come."""
+"""docs/indicators.md has all parameters of the code and the bar of each first value."""
 
 import re
 import sys
@@ -18,20 +18,20 @@ pytestmark = pytest.mark.clause("indicators")
 
 PAGE = (ROOT / "docs" / "indicators.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
-# What is derived of other parameters.
+# Derived from other parameters.
 NO_PARAMETERS = {*vars(contract), "SPEEDS"}
-# Its event needs the bands of the bar before, its values those of this bar alone.
+# Its event needs the bands of the previous bar, its values only those of this bar.
 LATER = {"reversals": 1}
 
 
 def figures(text: str) -> set[float]:
-    """Return every number of a text, that of a fraction too."""
+    """Return every number in a text, including fractions."""
     found = {float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", text)}
     return found | {int(a) / int(b) for a, b in re.findall(r"(\d+)/([1-9]\d*)", text)}
 
 
 def parameters(indicator: Indicator) -> Iterator[tuple[str, float]]:
-    """Yield name and value of every number that a module defines."""
+    """Yield the name and value of every number that a module defines."""
     for name, value in vars(sys.modules[type(indicator).__module__]).items():
         if name.isupper() and name not in NO_PARAMETERS:
             for one in value if isinstance(value, tuple) else (value,):
@@ -64,10 +64,10 @@ def first_value(indicator: Indicator) -> int:
 
 
 @pytest.mark.parametrize("indicator", INDICATORS, ids=[one.id for one in INDICATORS])
-def test_the_first_value_is_where_the_page_says(indicator: Indicator) -> None:
-    told = re.search(r"\*\*First value\*\* on bar (\d+)\.", SECTIONS[indicator.name])
-    assert told
-    assert int(told[1]) == first_value(indicator) + LATER.get(indicator.id, 0)
+def test_the_first_value_comes_at_the_documented_bar(indicator: Indicator) -> None:
+    expected = re.search(r"\*\*First value\*\* on bar (\d+)\.", SECTIONS[indicator.name])
+    assert expected
+    assert int(expected[1]) == first_value(indicator) + LATER.get(indicator.id, 0)
 
 
 def test_the_warm_up_and_the_zero_divisor_are_those_of_the_code() -> None:
@@ -81,5 +81,5 @@ def test_the_section_of_the_alert_engines_has_their_actions_stop_and_cooldown() 
     assert f"{engines.STOP_ATRS:.0f} ATR({engines.ATR_PERIOD})" in text
     hours = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["4h"] // 3600
     days = COOLDOWN_CANDLES * TIMEFRAME_DURATIONS_S["1d"] // 86_400
-    told = f"per {COOLDOWN_CANDLES} candles: {hours} hours on 4h, {days} days on 1d"
-    assert told in " ".join(text.split())
+    expected = f"per {COOLDOWN_CANDLES} candles: {hours} hours on 4h, {days} days on 1d"
+    assert expected in " ".join(text.split())

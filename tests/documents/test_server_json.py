@@ -1,4 +1,4 @@
-"""server.json, by which MCP registries find the server."""
+"""server.json, the entry for MCP registries."""
 
 import json
 import re
@@ -22,13 +22,13 @@ def test_it_names_the_version_and_the_endpoint_of_any_host():
     assert SERVER["name"].endswith("/" + project["name"])
     (remote,) = SERVER["remotes"]
     assert remote["type"] == "streamable-http"
-    # Registries refuse remotes that are not https or that leave the scheme to a variable.
+    # Registries reject remotes that are not https, or whose scheme is a variable.
     assert remote["url"] == "https://{host}" + CALL_MCP.path
     assert remote["variables"]["host"]["isRequired"] is True
     assert "packages" not in SERVER
 
 
-def test_its_key_is_a_secret_that_the_client_asks_for():
+def test_its_key_is_a_secret_that_clients_prompt_for():
     (header,) = SERVER["remotes"][0]["headers"]
     assert (header["name"], header["value"]) == ("Authorization", "Bearer {api_key}")
     assert set(header["variables"]) == set(re.findall(r"\{(\w+)\}", header["value"]))
@@ -36,8 +36,8 @@ def test_its_key_is_a_secret_that_the_client_asks_for():
 
 
 @pytest.mark.prove
-def test_it_holds_the_schema_that_it_names():
-    """The schema is not ours to keep here; it lies at the address of `$schema`."""
+def test_it_is_valid_by_its_schema():
+    """Validate it by the published schema at `$schema`, which is not in the repository."""
     try:
         published = httpx.get(SERVER["$schema"])
     except httpx.ConnectError:

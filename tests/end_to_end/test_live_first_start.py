@@ -80,7 +80,9 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
             await until_asked(double, 4)
             double.get_venue("binance").add_failure("hanging", path="klines", times=None)
             await asyncio.to_thread(process.wait_for_line, "Listening on ")
-            assert "Still building history: answers are 503 until it is done.\n" in process.printed
+            assert (
+                "Still building history: responses are 503 until it is done.\n" in process.printed
+            )
             if "%" not in "".join(process.printed):  # where the machine is slow, it follows
                 await asyncio.to_thread(process.wait_for_line, "%")
             assert [line for line in process.printed if line.startswith("building history: ")]

@@ -58,7 +58,7 @@ async def below(served: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 async def signed_in(served: RunningService, client: httpx.AsyncClient) -> httpx.Response:
     """Sign in by a mailed link; return the answer to it."""
     answer = await client.post(f"{BELOW}/sign-in", data={"contact_email": EMAIL})
-    check_page(answer, 200, "Look into your mailbox")
+    check_page(answer, 200, "Check your inbox")
     (link,) = LINK.findall((await served.mailbox.wait_for_mail()).get_content())
     return await client.post(link)
 

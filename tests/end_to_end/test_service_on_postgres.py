@@ -56,7 +56,7 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     for command in ("audit", "prune"):
         run(command, status=1)
         assert only_line(said[-1]).startswith("signals: there is no store at postgresql://")
-    assert "fix  store: there is none at postgresql://" in run("doctor", status=1)
+    assert "fix  store: there is no store at postgresql://" in run("doctor", status=1)
     run("replay", "--bars", str(bars))
     api_key = run("keys", "create", "--label", "me")
     assert api_key.startswith("ek_")
@@ -66,7 +66,7 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     told = run("doctor", source=source)
     assert {line.split()[0] for line in told.splitlines()} == {"ok"}
     assert "PostgreSQL" in told
-    assert "computing: no process is at the moment" in told
+    assert "computing: no process at the moment" in told
     run("backup", status=1)
     assert "pg_dump" in only_line(said[-1])
     run("restore", "copy", status=1)
@@ -75,7 +75,7 @@ def test_each_command_does_on_postgresql_what_it_does_on_files(tmp_path: Path, u
     assert said[-1].splitlines()[-1] == PLAYED_OUT_NOTE
     run("keys", "list", source="simulated")
     run("compute", source="simulated", status=1)
-    assert "holds the bars of files:" in only_line(said[-1])
+    assert "holds bars of the source files:" in only_line(said[-1])
     port = find_free_port()
     with start_signals(tmp_path, "serve", "--no-compute", port=port, database_url=url) as process:
         process.wait_for_line("Listening on ")
@@ -110,7 +110,7 @@ def test_a_move_takes_files_into_a_database_that_is_used_once_its_audit_is_clean
     assert "run `signals migrate` again" in only_line(said[-1])
     run_sql(path, "UPDATE carries SET data = ? WHERE data = x'00'", kept)
     assert run("migrate", "--from", file, "--to", url).splitlines()[-1] == "clean"
-    assert said[-1].splitlines()[-1].endswith(": set SIGNALS_DATABASE_URL to it.")
+    assert said[-1].splitlines()[-1].endswith(". Set SIGNALS_DATABASE_URL to it.")
     for command in (("keys", "list"), ("audit",)):
         assert run(*command, database=url) == run(*command)
     run("replay", "--bars", str(bars), database=url)

@@ -97,7 +97,7 @@ async def test_a_purchase_ends_in_a_key_that_dies_with_its_subscription_and_no_s
     made = await asyncio.to_thread(run_signals, tmp_path, "keys", "create", "--label", "me")
     own_key = made.stdout.strip()
     async with service(tmp_path) as shop:
-        assert "Billing: stripe in test mode, nobody pays.\n" in shop.process.printed
+        assert "Billing: stripe in test mode, no real payments.\n" in shop.process.printed
         assert [line for line in shop.process.printed if "event=billing_unavailable" in line]
         shop.stripe.fail(503)
         assert (await shop.checkout())[0] == 503

@@ -1,4 +1,4 @@
-"""Clients of several serving processes: they ask any of them, and another one where it fails."""
+"""Clients of several serving processes; if one fails, they use another."""
 
 import asyncio
 import random
@@ -30,9 +30,9 @@ def parse_ms(text: str) -> int:
 
 
 class Reply(NamedTuple):
-    """What a call came to over either transport; `resets_at` (epoch ms) ends its day.
+    """The response to a call; `resets_at` (epoch ms) is the end of its quota's day.
 
-    It is 0 where the answer says nothing of a quota.
+    `resets_at` is 0 if the response has no quota.
     """
 
     status: int
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
 
 @dataclass
 class CallTotals:
-    """What clients were told, over all of them."""
+    """Responses and failures of all clients."""
 
     answered: Counter[tuple[str, int]] = field(default_factory=Counter)
     refused: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class CallTotals:
 
 
 class Caller:
-    """Calls with one key; `label` is the key's, `told` gathers what every caller was told."""
+    """Calls with the key of this label, and counts the responses in `totals`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Caller:
         self._rng = rng
 
     async def call(self, transport: Transport, arguments: dict[str, Any]) -> Reply:
-        """Return the first reply that any process has; who can't answer at the moment is 503."""
+        """Call processes until one replies with another status than 503; return the reply."""
         ask = self._call_mcp if transport == "mcp" else self._call_rest
         while True:
             try:
@@ -103,12 +103,12 @@ class Caller:
 
 
 def parse_reset(response: httpx.Response) -> int:
-    told = response.headers.get("X-RateLimit-Reset")
-    return 0 if told is None else parse_ms(told)
+    reset = response.headers.get("X-RateLimit-Reset")
+    return 0 if reset is None else parse_ms(reset)
 
 
 class FeedReader:
-    """Pages the feed of both tiers by `since`; `rows` are all that it was shown, in their order."""
+    """Pages both tiers of the feed by `since`; `rows` are all rows received, in order."""
 
     def __init__(self, caller: Caller, transport: Transport, since: str) -> None:
         self.rows: list[Row] = []
@@ -117,7 +117,7 @@ class FeedReader:
         self._since = since
 
     async def read(self) -> None:
-        """Read what is there and what comes, until cancelled."""
+        """Read all rows and then new ones, until cancelled."""
         while True:
             page = await self._page()
             self.rows += [Row(parse_ms(r["created_at"]), r["id"]) for r in page["signals"]]
@@ -137,14 +137,14 @@ class FeedReader:
 
 
 class QuotaSpender:
-    """Spends a key's whole quota each day, by calls of which several are made at a time."""
+    """Uses up a key's quota each day, with several calls at a time."""
 
     def __init__(self, caller: Caller, clock: Clock) -> None:
         self._caller = caller
         self._clock = clock
 
     async def spend(self) -> None:
-        """Call until refused, go on with the next day, until cancelled."""
+        """Call until refused, wait for the next day, and repeat until cancelled."""
         while True:
             calls = [self._caller.call("rest", {"limit": 1}) for _ in range(PARALLEL_CALLS)]
             replies = await asyncio.gather(*calls)
@@ -158,7 +158,7 @@ class QuotaSpender:
 async def wait_until(
     is_so: Callable[[], bool | Awaitable[bool]], within_s: float | None, every_s: float = 0.02
 ) -> None:
-    """Wait for something that no process tells by itself; TimeoutError where it does not come."""
+    """Poll until a condition is true; TimeoutError if it is not true in time."""
     async with asyncio.timeout(within_s):
         while True:
             found = is_so()

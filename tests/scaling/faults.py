@@ -1,4 +1,4 @@
-"""What happens to machines: processes end or halt, sessions are cut, clocks off."""
+"""Faults: killed and halted processes, cut sessions, wrong clocks."""
 
 import asyncio
 import random
@@ -21,17 +21,17 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid
 
 
 class FaultInjector:
-    """Makes faults, each soon after a run became due; counts them, and how takeovers went."""
+    """Makes a fault soon after a run is due; counts faults, and measures takeovers."""
 
-    def __init__(self, fleet: Fleet, told: CallTotals, rng: random.Random) -> None:
+    def __init__(self, fleet: Fleet, totals: CallTotals, rng: random.Random) -> None:
         self.made: Counter[str] = Counter()
         self.takeovers_s: list[float] = []
         self._fleet = fleet
-        self._told = told
+        self._totals = totals
         self._rng = rng
 
     async def inject(self, kind: str, hour: int, *, is_amid_a_pass: bool) -> None:
-        """Make a fault of a kind when the run of an hour is due, or once it is being written."""
+        """Make a fault when the run of an hour is due, or while it is being committed."""
         if is_amid_a_pass:
             await self._wait_until_writing(hour)
         await getattr(self, kind)(hour)
@@ -66,14 +66,14 @@ class FaultInjector:
         await session.close()
 
     async def restart_database(self, hour: int) -> None:
-        """Let clients learn that it is gone before it is there again."""
+        """Stop the database, and start it again once clients have failed."""
         self._fleet.server.stop()
-        failed = self._told.failures["503"]
-        await wait_until(lambda: self._told.failures["503"] > failed, None)
+        failed = self._totals.failures["503"]
+        await wait_until(lambda: self._totals.failures["503"] > failed, None)
         self._fleet.server.start()
 
     async def set_clock_ahead(self, hour: int) -> None:
-        """Have the leader run hours, or write minutes, that are still to come; then end it."""
+        """Set the leader's clock ahead so that it computes future hours, then kill it."""
         hours, minutes = self._rng.choice([(3, 0), (0, 20), (0, 2)])
         _, leader = await self._fleet.wait_for_leader()
         leader.clock.be_off(hours * HOUR_MS + minutes * MINUTE_MS)
@@ -82,7 +82,7 @@ class FaultInjector:
         leader.kill()
 
     async def set_clock_back(self, hour: int) -> None:
-        """Let a process lead whose clock is behind, for as long as it takes to end the other."""
+        """Set the standby's clock back, then let it take over."""
         _, leader = await self._fleet.wait_for_leader()
         other = self._pick_other(leader)
         other.clock.be_off(-self._rng.choice([2 * MINUTE_MS, 30 * MINUTE_MS, 3 * HOUR_MS]))
@@ -90,7 +90,7 @@ class FaultInjector:
         other.clock.be_off(0)
 
     async def _wait_until_writing(self, hour: int) -> None:
-        """Wait until the leader writes a pass, in vain where the run of the hour is over."""
+        """Wait until the leader commits, or until the run of the hour is over."""
         shown = asyncio.create_task(self._fleet.wait_until_shown(hour))
         await wait_until(lambda: shown.done() or self._is_writing, None, every_s=0.005)
         shown.cancel()

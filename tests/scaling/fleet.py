@@ -1,6 +1,6 @@
-"""A whole service on one PostgreSQL server: processes that serve, processes that compute.
+"""A whole service on one PostgreSQL server: serving and computing processes.
 
-What ends by itself is begun again, as an operator's supervisor does.
+A process that ends by itself is restarted, as an operator's supervisor would do.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from tests.support.postgres.server import PostgresServer
 from tests.support.signals_command import find_free_port, write_cut_universe
 
 SERVING, COMPUTING = 3, 2
-# By two minutes after a run a loop has asked anew for bars that were late at it.
-ASKED_ANEW_AFTER_MS = 130_000
-# What the service promises of a leader that is gone.
+# A loop fetches late bars again up to two minutes after a run.
+REFETCHED_AFTER_MS = 130_000
+# The documented limit for a takeover.
 TAKES_OVER_WITHIN_S = 10.0
 SHOWS_WITHIN_S, LOOKS_EVERY_S = 90.0, 0.1
 
 
 class Fleet:
-    """The processes, their clocks, their database, and who of them computes."""
+    """The processes, their clocks, their database, and the current leader."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Fleet:
         tickers: Iterable[str],
         daily_limit: int,
     ) -> None:
-        """All begin at a time (epoch ms) with a market of some tickers; nothing runs yet."""
+        """Prepare processes for a market of some tickers at a time (epoch ms); start none."""
         self.server = server
         self.client = client
         self.clocks = ProcessClocks(now, SERVING + COMPUTING)
@@ -74,7 +74,7 @@ class Fleet:
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Self]:
-        """Run all processes and follow who leads until the block ends."""
+        """Run all processes and watch the leader until the block ends."""
         watching = asyncio.create_task(self.leaders.watch())
         try:
             for node in self.nodes:
@@ -87,7 +87,7 @@ class Fleet:
                 node.kill()
 
     async def supervise(self) -> None:
-        """Begin again what ended, and count how, until cancelled."""
+        """Restart processes that ended, and count their exit statuses, until cancelled."""
         while True:
             for node in self.nodes:
                 if node.status is not None:
@@ -97,14 +97,14 @@ class Fleet:
             await asyncio.sleep(0.1)
 
     async def wait_for_leader(self) -> tuple[int, ServiceNode]:
-        """Wait until a process leads; return its session, and which it is."""
+        """Wait until a process leads; return its session and the process."""
         await wait_until(lambda: self.leaders.current is not None, SHOWS_WITHIN_S)
         now = self.leaders.current
         assert now is not None
         return now.session, next(node for node in self.computing if node.pid == now.pid)
 
     async def wait_for_takeover(self, ended: int) -> None:
-        """Wait until a process leads by another session than the one that ended."""
+        """Wait until a process leads with another session than the ended one."""
 
         def leads() -> bool:
             now = self.leaders.current
@@ -113,16 +113,16 @@ class Fleet:
         await wait_until(leads, TAKES_OVER_WITHIN_S)
 
     async def wait_until_shown(self, hour: int) -> None:
-        """Wait until every serving process shows the run of an hour."""
+        """Wait until every serving process serves the run of an hour."""
         for address in self.addresses:
             await wait_until(
                 lambda url=address: self._shows(url, hour), SHOWS_WITHIN_S, LOOKS_EVERY_S
             )
 
     async def wait_for_late_bars(self) -> None:
-        """Let bars that were late at a run come, and the leader look for them."""
+        """Move the clock to when late bars have come, and wait until the leader fetches them."""
         _, leader = await self.wait_for_leader()
-        self.clocks.now += ASKED_ANEW_AFTER_MS
+        self.clocks.now += REFETCHED_AFTER_MS
         looks = leader.clock.looks
         await wait_until(lambda: leader.clock.looks > looks + 2, SHOWS_WITHIN_S)
 

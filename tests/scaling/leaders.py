@@ -1,4 +1,4 @@
-"""Who computes on a database, asked of it all the time."""
+"""Watches which process computes on a database."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ WHERE locktype = 'advisory' AND granted AND classid = 0 AND objid = $1
 
 
 class Leader(NamedTuple):
-    """A session that holds the lock: its process, and whether it is amid a transaction."""
+    """A session that holds the lock: its process, and whether it is in a transaction."""
 
     session: int
     pid: int
@@ -27,7 +27,7 @@ class Leader(NamedTuple):
 
 
 class LeaderWatch:
-    """What was seen: the leader of the moment, all leaders' sessions, the most at a time."""
+    """The current leader, the sessions of all leaders, and the most leaders at a time."""
 
     def __init__(self, url: str) -> None:
         self.current: Leader | None = None
@@ -36,7 +36,7 @@ class LeaderWatch:
         self._url = url
 
     async def watch(self) -> None:
-        """Look until cancelled, also where the database goes away for a while."""
+        """Poll until cancelled, also while the database is down."""
         while True:
             with suppress(*DATABASE_ERRORS):
                 await self._look()

@@ -1,6 +1,6 @@
-"""Serving and computing processes of one service, on a clock that the test moves for each of them.
+"""Serving and computing processes of a service, each on a clock that the test moves.
 
-They are forked as tests/support/forked_command.py says, and end with the tests however those end.
+They are forked as in tests/support/forked_command.py, and end when the tests end.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from tests.support.forked_command import FORKSERVER
 Work = Callable[[Settings, Sequence[Indicator], Clock], Awaitable[int]]
 
 ENDS_WITHIN_S = 30
-PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+PR_SET_PDEATHSIG = 1  # From Linux's prctl.h.
 
 
 class ProcessClocks:
-    """The time (epoch ms) that all processes share, and by how much each of them is off."""
+    """The time (epoch ms) shared by all processes, and the offset of each."""
 
     def __init__(self, now: int, places: int) -> None:
         self._shared: Array[c_longlong] = FORKSERVER.RawArray(c_longlong, 1)
@@ -47,7 +47,7 @@ class ProcessClocks:
 
 
 class ManualClock:
-    """The clock of one process, which tells how often that has looked at it."""
+    """The clock of one process; counts how often it is read."""
 
     def __init__(self, shared: "Array[c_longlong]", own: "Array[c_longlong]") -> None:
         self._shared = shared
@@ -66,7 +66,7 @@ class ManualClock:
 
 
 class ServiceNode:
-    """A process that a test may end, halt and begin again; it writes its log into a file."""
+    """A process that a test can end, halt and restart; it logs to a file."""
 
     def __init__(self, work: Work, settings: Settings, clock: ManualClock, log: Path) -> None:
         self.settings = settings
@@ -82,7 +82,7 @@ class ServiceNode:
 
     @property
     def status(self) -> int | None:
-        """What it ended with, None while it runs."""
+        """The exit status, None while it runs."""
         return self._process.exitcode
 
     def start(self) -> None:
@@ -91,12 +91,12 @@ class ServiceNode:
         self._process.start()
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.join()
 
     async def stop(self) -> int | None:
-        """End it as an operator does; return the status."""
+        """Stop it as an operator does; return the exit status."""
         self._process.terminate()
         await asyncio.to_thread(self._process.join, ENDS_WITHIN_S)
         return self.status

@@ -1,7 +1,7 @@
-"""Three serving and two computing processes on one PostgreSQL, days of faults, clients all along.
+"""Three serving and two computing processes on one PostgreSQL server, through days of faults.
 
-Every row reaches every client once and in order, no call is free or counted beyond its quota, one
-process leads at a time, and the audit of what all of them wrote is clean.
+Every row reaches every client once and in order, every call is counted and none beyond its quota,
+only one process leads at a time, and the audit of the store is clean.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ from tests.support.running_service import Transport
 
 pytestmark = pytest.mark.clause("scaling")
 
-# Ten days from it hold a weekend and the day on which an indicator is renamed.
-# The last five are late within ten days, and their bars come soon.
+# The ten days after it contain a weekend and the day on which an indicator is renamed.
+# The last five are late within these ten days, but their bars arrive soon.
 TICKERS = ("BTC", "SOL", "NVDA", "XAU", "TSLA", "GMX", "TAO", "HBAR", "AXL", "UNI")
 Fault = tuple[str, bool] | None
 
@@ -65,7 +65,7 @@ ENDS_WITHIN_S, ANSWERS_WITHIN_S = 60, 30
 
 @dataclass(frozen=True)
 class Size:
-    """How many hours, after how many days of history; how many calls a day a key may make."""
+    """The hours of the run, the days of history before it, and the daily limit of a key."""
 
     hours: int
     history_days: int
@@ -73,7 +73,7 @@ class Size:
     seed: int = 1
 
     def faults(self, rng: random.Random) -> Iterator[Fault]:
-        """Yield what happens in each hour, and whether it waits for a pass that is written."""
+        """Yield the fault of each hour, and whether it waits until a batch is being committed."""
         if self.hours < len(KINDS):
             yield from SHORT
         while True:
@@ -99,24 +99,24 @@ KINDS = (
 
 @dataclass
 class Run:
-    """A run as its checks need it; the readers were shown what is newer than `since`."""
+    """A run and its results; the readers received the rows after `since`."""
 
     fleet: Fleet
     faults: FaultInjector
-    told: CallTotals
+    totals: CallTotals
     spender: QuotaSpender
     readers: list[FeedReader]
     since: int
     late_hours: int = 0
 
     def works(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what goes on beside the hours."""
+        """Yield the coroutines that run during all hours."""
         yield self.fleet.supervise()
         yield self.spender.spend()
         yield from (reader.read() for reader in self.readers)
 
     async def go_through(self, hours: Iterable[int], kinds: Iterator[Fault]) -> None:
-        """Let one hour after another become due, each with its fault; all processes show it."""
+        """Let each hour become due with its fault, and wait until all processes serve it."""
         for hour in hours:
             self.fleet.clocks.now = to_market_ms(hour) + AFTER_DUE_MS
             if (fault := next(kinds)) is not None:
@@ -128,10 +128,10 @@ class Run:
                 self.late_hours += 1
 
     async def end(self) -> None:
-        """Wait until every client has read all there is, and one has spent its quota."""
+        """Wait until every client has read all rows and one has used up its quota."""
         newest = (await published(self.fleet.server.url(), self.since))[-1]
         await wait_until(
-            lambda: bool(self.told.refused) and all(r.has_read(newest) for r in self.readers),
+            lambda: bool(self.totals.refused) and all(r.has_read(newest) for r in self.readers),
             ENDS_WITHIN_S,
         )
 
@@ -155,7 +155,7 @@ async def test_no_fault_costs_a_client_a_row_or_a_call(
         for reader in run.readers:
             assert [row.created_at for row in reader.rows] == rows
             assert len({row.id for row in reader.rows}) == len(rows)
-        await check_quota(url, run.told, size.daily_limit)
+        await check_quota(url, run.totals, size.daily_limit)
         await check_passes(url)
         assert run.fleet.leaders.max_at_once == 1
         assert {status for does, status in run.fleet.ended if does == "serves"} <= {-SIGKILL}
@@ -165,8 +165,8 @@ async def test_no_fault_costs_a_client_a_row_or_a_call(
 
 @asynccontextmanager
 async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator[Run]:
-    """Run all hours with their faults beside the clients, until these have read all there is."""
-    rng, told = random.Random(size.seed), CallTotals()
+    """Run all hours with their faults until the clients have read all rows."""
+    rng, totals = random.Random(size.seed), CallTotals()
     start = parse_ms(START)
     first = find_last_run(start)
     await begin_history(server.url(), start, size.history_days)
@@ -175,10 +175,10 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
         Fleet(server, folder, client, start, TICKERS, size.daily_limit).run() as fleet,
     ):
         await fleet.wait_until_shown(first)
-        faults = FaultInjector(fleet, told, rng)
+        faults = FaultInjector(fleet, totals, rng)
         since = (await published(server.url(), 0))[-1]
-        clients = await new_clients(fleet, told, random.Random(size.seed), since)
-        run = Run(fleet, faults, told, *clients, since)
+        clients = await new_clients(fleet, totals, random.Random(size.seed), since)
+        run = Run(fleet, faults, totals, *clients, since)
         async with asyncio.TaskGroup() as group:
             beside = [group.create_task(work) for work in run.works()]
             last = first + size.hours * HOUR_S
@@ -190,7 +190,7 @@ async def ran(server: PostgresServer, folder: Path, size: Size) -> AsyncIterator
 
 
 async def begin_history(url: str, start: int, days: int) -> None:
-    """Let the market begin so many days before: what steps it costs time by its hours."""
+    """Let the market begin only these days earlier, because each hour of history costs time."""
     market = await open_postgres_market(url)
     origin = compute_midnight_s(datetime.fromtimestamp(start // 1000, UTC).date()) - days * DAY_S
     await market.adopt_source(format_source_name(origin), start)
@@ -198,15 +198,15 @@ async def begin_history(url: str, start: int, days: int) -> None:
 
 
 async def new_clients(
-    fleet: Fleet, told: CallTotals, rng: random.Random, since: int
+    fleet: Fleet, totals: CallTotals, rng: random.Random, since: int
 ) -> tuple[QuotaSpender, list[FeedReader]]:
-    """Return who spends a quota, and who read the feed: each with a key of its own."""
+    """Return a client that uses up its quota and the feed's readers, each with its own key."""
     access = await open_postgres_access(fleet.server.url())
     clock = fleet.clocks.get_clock(0)
     labels = ["spender", *(f"reader {place}" for place in range(len(FACES)))]
     made = [(label, await OperatorKeys(access, clock).create(label)) for label in labels]
     await access.close()
-    first, *rest = [Caller(fleet.client, fleet.addresses, *key, told, rng) for key in made]
+    first, *rest = [Caller(fleet.client, fleet.addresses, *key, totals, rng) for key in made]
     readers = [FeedReader(*given, format_instant(since)) for given in zip(rest, FACES, strict=True)]
     return QuotaSpender(first, clock), readers
 
@@ -224,18 +224,18 @@ async def published(url: str, since: int) -> list[int]:
     return [row["created_at"] for row in await fetched(url, PUBLISHED, since)]
 
 
-async def check_quota(url: str, told: CallTotals, limit: int) -> None:
-    """No key was counted beyond its quota, none was answered uncounted, or refused too early."""
+async def check_quota(url: str, totals: CallTotals, limit: int) -> None:
+    """Check that no key exceeded its quota, got uncounted responses, or was refused too early."""
     used = {(label, day): count for label, day, count in await fetched(url, USED)}
     assert max(used.values()) <= limit
-    assert all(used[place] >= given for place, given in told.answered.items())
-    assert told.refused
-    assert all(used[place] == limit for place in told.refused)
-    assert {label for label, _ in told.refused} == {"spender"}
+    assert all(used[place] >= given for place, given in totals.answered.items())
+    assert totals.refused
+    assert all(used[place] == limit for place in totals.refused)
+    assert {label for label, _ in totals.refused} == {"spender"}
 
 
 async def check_passes(url: str) -> None:
-    """Every pass follows the one before, and its rows those of all before."""
+    """Check that every commit and its rows follow the previous ones."""
     passes = await fetched(url, PASSES)
     assert [row["number"] for row in passes] == list(range(1, len(passes) + 1))
     assert all(a["market_time"] <= b["market_time"] for a, b in pairwise(passes))
@@ -254,12 +254,13 @@ async def audited(fleet: Fleet) -> list[str]:
 
 def print_figures(run: Run, rows: list[int]) -> None:
     """Print what happened, for `make prove`."""
-    told, faults, leaders = run.told, run.faults, run.fleet.leaders
+    totals, faults, leaders = run.totals, run.faults, run.fleet.leaders
     waited = sorted(round(took, 2) for took in faults.takeovers_s)
     print(f"faults {dict(faults.made)}; ended {dict(run.fleet.ended)}")
     print(f"sessions that led {len(leaders.sessions)}; takeovers took {waited} s")
     print(f"{run.late_hours} hours with late bars")
     print(f"{len(rows)} rows to each of {len(run.readers)} readers")
     print(
-        f"{told.answered.total()} answers, {told.refused.total()} refusals; {dict(told.failures)}"
+        f"{totals.answered.total()} answers, {totals.refused.total()} refusals; "
+        f"{dict(totals.failures)}"
     )

@@ -1,4 +1,4 @@
-"""Services that more than one module asks: a small simulated market, and generated bars."""
+"""Services shared by test modules: a small simulated market, and generated bars."""
 
 import asyncio
 import shutil
@@ -63,7 +63,7 @@ def bars_answers(bars_service) -> Responses:
 
 @pytest.fixture(scope="session")
 def first_start(tmp_path_factory) -> tuple[Path, list[str], dict[str, object], str]:
-    """A folder with a simulated market; what its first start printed, said, and registers as."""
+    """A folder with a simulated market, the output of its first start, and its registration."""
     folder = tmp_path_factory.mktemp("first")
     port, universe = find_free_port(), write_cut_universe(folder, {"BTC", "NVDA"})
     with start_signals(folder, "serve", port=port, universe=universe) as process:

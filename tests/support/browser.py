@@ -61,7 +61,7 @@ class BrowserWindow:
 
     async def title(self) -> str:
         heading: str = await self.page.inner_text("h1")
-        assert await self.page.title() == f"{heading} - signals"
+        assert await self.page.title() == f"{heading} - Signals"
         return heading
 
     async def wait_for_title(self, title: str) -> None:

@@ -1,4 +1,4 @@
-"""The page of a member's keys over real sockets, after a real purchase in the sandbox."""
+"""The API access page over real sockets, after a purchase in the sandbox."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,20 +30,20 @@ AT_FIRST = "2026-09-30 12:06 UTC"
 
 @pytest.fixture
 async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
-    """A member with the one key that was bought."""
+    """A member with the key that was bought."""
     await buy_plan(served)
     async with open_member_browser(served) as member:
         yield member
 
 
 async def end(served: RunningService) -> None:
-    """End what was bought, as the payment processor's word does."""
+    """End the membership, as a report of the payment processor does."""
     (held,) = await served.access.list_memberships_by_email(EMAIL)
     await served.access.end_membership(held.row, served.clock(), "the payment was disputed")
 
 
 @pytest.mark.clause("5.13")
-async def test_a_member_makes_a_key_without_a_second_purchase_and_it_works_at_once(
+async def test_a_member_creates_a_second_key_without_a_purchase_and_it_works_at_once(
     served: RunningService, member: MemberBrowser, transport: Transport
 ) -> None:
     holder = replace(served, api_key=await member.create_and_read_key("laptop"))
@@ -52,7 +52,7 @@ async def test_a_member_makes_a_key_without_a_second_purchase_and_it_works_at_on
     assert (await holder.fetch_answer(transport, "signals_get_state", ticker="BTC"))["counts"][
         "assets"
     ] == 1
-    assert "2 of at most 3" in (await member.get_home()).text
+    assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
 async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
@@ -60,7 +60,7 @@ async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
 ) -> None:
     page = check_page(await member.create_key("laptop"), 201, "Your new key")
     shown = API_KEY.findall(page.text)
-    assert len(shown) == 2  # by itself, and in the line for the shell
+    assert len(shown) == 2  # By itself, and in the line for the shell.
     assert f"export SIGNALS_API_KEY={shown[0]}" in page.text
     for line in ("claude mcp add", ".cursor/mcp.json", "[mcp_servers.signals]", served.base_url):
         assert line in page.text
@@ -69,13 +69,13 @@ async def test_a_new_key_is_shown_once_with_the_lines_that_use_it(
     assert not API_KEY.search((await member.get_home()).text)
 
 
-async def test_the_page_tells_of_each_key_what_it_is_and_did_today(
+async def test_the_page_shows_each_key_with_its_calls_today(
     served: RunningService, member: MemberBrowser
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
     page = await member.get_home()
-    for told in ("Premium, billed monthly", "Test mode", "In force", EMAIL, AT_FIRST):
-        assert told in page.text
+    for expected in ("Premium, billed monthly", "Test mode", "Active", EMAIL, AT_FIRST):
+        assert expected in page.text
     assert "0 of 10,000" in page.text
     assert "never" in page.text
     served.clock.now += 3_600_000
@@ -102,14 +102,14 @@ async def test_a_revoked_key_is_refused_at_once_and_stays_listed(
     assert (answer.status_code, answer.headers["location"]) == (303, f"../../../../..{HOME}")
     assert await get_usage_status(served, api_key) == 403
     text = (await member.get_home()).text
-    assert "1 of at most 3" in text
+    assert "1 of 3 keys in use" in text
     assert f"revoked on {AT_FIRST}" in text
     check_page(await member.client.get(path), 404, "Not found")
     relabelled = await member.send_form(path.replace("/revoke", "/label"), label="x")
     check_page(relabelled, 404, "Not found")
 
 
-async def test_a_key_is_named_anew_and_goes_on_working(
+async def test_a_relabelled_key_keeps_working(
     served: RunningService, member: MemberBrowser
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
@@ -122,40 +122,42 @@ async def test_a_key_is_named_anew_and_goes_on_working(
     assert usage["key"] == {"label": "server"}
 
 
-async def test_the_fourth_live_key_is_refused_and_said_before_one_tries(
+async def test_a_fourth_key_is_refused_and_the_page_says_so_before(
     served: RunningService, member: MemberBrowser
 ) -> None:
     path = await member.find_keys_path()
     await member.create_and_read_key("second")
     await member.create_and_read_key("third")
     page = await member.get_home()
-    assert "This plan has its 3 live keys" in page.text
+    assert "All 3 keys of this plan are in use" in page.text
     assert path not in [form["action"] for form in page.find_all("form")]
-    refused = check_page(await member.send_form(path, label="fourth"), 409, "That did not work")
+    refused = check_page(await member.send_form(path, label="fourth"), 409, "Something went wrong")
     assert "at most 3 live keys" in refused.text
     await member.send_form(f"{await member.find_key_path('second')}/revoke")
     assert await get_usage_status(served, await member.create_and_read_key("fourth")) == 200
 
 
-async def test_of_those_who_take_the_last_place_at_once_one_gets_it(member: MemberBrowser) -> None:
+async def test_only_one_of_several_concurrent_requests_gets_the_last_key(
+    member: MemberBrowser,
+) -> None:
     await member.create_and_read_key("second")
     token, path = (await member.get_home()).fields["form_token"], await member.find_keys_path()
     sent = {"form_token": token, "label": "last"}
     answers = await asyncio.gather(*(member.client.post(path, data=sent) for _ in range(4)))
     assert sorted(answer.status_code for answer in answers) == [201, 409, 409, 409]
-    assert "3 of at most 3" in (await member.get_home()).text
+    assert "3 of 3 keys in use" in (await member.get_home()).text
 
 
 @pytest.mark.parametrize("label", ["", "  ", "x" * 121, "a\nb", "\x1b[31m"])
-async def test_what_is_no_label_makes_and_names_no_key(member: MemberBrowser, label: str) -> None:
+async def test_an_invalid_label_is_refused(member: MemberBrowser, label: str) -> None:
     await member.create_and_read_key("laptop")
     for path in (await member.find_keys_path(), f"{await member.find_key_path('laptop')}/label"):
-        refused = check_page(await member.send_form(path, label=label), 400, "That did not work")
+        refused = check_page(await member.send_form(path, label=label), 400, "Something went wrong")
         assert "label: is empty, too long or has control characters" in refused.text
-    assert "2 of at most 3" in (await member.get_home()).text
+    assert "2 of 3 keys in use" in (await member.get_home()).text
 
 
-async def test_what_members_wrote_is_shown_as_text(served: RunningService) -> None:
+async def test_labels_and_addresses_are_escaped(served: RunningService) -> None:
     email = "a&b'$x@example.com"
     await buy_plan(served, email)
     async with open_member_browser(served, email) as member:
@@ -168,7 +170,7 @@ async def test_what_members_wrote_is_shown_as_text(served: RunningService) -> No
         assert NASTY in check_page(asked, 200, "Revoke this key?").text
 
 
-async def test_a_member_sees_and_touches_nothing_of_another(
+async def test_a_member_can_neither_see_nor_change_another_members_keys(
     served: RunningService, member: MemberBrowser
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
@@ -179,7 +181,7 @@ async def test_a_member_sees_and_touches_nothing_of_another(
         assert "laptop" not in page.text
         assert EMAIL not in page.text
         own_keys = await other.find_keys_path()
-        own_key = key.replace(keys, own_keys)  # the other's key, as if it were of this membership
+        own_key = key.replace(keys, own_keys)  # The other member's key under this membership.
         for path, known in ((keys, "membership"), (f"{own_key}/revoke", "key")):
             answer = await other.send_form(path, label="x")
             nobodys = await other.send_form(path.replace(path.split("/")[3], "987654"), label="x")
@@ -197,7 +199,7 @@ async def test_a_member_sees_and_touches_nothing_of_another(
 
 
 @pytest.mark.parametrize("id_", ["0", "-1", "x", "9" * 18, "9" * 5000, "%EF%BC%91", "1%2F2"])
-async def test_an_address_that_names_nothing_is_not_found(member: MemberBrowser, id_: str) -> None:
+async def test_an_id_that_does_not_exist_is_not_found(member: MemberBrowser, id_: str) -> None:
     keys = await member.find_keys_path()
     for path in (f"{HOME}/{id_}/keys", f"{keys}/{id_}/label", f"{keys}/{id_}/revoke"):
         answer = await member.send_form(path, label="x")
@@ -205,7 +207,7 @@ async def test_an_address_that_names_nothing_is_not_found(member: MemberBrowser,
     assert (await member.client.get(f"{keys}/{id_}/revoke")).status_code == 404
 
 
-async def test_what_has_ended_says_why_and_gives_no_key(
+async def test_an_ended_plan_says_why_and_gives_no_key(
     served: RunningService, member: MemberBrowser
 ) -> None:
     keys, api_key = await member.find_keys_path(), await member.create_and_read_key("laptop")
@@ -213,14 +215,14 @@ async def test_what_has_ended_says_why_and_gives_no_key(
     assert await get_usage_status(served, api_key) == 403
     page = await member.get_home()
     assert f"Ended on {AT_FIRST}: the payment was disputed" in page.text
-    assert "To go on, your agent buys the plan anew" in page.text
+    assert "To continue, buy the plan again" in page.text
     assert keys not in " ".join(str(form["action"]) for form in page.find_all("form"))
-    check_page(await member.send_form(keys, label="x"), 409, "That did not work")
+    check_page(await member.send_form(keys, label="x"), 409, "Something went wrong")
     async with open_member_browser(served) as later:
         assert "the payment was disputed" in (await later.get_home()).text
 
 
-async def test_each_purchase_of_a_mailbox_has_keys_of_its_own(
+async def test_each_plan_of_a_member_has_its_own_keys(
     served: RunningService, member: MemberBrowser
 ) -> None:
     await end(served)
@@ -230,7 +232,7 @@ async def test_each_purchase_of_a_mailbox_has_keys_of_its_own(
     assert await get_usage_status(served, await member.create_and_read_key("laptop")) == 200
 
 
-async def test_keys_of_test_mode_are_said_not_to_work_on_a_server_that_bills_live(
+async def test_the_page_says_that_test_keys_do_not_work_on_a_live_service(
     served: RunningService, member: MemberBrowser
 ) -> None:
     api_key = await member.create_and_read_key("laptop")
@@ -240,7 +242,7 @@ async def test_keys_of_test_mode_are_said_not_to_work_on_a_server_that_bills_liv
         live.client.cookies = member.client.cookies
         there = MemberBrowser(live.client)
         page = await there.get_home()
-        for told in ("Test mode", "these keys were bought in test mode", "not_provisioned"):
-            assert told in page.text
+        for expected in ("Test mode", "These keys were bought in test mode", "not_provisioned"):
+            assert expected in page.text
         keys = await there.find_keys_path()
-        check_page(await there.send_form(keys, label="x"), 409, "That did not work")
+        check_page(await there.send_form(keys, label="x"), 409, "Something went wrong")

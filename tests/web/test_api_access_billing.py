@@ -1,4 +1,4 @@
-"""What the page of a member says of billing, what was paid and not claimed, and the way there."""
+"""Billing on the API access page: plan status, unclaimed payments, and the customer portal."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,8 +32,8 @@ PORTAL = "https://billing.example/session/1?a=1&b=2"
 SOON = NOON + 24 * HOUR_MS
 
 
-class ToldBilling(SandboxBilling):
-    """The sandbox as a processor would be that says what a test tells it to."""
+class ScriptedBilling(SandboxBilling):
+    """A sandbox whose plan status is set by the test; None if the processor is down."""
 
     has_portal = True
     asked = 0
@@ -53,121 +53,122 @@ class ToldBilling(SandboxBilling):
 
 
 @dataclass
-class Told:
-    """A member on a service whose processor says what a test tells it to."""
+class BilledMember:
+    """A member of a service with scripted billing."""
 
     served: RunningService
     member: MemberBrowser
-    billing: ToldBilling
+    billing: ScriptedBilling
 
 
 @pytest.fixture
-async def told(served: RunningService) -> AsyncIterator[Told]:
+async def billed(served: RunningService) -> AsyncIterator[BilledMember]:
     await buy_plan(served)
-    billing = ToldBilling(served.access, served.clock, served.base_url)
+    billing = ScriptedBilling(served.access, served.clock, served.base_url)
     async with (
         run_second_service(served, provider=billing) as other,
         open_member_browser(other) as member,
     ):
-        yield Told(other, member, billing)
+        yield BilledMember(other, member, billing)
 
 
 async def billing_path(member: MemberBrowser) -> str:
-    """Return the path of the form that leads to the processor's pages."""
+    """Return the path of the form that leads to the customer portal."""
     return (await member.find_keys_path()).replace("/keys", "/billing")
 
 
 @pytest.mark.parametrize(
     ("says", "shown"),
     [
-        (SubscriptionStatus(), ["In force"]),
-        (SubscriptionStatus(renews_at=SOON), ["In force", "Next payment", "2026-10-01 12:03 UTC"]),
+        (SubscriptionStatus(), ["Active"]),
+        (SubscriptionStatus(renews_at=SOON), ["Active", "Next payment", "2026-10-01 12:03 UTC"]),
         (
             SubscriptionStatus(ends_at=SOON),
-            ["In force", "Not renewed, ends", "2026-10-01 12:03 UTC"],
+            ["Active", "Ends, not renewed", "2026-10-01 12:03 UTC"],
         ),
         (
             SubscriptionStatus(ended_reason="the subscription is canceled"),
-            ["Over: the subscription is canceled"],
+            ["Ended: the subscription is canceled"],
         ),
-        (None, ["In force", "Billing cannot be asked at the moment", "what is stored"]),
+        (None, ["Active", "The payment processor is not responding", "may be out of date"]),
     ],
 )
-async def test_the_page_shows_the_processors_word_or_that_there_is_none(
-    told: Told, says: SubscriptionStatus | None, shown: list[str]
+async def test_the_page_shows_the_processors_status_or_that_it_is_unknown(
+    billed: BilledMember, says: SubscriptionStatus | None, shown: list[str]
 ) -> None:
-    told.billing.says = says
-    text = (await told.member.get_home()).text
+    billed.billing.says = says
+    text = (await billed.member.get_home()).text
     for part in shown:
         assert part in text
-    assert ("Billing cannot be asked" in text) is (says is None)
+    assert ("The payment processor is not responding" in text) is (says is None)
     assert ("Next payment" in text) is (says == SubscriptionStatus(renews_at=SOON))
 
 
-async def test_keys_are_made_while_billing_cannot_be_asked(told: Told) -> None:
-    told.billing.says = None
+async def test_keys_can_be_created_while_the_processor_is_down(billed: BilledMember) -> None:
+    billed.billing.says = None
     assert (
-        await get_usage_status(told.served, await told.member.create_and_read_key("laptop")) == 200
+        await get_usage_status(billed.served, await billed.member.create_and_read_key("laptop"))
+        == 200
     )
 
 
-async def test_the_processors_pages_are_reached_by_a_page_of_ours(told: Told) -> None:
-    path = await billing_path(told.member)
-    answer = await told.member.send_form(path)
+async def test_a_page_of_ours_leads_to_the_customer_portal(billed: BilledMember) -> None:
+    path = await billing_path(billed.member)
+    answer = await billed.member.send_form(path)
     page = check_page(
         answer, 200, "Your billing"
-    )  # forms lead nowhere else: the policy is the same
+    )  # The policy is unchanged: forms lead to no other host.
     assert answer.headers["refresh"] == f"0; url={PORTAL}"
     assert PORTAL in [link["href"] for link in page.find_all("a")]
-    assert told.billing.returns_to == f"{told.served.base_url}{HOME}"
+    assert billed.billing.returns_to == f"{billed.served.base_url}{HOME}"
 
 
-async def test_who_cannot_be_asked_for_the_way_is_said_to_be_away(told: Told) -> None:
-    path = await billing_path(told.member)
-    told.billing.says = None
-    answer = await told.member.send_form(path)
-    assert "temporarily unavailable" in check_page(answer, 503, "Not available right now").text
+async def test_a_portal_that_cannot_be_opened_is_503(billed: BilledMember) -> None:
+    path = await billing_path(billed.member)
+    billed.billing.says = None
+    answer = await billed.member.send_form(path)
+    assert "temporarily unavailable" in check_page(answer, 503, "Temporarily unavailable").text
     assert answer.headers["retry-after"] == "30"
 
 
-async def test_the_way_of_another_member_is_not_found(told: Told) -> None:
-    path = await billing_path(told.member)
-    await buy_plan(told.served, "other@example.com")
-    async with open_member_browser(told.served, "other@example.com") as other:
+async def test_the_portal_of_another_member_is_not_found(billed: BilledMember) -> None:
+    path = await billing_path(billed.member)
+    await buy_plan(billed.served, "other@example.com")
+    async with open_member_browser(billed.served, "other@example.com") as other:
         check_page(await other.send_form(path), 404, "Not found")
-        forged = await told.member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "That did not work")
+        forged = await billed.member.client.post(path, data={"form_token": "x"})
+        check_page(forged, 403, "Something went wrong")
 
 
-async def test_the_way_is_shown_where_there_is_one_and_not_found_elsewhere(
-    served: RunningService, told: Told
+async def test_the_portal_is_offered_only_if_the_processor_has_one(
+    served: RunningService, billed: BilledMember
 ) -> None:
-    path = await billing_path(told.member)
-    assert path in forms_of(await told.member.get_home())
+    path = await billing_path(billed.member)
+    assert path in forms_of(await billed.member.get_home())
     async with open_member_browser(served) as member:
         assert path not in forms_of(await member.get_home())
         check_page(await member.send_form(path), 404, "Not found")
 
 
 def forms_of(page: Page) -> list[str]:
-    """Return the paths that a page's forms are sent to."""
+    """Return the paths of a page's forms."""
     return [str(form["action"]).removeprefix("..") for form in page.find_all("form")]
 
 
 @pytest.mark.parametrize("says", [SubscriptionStatus(renews_at=SOON), None])
-async def test_who_reloads_the_page_asks_the_processor_once_in_a_while(
-    told: Told, says: SubscriptionStatus | None
+async def test_reloading_the_page_queries_the_processor_once_per_ttl(
+    billed: BilledMember, says: SubscriptionStatus | None
 ) -> None:
-    told.billing.says = says
-    first = (await told.member.get_home()).text
-    assert (await told.member.get_home()).text == first
-    assert told.billing.asked == 1
-    told.served.clock.now += STATUS_TTL_MS
-    await told.member.get_home()
-    assert told.billing.asked == 2
+    billed.billing.says = says
+    first = (await billed.member.get_home()).text
+    assert (await billed.member.get_home()).text == first
+    assert billed.billing.asked == 1
+    billed.served.clock.now += STATUS_TTL_MS
+    await billed.member.get_home()
+    assert billed.billing.asked == 2
 
 
-async def test_the_page_and_the_claim_of_an_agent_share_the_processors_word(
+async def test_the_page_and_an_agents_claim_share_one_request_to_the_processor(
     served: RunningService,
 ) -> None:
     await buy_plan(served)
@@ -195,10 +196,10 @@ async def paid(served: RunningService, email: str = EMAIL) -> str:
 
 @asynccontextmanager
 async def payer(served: RunningService) -> AsyncIterator[tuple[MemberBrowser, str]]:
-    """A member who paid and whose agent never claimed; and where the key is made."""
+    """Yield a member with an unclaimed payment, and the path that creates its key."""
     async with open_member_browser(served) as member:
         page = await member.get_home()
-        assert "no agent has claimed its key" in page.text
+        assert "No agent has claimed its key" in page.text
         (path,) = [
             str(form["action"])
             for form in page.find_all("form")
@@ -207,38 +208,38 @@ async def payer(served: RunningService) -> AsyncIterator[tuple[MemberBrowser, st
         yield member, path.removeprefix("..")
 
 
-async def test_the_key_of_a_payment_that_no_agent_claimed_is_made_here_once(
+async def test_the_key_of_an_unclaimed_payment_is_created_here_once(
     served: RunningService,
 ) -> None:
     token = await paid(served)
     async with payer(served) as (member, path):
         assert (await member.client.get(path)).headers["location"] == f"../../..{HOME}"
         forged = await member.client.post(path, data={"form_token": "x"})
-        check_page(forged, 403, "That did not work")
+        check_page(forged, 403, "Something went wrong")
         page = check_page(await member.send_form(path), 201, "Your new key")
         (api_key,) = set(API_KEY.findall(page.text))
         assert await get_usage_status(served, api_key) == 200
         check_page(await member.send_form(path), 404, "Not found")
         text = (await member.get_home()).text
-        assert "no agent has claimed" not in text
-        assert "1 of at most 3" in text
+        assert "No agent has claimed" not in text
+        assert "1 of 3 keys in use" in text
     claim = await served.client.post("/api/v1/access/claim", json={"claim_token": token})
     assert claim.status_code == 409
     assert f"{served.base_url}{HOME}" in claim.json()["message"]
 
 
-async def test_a_payment_of_somebody_else_gives_no_key(served: RunningService) -> None:
+async def test_another_members_payment_gives_no_key(served: RunningService) -> None:
     await paid(served)
     async with payer(served) as (_, path):
         await buy_plan(served, "other@example.com")
         async with open_member_browser(served, "other@example.com") as other:
-            assert "no agent has claimed" not in (await other.get_home()).text
+            assert "No agent has claimed" not in (await other.get_home()).text
             check_page(await other.send_form(path), 404, "Not found")
 
 
-async def test_who_bought_nothing_gets_no_link(served: RunningService) -> None:
+async def test_an_address_that_bought_nothing_gets_no_link(served: RunningService) -> None:
     body = {"contact_email": EMAIL}
-    await served.client.post("/api/v1/access/checkout", json=body)  # begun, and not paid
+    await served.client.post("/api/v1/access/checkout", json=body)  # Not paid.
     await request_link(served)
     await buy_plan(served, "other@example.com")
     await request_link(served, "other@example.com")

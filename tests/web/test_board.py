@@ -1,4 +1,4 @@
-"""The board at `/`, whose members see what the handlers answer."""
+"""The board at `/` shows members the results of the tools."""
 
 import itertools
 from pathlib import Path
@@ -22,20 +22,20 @@ pytestmark = pytest.mark.clause("pages")
 
 
 @pytest.mark.parametrize("timeframe", TIMEFRAMES)
-async def test_each_cell_of_a_member_is_what_state_answers(served, timeframe):
+async def test_each_cell_equals_state(served, timeframe):
     assert parse_heat_map(await get_board(served, timeframe=timeframe)) == await fetch_readings(
         served, timeframe
     )
 
 
-async def test_4h_is_shown_where_no_timeframe_is_asked_for(served):
+async def test_4h_is_the_default_timeframe(served):
     page = await get_board(served)
     assert parse_heat_map(page) == parse_heat_map(await get_board(served, timeframe="4h"))
     (chosen,) = [link for link in page.find_all("a") if link.get("aria-current") == "true"]
     assert chosen["href"] == "?timeframe=4h"
 
 
-async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(served):
+async def test_changes_flips_and_confluence_equal_the_tools_results(served):
     page = await get_board(served, timeframe="1h")
     text = " ".join(page.text.split())
     feed = await served.fetch_answer("rest", "signals_get_signals", timeframe="1h", tier="all")
@@ -68,7 +68,7 @@ async def test_changes_flips_and_confluence_are_those_that_the_tools_answer(serv
         {"asset_class": "crypto", "indicator": "ceres", "direction": "neutral"},
     ],
 )
-async def test_a_filter_leaves_the_assets_that_state_answers(served, filters):
+async def test_a_filter_leaves_the_same_assets_as_state(served, filters):
     answer = await served.fetch_answer("rest", "signals_get_state", timeframe="4h", **filters)
     shown = parse_heat_map(await get_board(served, timeframe="4h", **filters))
     read = {ticker for ticker, cells in shown.items() if set(cells.values()) != {"no reading"}}
@@ -87,7 +87,7 @@ async def test_a_text_finds_tickers_and_names_in_any_case(served, text, tickers)
     assert f"{len(tickers)} of 6 assets shown" in " ".join(page.text.split())
 
 
-async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served):
+async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
     page = await get_board(served, timeframe="1d", text="b", direction="bullish", indicator="")
     assert {"timeframe": "1d", "text": "b"}.items() <= page.fields.items()
     chosen = {option["value"] for option in page.find_all("option") if "selected" in option}
@@ -97,7 +97,7 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
 
 @pytest.mark.parametrize("is_member", [True, False])
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "expected"),
     [
         ("timeframe=5h", "timeframe: '5h' is not accepted; accepted: 1h, 4h, 1d."),
         ("asset_class=bond", "accepted: crypto, stock, metal."),
@@ -107,12 +107,14 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
         ("text=a&text=b", "'text': is repeated; give it once."),
     ],
 )
-async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(served, query, told, is_member):
+async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
+    served, query, expected, is_member
+):
     answer = await served.get_page(f"/?{query}", is_member=is_member)
-    assert told in check_page(answer, 400, "That did not work").text
+    assert expected in check_page(answer, 400, "Something went wrong").text
 
 
-async def test_what_others_add_to_a_link_does_no_harm(served):
+async def test_unknown_query_parameters_are_ignored(served):
     assert parse_heat_map(await get_board(served, utm_source="letter")) == parse_heat_map(
         await get_board(served)
     )
@@ -123,7 +125,7 @@ async def test_simulated_data_are_marked_by_badge_and_sentence(served):
     assert "Simulated market" in page.text
     assert SIMULATED_NOTE in page.text
     assert "2026-09-30 12:03 UTC" in page.text
-    assert "2026-09-30 16:03 UTC" in page.text  # next update
+    assert "2026-09-30 16:03 UTC" in page.text  # The next update.
     assert {"datetime": "2026-09-30T12:03:00.000Z"} in page.find_all("time")
 
 
@@ -141,7 +143,7 @@ async def test_recorded_data_are_marked_as_such(tmp_path: Path):
 
 
 @pytest.mark.clause("fresh")
-async def test_a_page_that_is_kept_turns_stale_when_the_answers_do(served_alone: RunningService):
+async def test_a_cached_page_turns_stale_when_the_tools_do(served_alone: RunningService):
     assert STALE_NOTE not in (await get_board(served_alone)).text
     served_alone.clock.now = NOON + HOUR_MS + GRACE_MS + 1
     assert STALE_NOTE in (await get_board(served_alone)).text
@@ -157,7 +159,7 @@ class CountingStore(MarketStore):
         return await super().changes_feed(query)
 
 
-async def test_the_whole_board_is_drawn_once_a_version(tmp_path: Path):
+async def test_the_unfiltered_board_is_rendered_once_per_snapshot(tmp_path: Path):
     async with run_service(tmp_path, make_coverage(), store_class=CountingStore) as counted:
         assert isinstance(counted.market, CountingStore)
         before = parse_heat_map(await get_board(counted))
@@ -185,7 +187,7 @@ class MovingStore(MarketStore):
 
 
 @pytest.mark.clause("feed")
-async def test_all_of_a_page_is_of_one_version(tmp_path: Path):
+async def test_a_page_never_mixes_two_snapshots(tmp_path: Path):
     async with run_service(tmp_path, make_coverage(), store_class=MovingStore) as moving:
         page = await get_board(moving)
     assert "NVDA Ceres: " in page.text
@@ -203,7 +205,7 @@ async def test_a_page_is_the_same_compressed_or_not(served):
     assert plain.text == packed.text
 
 
-async def test_names_and_what_was_asked_for_are_shown_as_text(served_alone: RunningService):
+async def test_names_and_query_values_are_escaped(served_alone: RunningService):
     name = "<script>alert('x')</script>\"&"
     asset = CoveredAsset(ticker="B&C", name=name, asset_class="crypto", timeframes=TIMEFRAMES)
     await publish_assets(served_alone, *ASSETS, asset)
@@ -217,7 +219,7 @@ async def test_names_and_what_was_asked_for_are_shown_as_text(served_alone: Runn
 
 
 async def fill(served: RunningService) -> None:
-    """Give each asset of the universe readings, all of which turn at the last run."""
+    """Give each asset of the universe readings that all change at the last run."""
     published = make_full_coverage()
     await served.market.publish_coverage(published)
     tickers = [asset.ticker for asset in published.assets]
@@ -230,7 +232,7 @@ async def fill(served: RunningService) -> None:
         await served.market.commit(make_batch(run, rows))
 
 
-async def test_the_first_page_and_all_it_rests_on_is_small(served_empty: RunningService):
+async def test_the_first_page_with_its_files_is_small(served_empty: RunningService):
     await fill(served_empty)
     for is_member, most_rows in ((True, 252), (False, 9)):
         answer = await served_empty.get_page("/", is_member=is_member)

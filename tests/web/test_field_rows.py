@@ -1,4 +1,4 @@
-"""Schemas as rows: every field, however deep, with what it may be."""
+"""Schemas as table rows: every field at any depth, with its type and allowed values."""
 
 from typing import Literal
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.clause("pages")
 
 
 class Part(BaseModel):
-    """What a part
-    says of itself."""
+    """The description
+    of a part."""
 
     share: float = Field(ge=0, le=1, description="Its share.")
     side: Literal["a", "b"] | None
@@ -58,16 +58,16 @@ def test_every_field_has_a_row_with_its_type_and_what_is_accepted() -> None:
     ]
 
 
-def test_a_row_tells_default_duty_and_meaning() -> None:
+def test_a_row_has_default_required_and_description() -> None:
     rows = {row.path: row for row in walk_field_rows(Whole.model_json_schema())}
     assert (rows["size"].default, rows["size"].is_required) == ("3", False)
     assert (rows["name"].default, rows["name"].is_required) == ("", True)
     meanings = {row.path: row.description for row in list_shapes(Whole)[0].rows}
-    assert meanings["best"] == "What a part says of itself."
+    assert meanings["best"] == "The description of a part."
     assert meanings["best.share"] == "Its share."
 
 
-def test_an_answer_that_may_be_two_things_has_two_shapes() -> None:
+def test_a_union_response_has_two_shapes() -> None:
     assert [(one.description, len(one.rows)) for one in list_shapes(Either)] == [
         ("A whole.", 12),
         ("Nothing at all.", 1),

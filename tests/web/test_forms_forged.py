@@ -1,4 +1,4 @@
-"""Other sites cannot act for a member, nor sign a visitor in as somebody else."""
+"""Other sites can neither act for a member nor sign a visitor in as another member."""
 
 from collections.abc import AsyncIterator
 
@@ -22,7 +22,7 @@ OTHER = "other@example.com"
 
 @pytest.fixture
 async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
-    """A member with one key more than was bought."""
+    """A member with the bought key and a second one."""
     await buy_plan(served)
     async with open_member_browser(served) as member:
         await member.create_and_read_key("laptop")
@@ -30,7 +30,7 @@ async def member(served: RunningService) -> AsyncIterator[MemberBrowser]:
 
 
 async def forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
-    """Return path and fields of every form that changes something."""
+    """Return the path and fields of every form that changes data."""
     key = await member.find_key_path("laptop")
     return [
         (await member.find_keys_path(), {"label": "forged"}),
@@ -41,9 +41,9 @@ async def forms(member: MemberBrowser) -> list[tuple[str, dict[str, str]]]:
 
 
 async def is_unchanged(member: MemberBrowser) -> bool:
-    """Tell whether the two keys are as they were."""
+    """Return whether both keys are unchanged."""
     text = (await member.get_home()).text
-    return "2 of at most 3" in text and "laptop" in text and "forged" not in text
+    return "2 of 3 keys in use" in text and "laptop" in text and "forged" not in text
 
 
 @pytest.mark.parametrize("token", [None, "", "0" * 64, "\xe9", "\ud800"])
@@ -54,7 +54,7 @@ async def test_a_form_without_the_token_of_its_session_does_nothing(
         given = fields if token is None else {**fields, "form_token": token}
         content = "&".join(f"{name}={quoted(value)}" for name, value in given.items())
         answer = await member.client.post(path, content=content)
-        assert "session" in check_page(answer, 403, "That did not work").text
+        assert "session" in check_page(answer, 403, "Something went wrong").text
     assert await is_unchanged(member)
 
 
@@ -62,7 +62,7 @@ def quoted(value: str) -> str:
     return "".join(f"%{byte:02X}" for byte in value.encode("utf-8", "surrogatepass"))
 
 
-async def test_the_token_of_another_session_is_none_of_this(
+async def test_the_form_token_of_another_session_is_refused(
     served: RunningService, member: MemberBrowser
 ) -> None:
     await buy_plan(served, OTHER)
@@ -70,7 +70,7 @@ async def test_the_token_of_another_session_is_none_of_this(
         token = (await other.get_home()).fields["form_token"]
     for path, fields in await forms(member):
         answer = await member.client.post(path, data={**fields, "form_token": token})
-        check_page(answer, 403, "That did not work")
+        check_page(answer, 403, "Something went wrong")
     assert await is_unchanged(member)
 
 
@@ -91,7 +91,7 @@ async def test_a_form_of_another_site_does_nothing_even_with_the_token(
     assert await is_unchanged(member)
 
 
-async def test_the_address_of_a_form_does_nothing_when_it_is_opened(member: MemberBrowser) -> None:
+async def test_opening_the_address_of_a_form_changes_nothing(member: MemberBrowser) -> None:
     token = (await member.get_home()).fields["form_token"]
     for path, fields in await forms(member):
         for method in ("GET", "HEAD"):
@@ -103,7 +103,7 @@ async def test_the_address_of_a_form_does_nothing_when_it_is_opened(member: Memb
     assert await is_unchanged(member)
 
 
-async def test_no_other_site_signs_a_visitor_in_with_a_link_of_its_own(
+async def test_another_site_cannot_sign_a_visitor_in_with_its_own_link(
     served: RunningService,
 ) -> None:
     await buy_plan(served)
@@ -122,21 +122,21 @@ async def test_no_other_site_signs_a_visitor_in_with_a_link_of_its_own(
     assert (await served.client.post(link, headers=own)).status_code == 303
 
 
-async def test_a_form_that_the_user_sends_again_counts_as_ours(member: MemberBrowser) -> None:
+async def test_a_form_that_the_user_resends_is_accepted(member: MemberBrowser) -> None:
     again = {"Sec-Fetch-Site": "none"}
     token = (await member.get_home()).fields["form_token"]
     answer = await member.client.post("/sign-out", data={"form_token": token}, headers=again)
     assert answer.status_code == 303
 
 
-async def test_no_other_site_has_mail_sent(served: RunningService) -> None:
+async def test_another_site_cannot_request_a_link(served: RunningService) -> None:
     sent = {"contact_email": OTHER}
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         answer = await served.client.post("/sign-in", data=sent, headers=headers)
         assert answer.status_code == 403
 
 
-async def test_pages_of_members_cannot_be_framed_or_kept(member: MemberBrowser) -> None:
+async def test_member_pages_cannot_be_framed_or_cached(member: MemberBrowser) -> None:
     for path in (HOME, f"{await member.find_key_path('laptop')}/revoke"):
         answer = await member.client.get(path)
         assert answer.headers["cache-control"] == "no-store"

@@ -1,4 +1,4 @@
-"""Markdown as parts of pages: what is linked, what has an anchor, what stays text."""
+"""Markdown as HTML: links, anchors, tables, code, and escaped text."""
 
 import pytest
 
@@ -30,7 +30,7 @@ echo "<b>" & done
 """
 
 
-def test_a_text_has_title_first_sentence_and_an_anchor_of_its_own_on_every_heading() -> None:
+def test_an_article_has_a_title_a_summary_and_unique_anchors() -> None:
     read = parse_article(TEXT, ["other"])
     assert (read.title, read.about) == ("A title", "One first sentence over two lines.")
     assert [(heading.level, heading.id) for heading in read.headings] == [
@@ -42,14 +42,14 @@ def test_a_text_has_title_first_sentence_and_an_anchor_of_its_own_on_every_headi
     assert "<h1" not in read.html
 
 
-def test_links_between_files_lead_to_pages_and_others_are_text() -> None:
+def test_links_lead_to_pages_and_others_become_text() -> None:
     html = parse_article(TEXT, ["other"]).html
     assert '<a href="other">page</a>, <a href="other#a-part">part</a>' in html
     assert '<a href="#what-meta-says-twice">own</a>, file,' in html
     assert 'missing and <a href="https://example.org/x.md">elsewhere</a>' in html
 
 
-def test_tables_and_code_can_be_scrolled_by_the_keyboard_and_marks_are_left_out() -> None:
+def test_tables_and_code_scroll_by_keyboard_and_marks_are_left_out() -> None:
     html = parse_article(TEXT, []).html
     assert 'tabindex="0"><table>' in html
     assert '<td class="right">2</td>' in html

@@ -1,4 +1,4 @@
-"""The sandbox's pay page and the pages to come back to, over real sockets, as curl would."""
+"""The sandbox's pay page and Stripe's return pages over real sockets, without a browser."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,21 +40,19 @@ async def sent(served: RunningService, url: str, content: str | bytes) -> httpx.
     ("billing", "price"),
     [("monthly", "USD 129 per month"), ("yearly", "USD 1,199 per year")],
 )
-async def test_the_page_tells_plan_price_address_and_that_no_money_moves(
+async def test_the_page_shows_plan_price_address_and_that_no_money_moves(
     served: RunningService, billing: str, price: str
 ) -> None:
     answer = await served.client.get(await begun(served, billing=billing))
     page = check_page(answer, 200, "Pay for the premium plan")
-    for told in (f"Premium, billed {billing}", price, EMAIL, "Sandbox", "no money moves"):
-        assert told in page.text
-    assert "Open until 2026-10-01 12:06 UTC" in page.text
+    for expected in (f"Premium, billed {billing}", price, EMAIL, "Sandbox", "no money moves"):
+        assert expected in page.text
+    assert "This checkout expires on 2026-10-01 12:06 UTC" in page.text
     assert page.actions == ["pay", "cancel"]
-    assert page.find_all("form") == [{"method": "post"}]  # to the page's own address
+    assert page.find_all("form") == [{"method": "post"}]  # To the page's own address.
 
 
-async def test_what_a_page_rests_on_is_served_beside_it(
-    served: RunningService, checkout_url: str
-) -> None:
+async def test_the_files_of_a_page_are_served(served: RunningService, checkout_url: str) -> None:
     page = Page(await served.client.get(checkout_url))
     for name, media_type in (
         ("page.css", "text/css; charset=utf-8"),
@@ -74,9 +72,9 @@ async def test_what_a_page_rests_on_is_served_beside_it(
 
 @pytest.mark.parametrize(
     ("action", "title"),
-    [("pay", "Paid, in the sandbox"), ("cancel", "This checkout was cancelled")],
+    [("pay", "Paid in the sandbox"), ("cancel", "Checkout cancelled")],
 )
-async def test_an_action_is_answered_by_the_page_in_its_new_state_however_often(
+async def test_repeating_an_action_shows_the_same_new_state(
     served: RunningService, checkout_url: str, action: str, title: str
 ) -> None:
     for _ in range(2):
@@ -85,21 +83,21 @@ async def test_an_action_is_answered_by_the_page_in_its_new_state_however_often(
     check_page(await served.client.get(checkout_url), 200, title)
 
 
-async def test_what_is_settled_cannot_be_settled_otherwise(served: RunningService) -> None:
+async def test_a_settled_checkout_cannot_be_changed(served: RunningService) -> None:
     paid, cancelled, expired = [await begun(served) for _ in range(3)]
     await sent(served, paid, "action=pay")
     await sent(served, cancelled, "action=cancel")
     served.clock.now += SESSION_LIFETIME_MS
     for url, action, title in (
-        (cancelled, "pay", "This checkout was cancelled"),
-        (paid, "cancel", "Paid, in the sandbox"),
-        (expired, "pay", "This checkout has expired"),
-        (expired, "cancel", "This checkout has expired"),
+        (cancelled, "pay", "Checkout cancelled"),
+        (paid, "cancel", "Paid in the sandbox"),
+        (expired, "pay", "Checkout expired"),
+        (expired, "cancel", "Checkout expired"),
     ):
         page = check_page(await sent(served, url, f"action={action}"), 409, title)
-        assert "It can no longer be changed." in page.text
+        assert "This checkout can no longer be changed." in page.text
         check_page(await served.client.get(url), 200, title)
-    check_page(await sent(served, paid, "action=pay"), 200, "Paid, in the sandbox")
+    check_page(await sent(served, paid, "action=pay"), 200, "Paid in the sandbox")
 
 
 async def test_only_pay_and_cancel_are_actions(served: RunningService, checkout_url: str) -> None:
@@ -148,7 +146,7 @@ async def test_another_site_cannot_press_the_button(
     assert own.status_code == 200
 
 
-async def test_what_a_buyer_wrote_is_shown_as_text(served: RunningService) -> None:
+async def test_the_buyers_address_is_escaped(served: RunningService) -> None:
     url = await begun(served, contact_email="a&b'$x@example.com")
     answer = await served.client.get(url)
     assert "a&amp;b&#39;$x@example.com" in answer.text
@@ -165,19 +163,19 @@ async def stripe_service(tmp_path: Path) -> AsyncIterator[RunningService]:
 async def test_stripe_sends_buyers_back_to_pages_that_say_what_to_do(
     stripe_service: RunningService,
 ) -> None:
-    for path, title, told in (
-        ("/checkout/paid", "Thank you", "Your agent can claim its key now"),
+    for path, title, expected in (
+        ("/checkout/paid", "Thank you", "Your agent can now claim its key"),
         ("/checkout/cancelled", "Nothing was paid", "POST /api/v1/access/checkout"),
     ):
         answer = await stripe_service.client.get(path)
         page = check_page(answer, 200, title)
-        assert told in page.text
+        assert expected in page.text
         for link in page.find_all("link"):
             linked = urljoin(path, str(link["href"]))
             assert (await stripe_service.client.get(linked)).status_code == 200
 
 
-async def test_each_provider_has_its_own_pages_alone(
+async def test_each_provider_has_only_its_own_pages(
     served: RunningService, checkout_url: str, tmp_path: Path
 ) -> None:
     assert (await served.client.get("/checkout/paid")).status_code == 404

@@ -1,4 +1,4 @@
-"""The reference pages over a real socket: open, short, and no link or anchor of them is dead."""
+"""The reference pages over a real socket: public, short, and without dead links."""
 
 from pathlib import Path
 from urllib.parse import urldefrag, urljoin, urlsplit
@@ -20,7 +20,7 @@ NO_PAGES = {"README", "architecture", "connect", "decisions", "glossary"}
 
 
 @pytest.mark.parametrize("name", ["", *TITLES])
-async def test_a_page_is_open_short_kept_a_minute_and_for_search_engines(
+async def test_a_page_is_public_short_and_cached_for_a_minute(
     served: RunningService, name: str
 ) -> None:
     path = f"/docs/{name}".removesuffix("/")
@@ -69,7 +69,7 @@ async def test_the_index_and_a_missing_page_name_every_page(served: RunningServi
     there = check_page(await served.client.get("/docs"), 200, "Documentation", A_MINUTE)
     for path in ("/docs/unknown", "/docs/", "/docs/tools/state"):
         answer = await served.client.get(path)
-        missing = check_page(answer, 404, "Not found")
+        missing = check_page(answer, 404, "Page not found")
         assert {"name": "robots", "content": "noindex"} in missing.find_all("meta")
         for page in (there, missing):
             assert all(title in page.text for title in TITLES.values())
@@ -77,12 +77,12 @@ async def test_the_index_and_a_missing_page_name_every_page(served: RunningServi
     assert (await served.client.post("/docs/tools")).status_code == 405
 
 
-async def test_the_pages_are_there_before_anything_is_covered(served_empty: RunningService) -> None:
+async def test_the_pages_exist_before_the_first_run(served_empty: RunningService) -> None:
     for name in TITLES:
         assert (await served_empty.client.get(f"/docs/{name}")).status_code == 200
 
 
-def test_every_text_is_written_once_and_every_one_of_docs_is_a_page() -> None:
+def test_every_text_exists_once_and_each_file_of_docs_is_a_page() -> None:
     texts = list((ROOT / "web" / "texts").iterdir())
     homes = {ROOT / "docs", ROOT / "rest_shim"}
     assert [text for text in texts if not text.is_symlink()] == []

@@ -1,4 +1,4 @@
-"""What the reference pages tell: all that the code names, in the words that it has for it."""
+"""The reference pages contain all tools, endpoints and fields with their descriptions."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.clause("pages")
 
 
 class Sections(HTMLParser):
-    """The text below each h2, a line a paragraph or cell, and the code blocks there."""
+    """The text under each h2, one line per paragraph or cell, and its code blocks."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ async def shown(served: RunningService, name: str) -> Sections:
     return Sections(answer.text)
 
 
-async def test_the_tools_page_tells_all_of_every_tool(served: RunningService) -> None:
+async def test_the_tools_page_describes_every_tool_completely(served: RunningService) -> None:
     sections = await shown(served, "tools")
     assert list(sections.texts)[1:] == [tool.name for tool in TOOLS]
     listed = {one["name"]: one for one in (await served.rpc("tools/list"))["result"]["tools"]}
@@ -95,7 +95,7 @@ def lines(text: str) -> set[str]:
 
 
 def fields_of(schema: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield name and description of every field of a schema, however deep."""
+    """Yield the name and description of every field of a schema, at any depth."""
     if not isinstance(schema, dict):
         return
     for name, part in schema.get("properties", {}).items():
@@ -105,7 +105,7 @@ def fields_of(schema: Any) -> Iterator[tuple[str, str | None]]:
         yield from fields_of(part)
 
 
-async def test_the_rest_page_tells_all_of_every_endpoint(served: RunningService) -> None:
+async def test_the_rest_page_describes_every_endpoint_completely(served: RunningService) -> None:
     sections = await shown(served, "rest")
     document = (await served.client.get("/api/v1/openapi.json")).json()
     for endpoint in ENDPOINTS:
@@ -134,7 +134,7 @@ async def test_every_command_line_of_the_rest_page_works(served: RunningService)
 
 
 async def as_curl_does(served: RunningService, line: str) -> httpx.Response:
-    """Send what a curl line asks for: -H and -d are all it knows."""
+    """Send the request of a curl command; supports only -H and -d."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("-H", action="append", default=[])
@@ -147,7 +147,7 @@ async def as_curl_does(served: RunningService, line: str) -> httpx.Response:
     return await served.client.request(method, given.url, headers=headers, content=given.d)
 
 
-async def test_what_is_not_covered_is_not_offered(tmp_path: Path) -> None:
+async def test_values_that_are_not_covered_are_not_listed(tmp_path: Path) -> None:
     whole = make_coverage()
     few = whole.model_copy(
         update={
@@ -176,7 +176,7 @@ async def test_the_lines_of_a_client_are_those_of_signals_connect(
 
 
 @pytest.mark.clause("5.10")
-async def test_the_calls_of_the_page_buy_a_key(served: RunningService) -> None:
+async def test_the_calls_of_the_buy_page_buy_a_key(served: RunningService) -> None:
     sections = await shown(served, "buy")
     assert "nothing is charged" in sections.texts[""]
     assert "USD 129" in sections.texts[""]
@@ -188,7 +188,9 @@ async def test_the_calls_of_the_page_buy_a_key(served: RunningService) -> None:
     assert answer.json()["status"] == "active"
 
 
-async def test_where_nothing_is_sold_the_page_says_who_makes_keys(tmp_path: Path) -> None:
+async def test_without_billing_the_buy_page_says_that_the_operator_creates_keys(
+    tmp_path: Path,
+) -> None:
     async with run_service(tmp_path, make_coverage(), provider=NoBilling()) as served:
         sections = await shown(served, "buy")
     assert "signals keys create" in sections.texts[""]
@@ -196,7 +198,7 @@ async def test_where_nothing_is_sold_the_page_says_who_makes_keys(tmp_path: Path
     assert list(sections.texts) == [""]
 
 
-async def test_what_a_source_publishes_is_shown_as_text(tmp_path: Path) -> None:
+async def test_texts_of_the_coverage_are_escaped(tmp_path: Path) -> None:
     whole = make_coverage()
     hostile = whole.indicators[0].model_copy(update={"note": "<script>alert(1)</script>"})
     published = whole.model_copy(update={"indicators": (hostile, *whole.indicators[1:])})
@@ -206,7 +208,7 @@ async def test_what_a_source_publishes_is_shown_as_text(tmp_path: Path) -> None:
     assert "<script>" not in answer.text
 
 
-def test_a_base_url_is_shown_as_text_and_quoted() -> None:
+def test_a_base_url_is_escaped_and_quoted() -> None:
     facts = ReferenceFacts("http://x.example/a b'<i>", None, "test", 10)
     template, values = build_page_values("buy", facts)
     text = render_template(template, "../", name="buy", links=[], **values)

@@ -1,4 +1,4 @@
-"""The board as visitors see it: a sample that says so, what is open, and nothing live."""
+"""The visitors' board: a labelled sample and public counts, but no live data."""
 
 import re
 
@@ -21,7 +21,7 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
     shown = parse_heat_map(page)
     assert shown.keys() == SAMPLED
     assert tuple(shown["BTC"]) == tuple(NAMES.values())
-    assert page.text.count("Sample, not live data") == 2  # badge and notice
+    assert page.text.count("Sample, not live data") == 2  # The badge and the notice.
     assert "a simulated market" in page.text
     assert {"./sign-in", "./docs/buy", "./docs"} <= {link["href"] for link in page.find_all("a")}
     sample = (await served.client.get("/api/v1/signals/sample")).json()
@@ -30,15 +30,15 @@ async def test_visitors_see_the_sample_marked_as_such_and_how_to_get_access(serv
         assert f"{row['indicator_name']} {row['timeframe']}:" in page.text
 
 
-async def test_who_has_signed_in_without_a_membership_sees_what_visitors_see(served):
+async def test_a_viewer_without_a_plan_sees_the_visitors_page(served):
     cookie = await create_session_cookie(served.access, served.clock, is_member=False)
     lapsed = check_page(await served.get_page("/", cookie=cookie), 200, TITLE)
     assert parse_heat_map(lapsed) == parse_heat_map(await get_board(served, is_member=False))
     asset = await served.get_page("/assets/BTC", cookie=cookie)
-    assert "Readings of BTC need a membership" in asset.text
+    assert "Readings of BTC are for members" in asset.text
 
 
-async def test_visitors_are_told_what_is_open(served):
+async def test_visitors_see_the_public_counts(served):
     page = await get_board(served, is_member=False)
     text = " ".join(page.text.split())
     stats = (await served.client.get("/api/v1/stats")).json()
@@ -46,7 +46,7 @@ async def test_visitors_are_told_what_is_open(served):
     assert f"Changes in 30 days{stats['universe_tier']['total_signals']} " in text
 
 
-async def test_no_reading_reaches_a_visitor_whatever_changes_in_the_store(
+async def test_no_reading_ever_reaches_a_visitor(
     served_alone: RunningService,
 ):
     async def seen() -> list[str]:
@@ -65,14 +65,14 @@ async def test_no_reading_reaches_a_visitor_whatever_changes_in_the_store(
     await served_alone.market.commit(make_batch(later, spaced))
     assert parse_heat_map(await get_board(served_alone)) != members
     assert await seen() == before
-    assert "101.5" not in "".join(before)  # the price of every row of the store
+    assert "101.5" not in "".join(before)  # The price of every row of the store.
 
 
-async def test_before_the_first_compute_members_are_told_and_visitors_see_the_sample(
+async def test_before_the_first_run_members_get_503_and_visitors_the_sample(
     served_empty: RunningService,
 ):
     page = check_page(
-        await served_empty.get_page("/", is_member=True), 503, "Not available right now"
+        await served_empty.get_page("/", is_member=True), 503, "Temporarily unavailable"
     )
     assert "Nothing has been computed yet" in page.text
     assert parse_heat_map(await get_board(served_empty, is_member=False)).keys() == SAMPLED

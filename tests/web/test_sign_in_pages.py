@@ -1,4 +1,4 @@
-"""Signing in and out over real sockets: links, sessions, and nothing told of who is a member."""
+"""Signing in and out over real sockets; responses do not reveal who is a member."""
 
 import asyncio
 import re
@@ -29,27 +29,27 @@ from tools.example_market import make_coverage
 pytestmark = pytest.mark.clause("dashboard")
 
 STRANGER = "stranger@example.com"
-# What no two answers share.
+# Headers that differ between any two responses.
 OWN = {"date": "", "x-request-id": ""}
 SESSION = re.compile(r"signals_session=(ss_[A-Za-z0-9_-]{43}); (.*)")
 
 
 @pytest.fixture
 async def link(served: RunningService) -> str:
-    """The path of a link that was mailed to a member."""
+    """The path of a link that a member got by mail."""
     await buy_plan(served)
     await request_link(served)
     return await wait_for_link(served)
 
 
 async def is_signed_out(client: httpx.AsyncClient) -> bool:
-    """Tell whether a browser is led to the form, from the page and from what changes something."""
+    """Return whether the page and its forms redirect to sign-in, as if no session existed."""
     answers = [await client.get(HOME), await client.post(f"{HOME}/1/keys", data={"label": "x"})]
     led = [(answer.status_code, answer.headers.get("location")) for answer in answers]
     return led == [(303, "../sign-in"), (303, "../../../sign-in")]
 
 
-async def test_who_has_not_signed_in_is_led_to_the_form(served: RunningService) -> None:
+async def test_a_visitor_is_redirected_to_the_sign_in_form(served: RunningService) -> None:
     assert await is_signed_out(served.client)
     answer = await served.client.get("/settings", follow_redirects=True)
     page = check_page(answer, 200, "Sign in")
@@ -62,13 +62,13 @@ async def test_who_has_not_signed_in_is_led_to_the_form(served: RunningService) 
     )
 
 
-async def test_members_and_strangers_are_answered_alike_and_only_members_get_mail(
+async def test_members_and_strangers_get_the_same_response_but_only_members_get_mail(
     served: RunningService,
 ) -> None:
     await buy_plan(served)
     answers = [await request_link(served, email) for email in (STRANGER, EMAIL, EMAIL.upper())]
     for answer in answers:
-        check_page(answer, 200, "Look into your mailbox")
+        check_page(answer, 200, "Check your inbox")
         assert answer.content == answers[0].content
         assert dict(answer.headers) | OWN == dict(answers[0].headers) | OWN
         assert "set-cookie" not in answer.headers
@@ -78,7 +78,7 @@ async def test_members_and_strangers_are_answered_alike_and_only_members_get_mai
 
 
 class SlowMailbox(Mailbox):
-    """A Mailer by a mail server that takes its time."""
+    """A Mailer that blocks until the test lets it continue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class SlowMailbox(Mailbox):
         await self.lets_go.wait()
 
 
-async def test_a_slow_mail_keeps_neither_the_answer_nor_the_next_one_of_its_connection(
+async def test_a_slow_mail_server_delays_no_response(
     served: RunningService,
 ) -> None:
     await buy_plan(served)
@@ -99,13 +99,13 @@ async def test_a_slow_mail_keeps_neither_the_answer_nor_the_next_one_of_its_conn
         httpx.AsyncClient(base_url=slow.base_url, limits=one, timeout=10) as client,
     ):
         answer = await client.post("/sign-in", data={"contact_email": EMAIL})
-        check_page(answer, 200, "Look into your mailbox")
+        check_page(answer, 200, "Check your inbox")
         await mailbox.wait_for_mail()
         assert (await client.get("/healthz")).status_code == 200
         mailbox.lets_go.set()
 
 
-async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -> None:
+async def test_an_invalid_address_is_refused_with_a_page(served: RunningService) -> None:
     for body in (
         "contact_email=nobody",
         "contact_email=",
@@ -113,7 +113,7 @@ async def test_what_is_no_address_is_refused_by_a_page(served: RunningService) -
         "contact_email=a@b.co&contact_email=c",
     ):
         answer = await served.client.post("/sign-in", content=body)
-        page = check_page(answer, 400, "That did not work")
+        page = check_page(answer, 400, "Something went wrong")
         assert "contact_email: is not a valid e-mail address" in page.text
 
 
@@ -122,8 +122,8 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
 ) -> None:
     for _ in range(2):
         answer = await served.client.get(link)
-        page = check_page(answer, 200, "Sign in to signals")
-        assert page.find_all("form") == [{"method": "post"}]  # to the link's own address
+        page = check_page(answer, 200, "Sign in to Signals")
+        assert page.find_all("form") == [{"method": "post"}]  # To the link's own address.
         assert "set-cookie" not in answer.headers
         assert (await served.client.head(link)).status_code == 200
     assert await is_signed_out(served.client)
@@ -137,16 +137,14 @@ async def test_opening_a_link_changes_nothing_and_its_button_signs_in_once(
     assert "set-cookie" not in again.headers
 
 
-async def test_a_link_is_of_no_use_once_its_minutes_are_over(
-    served: RunningService, link: str
-) -> None:
+async def test_a_link_expires(served: RunningService, link: str) -> None:
     served.clock.now += LINK_MS
     assert "set-cookie" not in (await served.client.post(link)).headers
     served.clock.now -= 1
     assert (await served.client.post(link)).status_code == 303
 
 
-async def test_a_link_of_nobody_is_not_told_from_a_used_one(
+async def test_an_unknown_link_gets_the_same_page_as_a_used_one(
     served: RunningService, link: str
 ) -> None:
     await served.client.post(link)
@@ -157,7 +155,7 @@ async def test_a_link_of_nobody_is_not_told_from_a_used_one(
         assert answer.content == used.content
 
 
-async def test_a_session_is_a_cookie_that_no_script_reads_and_no_other_site_sends(
+async def test_the_session_cookie_is_http_only_and_same_site(
     served: RunningService, link: str
 ) -> None:
     cookie = SESSION.fullmatch((await served.client.post(link)).headers["set-cookie"])
@@ -170,7 +168,7 @@ async def test_a_session_is_a_cookie_that_no_script_reads_and_no_other_site_send
     }
 
 
-async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: RunningService) -> None:
+async def test_over_tls_the_cookie_is_secure_and_bound_to_this_host(served: RunningService) -> None:
     await buy_plan(served)
     async with run_second_service(served, base_url="https://signals.example") as public:
         await request_link(public)
@@ -186,7 +184,7 @@ async def test_over_tls_the_cookie_is_secure_and_of_this_host_alone(served: Runn
         assert (await public.client.get(HOME, headers=bare)).status_code == 303
 
 
-async def test_signing_out_ends_the_session_everywhere_and_not_only_the_cookie(
+async def test_signing_out_ends_all_sessions_of_the_member(
     served: RunningService,
 ) -> None:
     await buy_plan(served)
@@ -201,7 +199,7 @@ async def test_signing_out_ends_the_session_everywhere_and_not_only_the_cookie(
         assert await is_signed_out(member.client)
 
 
-async def test_a_session_ends_by_itself(served: RunningService) -> None:
+async def test_a_session_expires(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
         served.clock.now += SESSION_MS - 1
@@ -210,7 +208,7 @@ async def test_a_session_ends_by_itself(served: RunningService) -> None:
         assert await is_signed_out(member.client)
 
 
-async def test_who_has_signed_in_is_led_home_from_the_form(served: RunningService) -> None:
+async def test_a_signed_in_viewer_is_redirected_to_api_access(served: RunningService) -> None:
     await buy_plan(served)
     async with open_member_browser(served) as member:
         for path, home in (("/sign-in", f".{HOME}"), ("/settings", f".{HOME}")):
@@ -218,25 +216,27 @@ async def test_who_has_signed_in_is_led_home_from_the_form(served: RunningServic
             assert (answer.status_code, answer.headers["location"]) == (303, home)
 
 
-async def test_a_made_up_session_is_none(served: RunningService) -> None:
+async def test_an_unknown_session_token_signs_nobody_in(served: RunningService) -> None:
     for value in ("", "x", "A" * 43, "a=b"):
         answer = await served.client.get(HOME, headers={"Cookie": f"signals_session={value}"})
         assert answer.status_code == 303
 
 
-async def test_an_address_that_asks_too_often_is_told_when_to_come_back(
+async def test_an_address_with_too_many_requests_gets_retry_after(
     tmp_path: Path,
 ) -> None:
     async with run_service(tmp_path, make_coverage(), attempt_limit=Limit(2, 600)) as served:
         for _ in range(2):
-            check_page(await request_link(served), 200, "Look into your mailbox")
+            check_page(await request_link(served), 200, "Check your inbox")
         answer = await request_link(served)
         page = check_page(answer, 429, "Too many attempts")
         assert answer.headers["retry-after"] == "600"
         assert "Retry after 600 seconds" in page.text
 
 
-async def test_a_mailbox_is_not_flooded_and_nobody_is_told(served: RunningService) -> None:
+async def test_a_mailbox_is_not_flooded_and_the_response_does_not_show_it(
+    served: RunningService,
+) -> None:
     await buy_plan(served)
     answers = [await request_link(served) for _ in range(MAIL_LIMIT.attempts + 1)]
     assert {answer.content for answer in answers} == {answers[0].content}
@@ -245,7 +245,7 @@ async def test_a_mailbox_is_not_flooded_and_nobody_is_told(served: RunningServic
     assert served.mailbox.mails.empty()
 
 
-async def test_where_mail_stays_on_this_machine_the_page_says_in_which_folder(
+async def test_the_page_names_the_outbox_of_a_local_service(
     served: RunningService, tmp_path: Path
 ) -> None:
     await buy_plan(served)
@@ -253,7 +253,7 @@ async def test_where_mail_stays_on_this_machine_the_page_says_in_which_folder(
     async with run_second_service(
         served, mailer=Outbox(folder, "a@localhost"), outbox=folder
     ) as own:
-        page = check_page(await request_link(own), 200, "Look into your mailbox")
+        page = check_page(await request_link(own), 200, "Check your inbox")
         assert str(folder) in page.text
     (mail,) = folder.iterdir()
     assert LINK.search(mail.read_text())

@@ -1,4 +1,4 @@
-"""Lanes of an asset: what was read from when to when, by hand calculation."""
+"""Timeline lanes of an asset, compared with spans calculated by hand."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def turned(hours_ago: float, before: Reading, after: Reading, **others: Any) -> 
 
 
 def lane(*rows: Signal, now: Reading | None = "bullish") -> Lane:
-    """Return the only lane of rows that come newest first."""
+    """Return the lane of rows that are newest first."""
     present = {} if now is None else {"ceres": now}
     (only,) = build_lanes(rows, present, ["ceres"], BEGINS, ENDS)
     return only
@@ -49,20 +49,20 @@ def test_a_change_ends_one_reading_and_begins_the_next() -> None:
     )
 
 
-def test_without_a_change_the_present_reading_was_read_all_the_time() -> None:
+def test_without_a_change_the_current_reading_fills_the_lane() -> None:
     assert lane(now="bearish") == Lane("ceres", [Span("bearish", 0.0, 1000)], changes=0)
 
 
-def test_without_any_reading_nothing_is_drawn() -> None:
+def test_an_indicator_without_readings_has_no_spans() -> None:
     assert lane(now=None) == Lane("ceres", [], changes=0)
 
 
-def test_rows_of_the_last_run_that_spill_over_its_minute_stay_within_the_lane() -> None:
+def test_rows_written_after_the_end_stay_inside_the_lane() -> None:
     spilled = turned(0, "neutral", "bullish", created_at=format_instant(NOON + 5))
     assert lane(spilled).spans == [Span("neutral", 0.0, 1000.0), Span("bullish", 1000.0, 0.0)]
 
 
-def test_alerts_and_other_indicators_turn_no_lane() -> None:
+def test_alerts_and_other_indicators_do_not_change_a_lane() -> None:
     alert = turned(1, "neutral", "bullish", tier="alerts", transition=None, action="LONG")
     other = turned(2, "neutral", "bearish", indicator="enzo")
     assert lane(alert, other) == lane()

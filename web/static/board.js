@@ -1,13 +1,14 @@
-// Narrows the whole heat map as one types; what is already narrowed asks the server anew.
+// Filters the full heat map while the user types. A page that is already filtered lacks the other
+// rows, so there the form is sent to the server.
 const form = document.querySelector("form.filter");
 const table = document.getElementById("whole");
 
-function isAsked(row, kind, wanted) {
+function isMatch(row, kind, wanted) {
   const [ticker, name] = row.cells[0].children;
-  const called = `${ticker.textContent} ${name.textContent}`.toLowerCase();
+  const label = `${ticker.textContent} ${name.textContent}`.toLowerCase();
   const readings = [...row.cells].slice(1).filter(cell => !cell.hidden);
   return (!wanted.asset_class || wanted.asset_class === kind)
-    && called.includes(wanted.text.trim().toLowerCase())
+    && label.includes(wanted.text.trim().toLowerCase())
     && (!wanted.direction || readings.some(cell => cell.classList.contains(wanted.direction)));
 }
 
@@ -25,7 +26,7 @@ function narrow() {
   showColumns(wanted.indicator);
   for (const body of table.tBodies) {
     const [, ...rows] = body.rows;
-    for (const row of rows) row.hidden = !isAsked(row, body.dataset.class, wanted);
+    for (const row of rows) row.hidden = !isMatch(row, body.dataset.class, wanted);
     const left = rows.filter(row => !row.hidden).length;
     body.hidden = left === 0;
     shown += left;

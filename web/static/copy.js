@@ -1,5 +1,5 @@
-// A button above every element with data-copy, whose value says what is copied. Without it people
-// select the text themselves; so they do where the browser gives no clipboard (plain http).
+// Adds a copy button above every element with data-copy, whose value names the copied text. On plain
+// http browsers have no clipboard, so the button selects the text instead.
 for (const text of document.querySelectorAll("[data-copy]")) {
   const bar = document.createElement("div");
   const button = document.createElement("button");

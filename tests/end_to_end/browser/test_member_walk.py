@@ -75,7 +75,7 @@ async def pays(served: RunningService, walk: BrowserWindow) -> None:
     await walk.wait_for_title("Pay for the premium plan")
     assert (await sent(served, "claim", claim_token=token))["status"] == "pending"
     await walk.press("Pay USD 129")
-    await walk.wait_for_title("Paid, in the sandbox")
+    await walk.wait_for_title("Paid in the sandbox")
     assert walk.page.url == checkout["checkout_url"]
     assert (await sent(served, "claim", claim_token=token))["status"] == "active"
 
@@ -85,9 +85,9 @@ async def signs_in(served: RunningService, walk: BrowserWindow) -> None:
     await walk.press("API access")
     await walk.wait_for_title("Sign in")
     await walk.fill_in("contact_email", EMAIL)
-    await walk.wait_for_title("Look into your mailbox")
+    await walk.wait_for_title("Check your inbox")
     await walk.page.goto(served.base_url + await wait_for_link(served))
-    await walk.wait_for_title("Sign in to signals")
+    await walk.wait_for_title("Sign in to Signals")
     await walk.press("Sign in")
     await walk.wait_for_title("API access")
     assert walk.page.url == served.base_url + HOME
@@ -136,7 +136,7 @@ async def revokes_it(walk: BrowserWindow) -> None:
     await walk.press("Revoke server")
     await walk.wait_for_title("Revoke this key?")
     assert "server" in await walk.page.inner_text("main")
-    await walk.press("Revoke it for good")
+    await walk.press("Revoke key")
     await walk.wait_for_title("API access")
 
 
@@ -152,7 +152,7 @@ async def test_a_stranger_buys_looks_makes_a_key_and_revokes_it_by_keyboard_alon
         await sees_what_is_so_now(served, walk)
         api_key = await makes_a_key(walk)
         assert await statuses(served, api_key) == (200, 200)
-        await walk.press("I have stored it: back to all keys")
+        await walk.press("I have stored the key: back to API access")
         await walk.wait_for_title("API access")
         assert "2 of 10,000" in await walk.page.inner_text("main")
         await renames_it(walk)

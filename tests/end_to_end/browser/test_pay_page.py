@@ -32,7 +32,7 @@ async def test_a_buyer_cancels_with_the_pointer(served: RunningService, scheme: 
         await walk.check_fits()
         async with walk.page.expect_navigation():
             await walk.page.get_by_role("button", name="Cancel").click()
-        assert await walk.title() == "This checkout was cancelled"
+        assert await walk.title() == "Checkout cancelled"
         assert await walk.page.get_by_role("status").count() == 1
         assert await walk.page.get_by_role("button").count() == 0
         await walk.check_fits()

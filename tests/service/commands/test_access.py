@@ -22,7 +22,7 @@ NASTY = "\x1b[2Jtwo\nlines\ttabs\x7f\x9b\u202e\\ ünïcode 漢"
 
 
 def with_store(folder: Path, work: Callable[[AccessStore], Awaitable[object]]) -> None:
-    """Do something with the access store of a folder."""
+    """Call a function with the access store of a folder."""
 
     async def run() -> None:
         store = await open_sqlite_access(folder / "signals.db-access")
@@ -34,7 +34,7 @@ def with_store(folder: Path, work: Callable[[AccessStore], Awaitable[object]]) -
     asyncio.run(run())
 
 
-def test_a_bought_key_is_listed_as_a_members_with_its_mode_and_last_use(tmp_path):
+def test_a_bought_key_is_listed_with_member_mode_and_last_use(tmp_path):
     async def buy(store: AccessStore) -> None:
         await store.create_claim(CLAIM)
         await store.redeem_claim(CLAIM, MEMBER, KEY_HASH, NOW)
@@ -65,12 +65,12 @@ def test_a_buyers_name_can_neither_steer_the_terminal_nor_fake_a_line(tmp_path):
     assert line.replace("\t", "").isprintable()
 
 
-def test_what_is_written_out_tells_two_labels_apart():
+def test_different_labels_stay_different_when_escaped():
     assert escape_for_terminal("\n") != escape_for_terminal(r"\n")
 
 
 @pytest.mark.clause("4.13.1")
-def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
+def test_access_requests_are_listed_as_one_line_of_ascii_json_each(tmp_path):
     rows = [
         AccessRequestRow("b@example.com", NASTY, None, "resale\r", None, NOW + 5, NOW + 9),
         AccessRequestRow("a@example.com", None, "Op", None, "9 calls", NOW, NOW),
@@ -98,7 +98,7 @@ def test_access_requests_are_listed_as_ascii_json_a_line_oldest_first(tmp_path):
     assert json.loads(second)["updated_at"] == "2026-05-28T20:26:40.009Z"
 
 
-def test_prune_deletes_what_the_access_store_needs_no_more(tmp_path):
+def test_prune_deletes_expired_rows_of_the_access_store(tmp_path):
     async def attempt(store: AccessStore) -> None:
         await store.record_attempt("checkout", "192.0.2.1", 0, 20, 600)
         await store.mark_event_handled("evt_1", 0)

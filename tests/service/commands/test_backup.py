@@ -1,4 +1,4 @@
-"""A backup is whole or not there, and a store that is put back is worth what it was."""
+"""A backup is complete or missing, and a restored store equals the original."""
 
 import asyncio
 import stat
@@ -32,7 +32,7 @@ def files(folder: Path) -> list[str]:
 
 
 def refused(folder: Path, *command: str, **settings: str) -> str:
-    """Return the one line by which a command refuses, and see that it prints nothing else."""
+    """Run a command that fails; return its only line of output."""
     done = run_signals(folder, *command, **settings)
     assert (done.returncode, done.stdout) == (1, "")
     return only_line(done.stderr)
@@ -43,7 +43,7 @@ def elsewhere(folder: Path) -> str:
     return f"sqlite:///{folder / 'other.db'}"
 
 
-def test_a_backup_that_is_put_back_passes_the_audit_with_the_same_keys(filled, tmp_path):
+def test_a_restored_backup_passes_the_audit_and_has_the_same_keys(filled, tmp_path):
     backed = run_signals(filled, "backup", str(tmp_path / "backup"))
     assert (backed.returncode, backed.stdout) == (0, f"{tmp_path / 'backup'}\n")
     url = elsewhere(tmp_path / "other")
@@ -57,7 +57,7 @@ def test_a_backup_that_is_put_back_passes_the_audit_with_the_same_keys(filled, t
     assert listed[0] == listed[1] != ""
 
 
-def test_a_backup_lies_beside_the_store_named_with_the_time_and_is_the_owners_alone(filled):
+def test_a_backup_is_next_to_the_store_named_by_time_and_private(filled):
     (line,) = run_signals(filled, "backup").stdout.splitlines()
     folder = Path(line)
     assert folder.parent == filled
@@ -67,55 +67,55 @@ def test_a_backup_lies_beside_the_store_named_with_the_time_and_is_the_owners_al
     assert modes == [0o700, 0o600, 0o600]
 
 
-def test_a_store_can_be_read_where_its_backup_lies(filled, tmp_path):
+def test_a_backup_can_be_opened_as_a_store(filled, tmp_path):
     run_signals(filled, "backup", str(tmp_path / "backup"))
     url = f"sqlite:///{tmp_path / 'backup' / 'signals.db'}"
     assert run_signals(filled, "audit", database_url=url).returncode == 0
 
 
-def test_a_store_without_keys_is_backed_up_whole(tmp_path):
+def test_a_store_without_keys_is_backed_up_completely(tmp_path):
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     assert run_signals(tmp_path, "backup", "copy").returncode == 0
     assert files(tmp_path / "copy") == NAMES
 
 
-def test_an_empty_folder_is_taken_and_a_used_one_refused(filled, tmp_path):
+def test_an_empty_folder_is_accepted_and_a_used_one_refused(filled, tmp_path):
     (tmp_path / "empty").mkdir()
     assert run_signals(filled, "backup", str(tmp_path / "empty")).returncode == 0
     before = {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()}
     line = refused(filled, "backup", str(tmp_path / "empty"))
-    assert line.endswith("/empty is there and not empty: name another folder")
+    assert line.endswith("/empty exists and is not an empty folder: choose another path")
     assert {file: file.read_bytes() for file in (tmp_path / "empty").iterdir()} == before
 
 
 def test_a_file_and_a_missing_folder_are_refused_in_one_line(filled, tmp_path):
     (tmp_path / "file").touch()
-    assert "/file is there" in refused(filled, "backup", str(tmp_path / "file"))
+    assert "/file exists and is not" in refused(filled, "backup", str(tmp_path / "file"))
     for used in (".", "..", "/"):
-        assert " is there and not empty" in refused(filled, "backup", used)
+        assert " exists and is not an empty folder" in refused(filled, "backup", used)
     assert "cannot back up" in refused(filled, "backup", str(tmp_path / "missing" / "copy"))
     assert files(tmp_path) == ["file"]
 
 
-def test_what_a_killed_backup_left_is_no_backup_and_in_nobodys_way(filled, tmp_path):
+def test_the_rest_of_a_killed_backup_is_not_a_backup_and_blocks_none(filled, tmp_path):
     (tmp_path / "copy.unfinished").mkdir()
     (tmp_path / "copy.unfinished" / "signals.db").write_text("half")
     assert run_signals(filled, "backup", str(tmp_path / "copy")).returncode == 0
     assert files(tmp_path) == ["copy"]
 
 
-def test_a_backup_of_no_store_is_one_line(tmp_path):
+def test_a_backup_of_a_missing_store_fails_in_one_line(tmp_path):
     assert refused(tmp_path, "backup").startswith("signals: there is no store at ")
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("there", ["", "-wal", "-shm", "-access", "-access-wal"])
-def test_nothing_is_restored_over_what_is_there(filled, tmp_path, there):
+def test_a_restore_overwrites_no_file(filled, tmp_path, there):
     run_signals(filled, "backup", str(tmp_path / "backup"))
     url = elsewhere(tmp_path / "other")
     (tmp_path / "other" / f"other.db{there}").write_text("mine")
     line = refused(filled, "restore", str(tmp_path / "backup"), database_url=url)
-    assert f"/other.db{there} is there already" in line
+    assert f"/other.db{there} already exists" in line
     assert files(tmp_path / "other") == [f"other.db{there}"]
     assert (tmp_path / "other" / f"other.db{there}").read_text() == "mine"
 
@@ -143,7 +143,7 @@ def foreign(backup: Path) -> None:
 
 
 def damaged(backup: Path) -> None:
-    """Overwrite the page of a table, of which opening the file shows nothing."""
+    """Overwrite the page of a table; opening the file does not notice it."""
     path = backup / "signals.db"
     (page,) = run_sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'carries'")[0]
     with path.open("r+b") as file:
@@ -152,7 +152,7 @@ def damaged(backup: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [missing, empty, swapped, newer, foreign, damaged])
-def test_what_is_no_whole_backup_is_not_restored(filled, tmp_path, harm):
+def test_a_damaged_backup_is_not_restored(filled, tmp_path, harm):
     run_signals(filled, "backup", str(tmp_path / "backup"))
     harm(tmp_path / "backup")
     url = elsewhere(tmp_path / "other")
@@ -160,13 +160,13 @@ def test_what_is_no_whole_backup_is_not_restored(filled, tmp_path, harm):
     assert files(tmp_path / "other") == []
 
 
-def test_a_folder_that_holds_nothing_is_no_backup(filled, tmp_path):
+def test_an_empty_folder_is_not_a_backup(filled, tmp_path):
     line = refused(filled, "restore", str(tmp_path), database_url=elsewhere(tmp_path / "other"))
-    assert "holds no whole backup" in line
+    assert "is not a complete backup" in line
 
 
 async def paid(served: RunningService) -> str:
-    """Begin and pay a checkout; return its claim token."""
+    """Start and pay a checkout; return its claim token."""
     body = {"contact_email": "agent@example.com"}
     begun = (await served.client.post("/api/v1/access/checkout", json=body)).json()
     page = await served.client.post(begun["checkout_url"], data={"action": "pay"})

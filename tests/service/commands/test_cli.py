@@ -26,7 +26,7 @@ def only_line(text: str) -> str:
     return lines[0]
 
 
-def test_a_new_key_is_printed_alone_and_stored_as_a_hash(tmp_path):
+def test_a_new_key_is_the_only_output_and_stored_as_a_hash(tmp_path):
     made = run_signals(tmp_path, "keys", "create", "--label", "me")
     assert made.returncode == 0
     assert re.fullmatch(r"ek_[A-Za-z0-9_-]{43}\n", made.stdout)
@@ -37,20 +37,22 @@ def test_a_new_key_is_printed_alone_and_stored_as_a_hash(tmp_path):
 def test_keys_are_listed_without_the_key_and_revoked_for_good(tmp_path):
     api_key = run_signals(tmp_path, "keys", "create", "--label", "one").stdout.strip()
     listed = run_signals(tmp_path, "keys", "list").stdout
-    key_id, _, *told = only_line(listed).split("\t")
-    assert told == ["active", "operator", "any mode", "never used", "one"]
+    key_id, _, *columns = only_line(listed).split("\t")
+    assert columns == ["active", "operator", "any mode", "never used", "one"]
     assert api_key not in listed
     assert run_signals(tmp_path, "keys", "revoke", key_id).returncode == 0
     assert "revoked 20" in run_signals(tmp_path, "keys", "list").stdout
 
 
-def test_revoking_an_unknown_key_is_one_line_and_fails(tmp_path):
+def test_revoking_an_unknown_key_fails_in_one_line(tmp_path):
     done = run_signals(tmp_path, "keys", "revoke", "7")
     assert done.returncode == 1
-    assert only_line(done.stderr) == "signals: there is no key 7; see `signals keys list`"
+    assert (
+        only_line(done.stderr) == "signals: there is no key 7: see `signals keys list` for the ids"
+    )
 
 
-def test_a_bad_label_is_one_line_and_fails(tmp_path):
+def test_a_bad_label_fails_in_one_line(tmp_path):
     done = run_signals(tmp_path, "keys", "create", "--label", "")
     assert (done.returncode, done.stdout) == (1, "")
     assert "label" in only_line(done.stderr)
@@ -59,7 +61,7 @@ def test_a_bad_label_is_one_line_and_fails(tmp_path):
 def test_an_unknown_setting_stops_every_command(tmp_path):
     done = run_signals(tmp_path, "keys", "list", daily_limits="1")
     assert done.returncode == 1
-    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is no setting")
+    assert only_line(done.stderr).startswith("signals: SIGNALS_DAILY_LIMITS is not a setting")
 
 
 def test_replay_is_resumable_and_another_folder_is_refused(tmp_path):
@@ -89,14 +91,14 @@ def test_an_audit_of_a_replayed_store_is_clean(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["audit", "prune"])
-def test_a_command_on_a_store_that_is_not_there_is_one_line_and_makes_none(tmp_path, command):
+def test_a_command_on_a_missing_store_fails_in_one_line_and_creates_none(tmp_path, command):
     done = run_signals(tmp_path, command)
     assert done.returncode == 1
     assert only_line(done.stderr).startswith("signals: there is no store at ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_folder_fails_in_one_line(tmp_path):
     bars = write_bars(tmp_path / "bars")
     url = f"sqlite:///{tmp_path / 'missing' / 'signals.db'}"
     done = run_signals(tmp_path, "replay", "--bars", str(bars), database_url=url)
@@ -104,14 +106,14 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path):
     assert "missing" in only_line(done.stderr)
 
 
-def test_a_database_that_is_none_is_one_line(tmp_path):
+def test_a_file_that_is_not_a_database_fails_in_one_line(tmp_path):
     (tmp_path / "signals.db").write_bytes(b"not a database" * 100)
     done = run_signals(tmp_path, "audit")
     assert done.returncode == 1
     assert "signals.db" in only_line(done.stderr)
 
 
-def test_serve_on_an_occupied_port_is_one_line(tmp_path):
+def test_serve_on_an_occupied_port_fails_in_one_line(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -123,7 +125,7 @@ def test_serve_on_an_occupied_port_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["simulated", "files:other"])
-def test_serve_with_another_source_than_the_stores_is_one_line(tmp_path, source):
+def test_serve_with_another_source_than_the_stores_fails_in_one_line(tmp_path, source):
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     write_bars(tmp_path / "other")
     with socket.socket() as free:
@@ -131,7 +133,7 @@ def test_serve_with_another_source_than_the_stores_is_one_line(tmp_path, source)
         port = str(free.getsockname()[1])
     done = run_signals(tmp_path, "serve", source=source, port=port)
     assert done.returncode == 1
-    assert "holds the bars of" in done.stderr.strip().splitlines()[-1]
+    assert "holds bars of the source" in done.stderr.strip().splitlines()[-1]
 
 
 def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):
@@ -144,7 +146,7 @@ def test_a_second_compute_on_a_store_is_refused_naming_the_first(tmp_path):
     assert "another signals process" in only_line(done.stderr)
 
 
-def test_prune_says_how_many_rows_it_deleted(tmp_path):
+def test_prune_prints_how_many_rows_it_deleted(tmp_path):
     run_signals(tmp_path, "replay", "--bars", str(write_bars(tmp_path / "bars")))
     assert run_signals(tmp_path, "prune").stdout == "pruned 0 rows\n"
     with sqlite3.connect(tmp_path / "signals.db") as db:

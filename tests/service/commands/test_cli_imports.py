@@ -1,4 +1,4 @@
-"""Each command loads what it needs and no more, for that is most of what a short one takes."""
+"""Each command loads only the modules that it needs: they are most of a short command's time."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ ALL = SERVING | COMPUTING | CALLING | NEVER | SQLITE | POSTGRES
 
 
 def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
-    """Return the modules that a command has loaded at its end."""
+    """Return the modules that are loaded when a command ends."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *arguments],
         env=build_environment(folder, port="1", api_key="ek_none", **settings),
@@ -58,7 +58,7 @@ def loaded(folder: Path, *arguments: str, **settings: str) -> set[str]:
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
-def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, needed):
+def test_a_command_loads_only_the_libraries_that_it_needs(tmp_path, arguments, needed):
     assert loaded(tmp_path, *arguments) & ALL - needed == set()
 
 
@@ -69,7 +69,7 @@ def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, 
         (["keys", "list"], set()),
         pytest.param(["prune"], set(), marks=pytest.mark.prove),
         pytest.param(["audit"], COMPUTING, marks=pytest.mark.prove),
-        # It has an operations port.
+        # For its operations port.
         pytest.param(
             ["compute"],
             COMPUTING | SERVING - {"rest_shim.endpoints"} | {"mcp_types"},
@@ -78,12 +78,12 @@ def test_a_command_loads_the_libraries_that_it_needs_alone(tmp_path, arguments, 
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
-def test_a_command_on_postgresql_loads_no_other_engine(tmp_path, arguments, needed):
-    told = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
-    assert told & ALL - needed == POSTGRES
+def test_a_command_on_postgresql_does_not_load_sqlite(tmp_path, arguments, needed):
+    modules = loaded(tmp_path, *arguments, database_url="postgresql://127.0.0.1:1/signals")
+    assert modules & ALL - needed == POSTGRES
 
 
-def test_serving_loads_neither_the_sdk_nor_what_only_sells_or_draws(tmp_path):
+def test_serving_loads_no_sdk_payment_or_progress_library(tmp_path):
     code = "import sys, service.commands.serve; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],

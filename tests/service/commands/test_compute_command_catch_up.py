@@ -1,4 +1,4 @@
-"""A store that is far behind is served while it catches up, and nothing of it passes for live."""
+"""A store that is far behind is served while it catches up, marked stale."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ BEHIND_H = 50
 
 @pytest.fixture
 def serve_at_once(monkeypatch):
-    """Nobody waits for a catch-up where there is a board."""
+    """Start serving at once if there is a snapshot."""
     monkeypatch.setattr(computing, "MAX_CATCH_UP_WAIT_S", 0.01)
 
 
@@ -30,7 +30,7 @@ async def key_of(folder) -> dict[str, str]:
 
 
 async def until_current(client: httpx.AsyncClient, address: str, headers: dict[str, str]) -> str:
-    """Return as_of of the first answer that is not stale."""
+    """Return the as_of of the first response that is not stale."""
     async with asyncio.timeout(30):
         while True:
             answer = await client.get(f"{address}/state", headers=headers)
@@ -44,16 +44,16 @@ def in_the_thread_that_steps() -> bool:
     return threading.current_thread() is not threading.main_thread()
 
 
-async def test_answers_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
+async def test_responses_are_stale_while_it_catches_up_and_live_after(market, serve_at_once):
     computed, _ = stored(market)
     clock, may_step = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
     headers = await key_of(market)
 
-    def told() -> None:
+    def on_read() -> None:
         if in_the_thread_that_steps():
             may_step.wait(30)
 
-    clock.told = told
+    clock.on_read = on_read
     async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
         try:
             before = await client.get(f"{address}/state", headers=headers)
@@ -66,17 +66,17 @@ async def test_answers_are_stale_while_it_catches_up_and_live_after(market, serv
     assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
 
 
-async def test_a_catch_up_that_fails_beside_is_begun_again(market, serve_at_once, capsys):
+async def test_a_catch_up_that_fails_while_serving_is_retried(market, serve_at_once, capsys):
     computed, _ = stored(market)
     clock, may_fail = MovedClock(computed + BEHIND_H * HOUR_MS + 60_000), threading.Event()
     headers = await key_of(market)
 
-    def told() -> None:
+    def on_read() -> None:
         if in_the_thread_that_steps() and not may_fail.is_set():
             may_fail.wait(30)
             raise OSError("the disk is gone")
 
-    clock.told = told
+    clock.on_read = on_read
     async with served_here(market, clock) as (address, _), httpx.AsyncClient() as client:
         may_fail.set()
         await until_current(client, address, headers)
@@ -84,19 +84,19 @@ async def test_a_catch_up_that_fails_beside_is_begun_again(market, serve_at_once
     assert stored(market)[0] == computed + BEHIND_H * HOUR_MS
 
 
-async def test_one_that_fails_while_it_is_waited_for_ends_the_command(market):
+async def test_a_catch_up_that_fails_before_serving_ends_the_command(market):
     clock = MovedClock(stored(market)[0] + BEHIND_H * HOUR_MS + 60_000)
 
-    def told() -> None:
+    def on_read() -> None:
         if in_the_thread_that_steps():
             raise OSError("the disk is gone")
 
-    clock.told = told
+    clock.on_read = on_read
     with pytest.raises(OSError, match="the disk is gone"):
         await compute(settings_of(market), INDICATORS, clock)
 
 
-def test_progress_in_lines_says_how_long_the_rest_may_take(capsys):
+def test_progress_lines_estimate_the_remaining_time(capsys):
     clock = MovedClock(0)
     lines = ProgressLog("building history", clock)
     for done, minutes in ((1, 2), (2, 4), (8, 16), (9, 18)):

@@ -1,4 +1,4 @@
-"""The doctor names what must be mended, and changes nothing."""
+"""The doctor reports what must be fixed, and changes nothing."""
 
 import asyncio
 import shutil
@@ -27,15 +27,15 @@ Told = dict[str, list[tuple[str, str]]]
 
 
 def examined(folder: Path, **settings: str) -> tuple[int, Told]:
-    """Return the exit status, and by subject the grade and text of each finding."""
+    """Return the exit status, and the (grade, text) findings by subject."""
     done = run_signals(folder, "doctor", **settings)
     assert done.stderr == ""
-    told: Told = {}
+    checks: Told = {}
     for line in done.stdout.splitlines():
         grade, _, rest = line.partition(" ")
         about, _, text = rest.strip().partition(": ")
-        told.setdefault(about, []).append((grade, text))
-    return done.returncode, told
+        checks.setdefault(about, []).append((grade, text))
+    return done.returncode, checks
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def once(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def well(once, tmp_path) -> Path:
-    """Such a folder of the test's own; its store remembers the bars where they first were."""
+    """A copy of that folder; its store still names the original path of the bars."""
     return Path(shutil.copytree(once, tmp_path / "well"))
 
 
@@ -58,69 +58,72 @@ def source(once) -> str:
     return f"files:{once / 'bars'}"
 
 
-def test_a_store_that_is_well_is_all_ok(well, source):
-    status, told = examined(well, source=source)
+def test_a_healthy_store_has_only_ok_findings(well, source):
+    status, checks = examined(well, source=source)
     assert status == 0
-    assert {grade for findings in told.values() for grade, _ in findings} == {"ok"}
-    assert list(told) == [
+    assert {grade for findings in checks.values() for grade, _ in findings} == {"ok"}
+    assert list(checks) == [
         *("settings", "store", "disk", "runs", "source", "billing", "proxies", "mail"),
     ]
-    assert "SIGNALS_SOURCE" in told["settings"][0][1]
-    assert "played to its end" in told["runs"][0][1]
-    assert told["source"] == [("ok", source)]
-    assert told["billing"] == [("ok", "sandbox, test mode")]
-    assert told["mail"] == [("ok", f"written to {well}/signals.db-outbox, not sent")]
+    assert "SIGNALS_SOURCE" in checks["settings"][0][1]
+    assert "the recording is complete" in checks["runs"][0][1]
+    assert checks["source"] == [("ok", source)]
+    assert checks["billing"] == [("ok", "sandbox, test mode")]
+    assert checks["mail"] == [("ok", f"written to {well}/signals.db-outbox, not sent")]
 
 
-def test_where_there_is_no_store_it_says_how_to_make_one_and_makes_none(tmp_path):
-    status, told = examined(tmp_path)
+def test_a_missing_store_is_reported_and_not_created(tmp_path):
+    status, checks = examined(tmp_path)
     assert status == 1
-    (market, access) = told["store"]
-    assert market == ("fix", f"there is none at {tmp_path}/signals.db: `signals serve` makes one")
+    (market, access) = checks["store"]
+    assert market == (
+        "fix",
+        f"there is no store at {tmp_path}/signals.db: `signals serve` creates one",
+    )
     assert access[0] == "warn"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    status, told = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
-    assert (status, told["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])
+def test_a_missing_folder_is_named(tmp_path):
+    status, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/missing/signals.db")
+    assert (status, checks["disk"]) == (1, [("fix", f"there is no folder {tmp_path}/missing")])
 
 
-def test_a_damaged_store_is_to_be_fixed(well, source):
+def test_a_damaged_store_must_be_fixed(well, source):
     with (well / "signals.db").open("r+b") as file:
         file.seek(100)
         file.write(bytes(4096))
-    status, told = examined(well, source=source)
-    assert (status, told["store"][0][0]) == (1, "fix")
-    assert "signals restore" in told["store"][0][1]
-    assert "runs" not in told
+    status, checks = examined(well, source=source)
+    assert (status, checks["store"][0][0]) == (1, "fix")
+    assert "signals restore" in checks["store"][0][1]
+    assert "runs" not in checks
 
 
-def test_a_store_of_a_newer_version_is_to_be_fixed(well, source):
+def test_a_store_with_a_newer_schema_must_be_fixed(well, source):
     run_sql(well / "signals.db-access", "INSERT INTO migrations VALUES ('access_9999')")
-    status, told = examined(well, source=source)
-    assert (status, told["store"][1][0]) == (1, "fix")
-    assert "newer version" in told["store"][1][1]
+    status, checks = examined(well, source=source)
+    assert (status, checks["store"][1][0]) == (1, "fix")
+    assert "newer version" in checks["store"][1][1]
 
 
-def test_an_older_store_is_told_and_not_migrated(well, source):
+def test_a_store_with_an_older_schema_is_reported_and_not_migrated(well, source):
     (well / "signals.db-access").unlink()
     migrate(well / "signals.db-access", ACCESS_MIGRATIONS[:1])
-    status, told = examined(well, source=source)
-    assert (status, told["store"][1][0]) == (0, "warn")
+    status, checks = examined(well, source=source)
+    assert (status, checks["store"][1][0]) == (0, "warn")
     assert run_sql(well / "signals.db-access", "SELECT count(*) FROM migrations") == [(1,)]
 
 
 @pytest.mark.parametrize("other", ["simulated", "files:missing"])
-def test_another_source_than_the_stores_is_to_be_fixed(well, other):
-    status, told = examined(well, source=other)
-    assert (status, told["source"][0][0]) == (1, "fix")
+def test_another_source_than_the_stores_must_be_fixed(well, other):
+    status, checks = examined(well, source=other)
+    assert (status, checks["source"][0][0]) == (1, "fix")
 
 
-def test_a_store_in_which_nothing_ran_for_long_is_warned_of(tmp_path):
+def test_a_store_without_recent_runs_is_a_warning(tmp_path):
     asyncio.run(seeded(tmp_path))
-    _, told = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/market.db")
-    ((grade, text),) = told["runs"]
+    _, checks = examined(tmp_path, database_url=f"sqlite:///{tmp_path}/market.db")
+    ((grade, text),) = checks["runs"]
     assert grade == "warn"
     assert "2026-09-30T12:03:00.000Z" in text
 
@@ -130,7 +133,7 @@ async def seeded(folder: Path) -> None:
         pass
 
 
-def test_an_untrusted_proxy_is_warned_of_for_a_day(well, source):
+def test_an_untrusted_proxy_is_a_warning_for_a_day(well, source):
     now = time.time_ns() // 1_000_000
 
     def seen(ago_ms: int) -> list[tuple[str, str]]:
@@ -145,14 +148,14 @@ def test_an_untrusted_proxy_is_warned_of_for_a_day(well, source):
     assert seen(2 * DAY_MS)[0][0] == "ok"
 
 
-def test_a_sandbox_in_public_is_to_be_fixed_or_warned_of_where_it_is_meant(well, source):
-    status, told = examined(well, source=source, host="0.0.0.0")
-    assert (status, told["billing"][0][0]) == (1, "fix")
-    status, told = examined(well, source=source, host="0.0.0.0", sandbox_public="1")
-    assert (status, [grade for grade, _ in told["billing"]]) == (0, ["ok", "warn"])
+def test_a_public_sandbox_must_be_fixed_or_is_a_warning_if_allowed(well, source):
+    status, checks = examined(well, source=source, host="0.0.0.0")
+    assert (status, checks["billing"][0][0]) == (1, "fix")
+    status, checks = examined(well, source=source, host="0.0.0.0", sandbox_public="1")
+    assert (status, [grade for grade, _ in checks["billing"]]) == (0, ["ok", "warn"])
 
 
-def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, source):
+def test_missing_stripe_settings_must_be_fixed_and_no_secret_is_printed(well, source):
     given = STRIPE | {"stripe_price_yearly": ""}
     done = run_signals(well, "doctor", source=source, **given)
     assert done.returncode == 1
@@ -169,21 +172,21 @@ def test_missing_stripe_settings_are_to_be_fixed_and_no_secret_shows(well, sourc
         ({"stripe_api_key": "rk_test_other"}, 1, ["fix", "ok", "warn"]),
     ],
 )
-async def test_stripe_is_asked_about_prices_and_key(well, source, changed, status, grades):
+async def test_stripe_prices_and_key_are_checked(well, source, changed, status, grades):
     async with run_stripe_double(ManualClock()) as stripe:
         given = selling(stripe, **changed)
-        found, told = await asyncio.to_thread(examined, well, source=source, **given)
-    assert (found, [grade for grade, _ in told["billing"]]) == (status, grades)
-    assert given["stripe_api_key"] not in str(told)
+        found, checks = await asyncio.to_thread(examined, well, source=source, **given)
+    assert (found, [grade for grade, _ in checks["billing"]]) == (status, grades)
+    assert given["stripe_api_key"] not in str(checks)
 
 
-async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
+async def test_an_unusable_customer_portal_is_a_warning(well, source):
     async with run_stripe_double(ManualClock()) as stripe:
         stripe.books.objects.pop(stripe.books.list_objects("billing_portal.configuration")[0]["id"])
-        found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
-    grade, text = told["billing"][1]
+        found, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
+    grade, text = checks["billing"][1]
     assert (found, grade) == (0, "warn")
-    assert text.startswith("members cannot change or cancel what they bought by themselves")
+    assert text.startswith("members cannot change or cancel their plan themselves")
 
 
 @pytest.mark.clause("dashboard")
@@ -196,37 +199,37 @@ async def test_a_portal_that_keeps_members_out_is_warned_of(well, source):
         ({"base_url": "https://signals.example", "billing": "off"}, ["ok"]),
     ],
 )
-def test_mail_that_reaches_nobody_is_warned_of_where_others_buy(well, source, given, grades):
-    _, told = examined(well, source=source, **given)
-    assert [grade for grade, _ in told["mail"]] == grades
+def test_unsent_mail_is_a_warning_on_a_public_service(well, source, given, grades):
+    _, checks = examined(well, source=source, **given)
+    assert [grade for grade, _ in checks["mail"]] == grades
     if "warn" in grades:
-        assert "SIGNALS_SMTP_URL and SIGNALS_MAIL_FROM" in told["mail"][1][1]
+        assert "SIGNALS_SMTP_URL and SIGNALS_MAIL_FROM" in checks["mail"][1][1]
 
 
 @pytest.mark.clause("dashboard")
-async def test_the_mail_server_is_logged_in_to_and_sent_nothing(well, source):
+async def test_the_mail_server_check_logs_in_and_sends_nothing(well, source):
     async with run_smtp_double() as server:
         mail = {"smtp_url": server.url(), "mail_from": "keys@mail.example"}
 
-        async def told_of(**given: str) -> tuple[int, list[tuple[str, str]]]:
-            status, told = await asyncio.to_thread(examined, well, source=source, **mail | given)
-            assert PASSWORD not in str(told)
-            return status, told["mail"]
+        async def check_mail(**given: str) -> tuple[int, list[tuple[str, str]]]:
+            status, checks = await asyncio.to_thread(examined, well, source=source, **mail | given)
+            assert PASSWORD not in str(checks)
+            return status, checks["mail"]
 
         said = f"sent by 127.0.0.1:{server.port}, from keys@mail.example"
-        assert await told_of() == (0, [("ok", said)])
-        status, ((grade, said),) = await told_of(smtp_url=server.url(login="me:wrong@"))
+        assert await check_mail() == (0, [("ok", said)])
+        status, ((grade, said),) = await check_mail(smtp_url=server.url(login="me:wrong@"))
         assert (status, grade) == (1, "fix")
         assert "rejects the user or password in SIGNALS_SMTP_URL" in said
-        status, ((grade, said),) = await told_of(mail_from="")
+        status, ((grade, said),) = await check_mail(mail_from="")
         assert (status, grade) == (1, "fix")
         assert said.startswith("SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too")
     assert server.received == []
 
 
-async def test_a_stripe_that_cannot_be_asked_is_warned_of(well, source):
+async def test_an_unreachable_stripe_is_a_warning(well, source):
     async with run_stripe_double(ManualClock()) as stripe:
         stripe.fail(503)
-        found, told = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
-    assert (found, told["billing"][0][0]) == (0, "warn")
-    assert "cannot be asked at the moment" in told["billing"][0][1]
+        found, checks = await asyncio.to_thread(examined, well, source=source, **selling(stripe))
+    assert (found, checks["billing"][0][0]) == (0, "warn")
+    assert "is not responding" in checks["billing"][0][1]

@@ -87,7 +87,7 @@ def test_an_unknown_key_is_refused_by_the_running_server(replayed):
     assert httpx.get(f"{address}/api/v1/state", headers=headers).status_code == 401
 
 
-def test_serve_steps_what_the_replay_left_out(tmp_path):
+def test_serve_computes_the_hours_after_the_replay(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     run_signals(tmp_path, "replay", "--bars", str(bars), "--until", "2025-01-01T12:30:00Z")
     api_key = run_signals(tmp_path, "keys", "create", "--label", "tests").stdout.strip()
@@ -111,7 +111,7 @@ def test_a_key_revoked_by_another_process_is_refused_at_once(tmp_path):
 
 
 def stored(folder: Path) -> tuple[int, int]:
-    """Return the market time that a store has come to, and how many passes brought it there."""
+    """Return the market time of a store, and the number of its commits."""
     with closing(sqlite3.connect(folder / "signals.db")) as db:
         times = db.execute("SELECT max(market_time), max(number) FROM passes").fetchone()
         return times[0], times[1]
@@ -131,7 +131,7 @@ def test_a_first_start_says_simulated_shows_progress_and_how_to_register(first_s
     assert state["counts"]["assets"] == 2
 
 
-def test_a_second_start_goes_on_from_the_store(first_start, market):
+def test_a_second_start_continues_from_the_store(first_start, market):
     _, _, before, _ = first_start
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
     with served_process(market, universe=str(market / "universe.toml")) as (address, printed):
@@ -156,7 +156,7 @@ def on_a_terminal(folder: Path, **settings: str) -> Iterator[RunningCommand]:
         started.kill()
 
 
-def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
+def test_only_the_first_start_on_a_terminal_shows_a_working_key(market):
     port = find_free_port()
     with on_a_terminal(market, port=port) as first:
         shown = re.search(r"export SIGNALS_API_KEY=(ek_[\w-]{43})\n", "".join(first.printed))
@@ -183,7 +183,7 @@ def test_on_a_terminal_the_first_start_alone_shows_a_key_that_works(market):
         ),
     ],
 )
-def test_a_key_is_shown_on_loopback_without_a_public_address_alone(market, settings, is_shown):
+def test_a_key_is_shown_only_on_loopback_without_a_public_address(market, settings, is_shown):
     with on_a_terminal(market, port=find_free_port(), **settings) as process:
         assert ("ek_" in "".join(process.printed)) is is_shown
 
@@ -198,7 +198,7 @@ def test_an_ipv6_host_is_served_at_its_bracketed_address(market):
         assert process.stop() == 0
 
 
-def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
+def test_an_unknown_host_fails_in_one_line_naming_the_setting(tmp_path):
     done = run_signals(tmp_path, "serve", host="nowhere.invalid")
     assert done.returncode == 1
     assert "SIGNALS_HOST" in done.stderr
@@ -206,14 +206,14 @@ def test_a_host_that_is_none_is_one_line_naming_the_setting(tmp_path):
 
 
 @pytest.mark.parametrize("number", STOPS)
-def test_a_signal_while_history_is_built_keeps_what_is_committed(tmp_path, number):
+def test_a_signal_while_building_history_keeps_committed_batches(tmp_path, number):
     source = f"files:{write_bars(tmp_path / 'bars', count=24 * 200)}"
     with start_signals(tmp_path, "serve", port=find_free_port(), source=source) as process:
         process.wait_for_line("building history: ")
         assert process.stop(number) == 0
     kept, _ = stored(tmp_path)
     last = process.printed[-1]
-    assert last.startswith("Stopped while building history. The store keeps everything up to ")
+    assert last.startswith("Stopped while building history. The next start continues from ")
     assert format_instant(kept) in last
     with served_process(tmp_path, source=source) as (_, printed):
         pass
@@ -233,7 +233,7 @@ def test_a_second_signal_while_it_stops_does_no_harm(market, number):
     assert "Traceback" not in "".join(process.printed)
 
 
-def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
+def test_a_client_that_never_ends_its_request_cannot_block_shutdown(market):
     port = find_free_port()
     with (
         start_signals(
@@ -249,7 +249,7 @@ def test_a_client_that_never_ends_its_request_cannot_keep_the_server_up(market):
         assert process.stop() == 0
 
 
-def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
+def test_compute_ends_when_a_recording_is_complete(tmp_path):
     bars = write_bars(tmp_path / "bars", count=30)
     done = run_signals(tmp_path, "compute", source=f"files:{bars}")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, PLAYED_OUT_NOTE)
@@ -257,7 +257,7 @@ def test_compute_alone_ends_when_a_recording_is_played_to_its_end(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_serves_on_one_store_stand_by_and_take_over_when_the_first_is_killed_or_ends(market):
+def test_a_second_serve_stands_by_and_takes_over_when_the_first_ends(market):
     universe = str(market / "universe.toml")
     api_key = run_signals(market, "keys", "create", "--label", "tests").stdout.strip()
     with start_signals(market, "compute", universe=universe) as first:
@@ -294,10 +294,10 @@ class MovedClock:
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.told: Callable[[], None] = lambda: None
+        self.on_read: Callable[[], None] = lambda: None
 
     def __call__(self) -> int:
-        self.told()
+        self.on_read()
         return self.now_ms
 
 
@@ -311,13 +311,13 @@ def settings_of(folder: Path, **settings: str) -> Settings:
 async def served_here(
     folder: Path, clock: MovedClock, **settings_given: str
 ) -> AsyncIterator[tuple[str, asyncio.Task[int]]]:
-    """Serve a folder's simulated market in this process, to SIGTERM if nothing ends it before."""
+    """Serve a folder's simulated market in this process until it ends, or until SIGTERM."""
     settings = settings_of(folder, **settings_given)
     serving = asyncio.create_task(serve(settings, INDICATORS, clock))
     await asyncio.sleep(0)
     address = f"{settings.address}/api/v1"
     async with httpx.AsyncClient(timeout=30) as client:
-        # Who connects while it catches up waits until it serves.
+        # If a client connects while it catches up, it waits until it serves.
         assert (await client.get(address)).status_code == 200
     yield address, serving
     if not serving.done():
@@ -325,7 +325,7 @@ async def served_here(
         assert await asyncio.wait_for(serving, 30) == 0
 
 
-async def test_answers_say_stale_once_the_computing_process_missed_an_update(market):
+async def test_responses_are_stale_once_compute_missed_an_update(market):
     computed, _ = stored(market)
     clock = MovedClock(computed + 60_000)
     api_key = (
@@ -343,13 +343,13 @@ async def test_answers_say_stale_once_the_computing_process_missed_an_update(mar
     assert stored(market)[0] == computed
 
 
-async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, capsys):
+async def test_a_signal_during_a_run_leaves_no_partial_batch(market, capsys):
     computed, passes = stored(market)
     clock, loop = MovedClock(computed + 60_000), asyncio.get_running_loop()
     asked = []
 
-    def told() -> None:
-        """Ask for the end in the thread that steps, and step on once the loop has heard it."""
+    def on_read() -> None:
+        """Request shutdown in the stepping thread; step on once the loop has handled it."""
         if threading.current_thread() is not threading.main_thread() and not asked:
             asked.append(clock.now_ms)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -359,7 +359,7 @@ async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, cap
     async with asyncio.timeout(30):
         while "Computing on" not in capsys.readouterr().err:  # noqa: ASYNC110 (it prints)
             await asyncio.sleep(0.01)
-    clock.told = told
+    clock.on_read = on_read
     clock.now_ms = computed + HOUR_MS
     assert await asyncio.wait_for(computing, 30) == 0
     assert asked == [computed + HOUR_MS]
@@ -373,17 +373,17 @@ async def test_a_signal_within_a_run_ends_it_and_leaves_nothing_half(market, cap
 
 
 class Unforeseen(BaseException):
-    """What no loop catches."""
+    """An error that no loop handles."""
 
 
-async def test_a_server_whose_loop_dies_ends_instead_of_pretending_to_live(market):
+async def test_a_server_ends_if_its_hourly_loop_dies(market):
     clock = MovedClock(stored(market)[0] + 60_000)
 
-    def told() -> None:
+    def on_read() -> None:
         raise Unforeseen
 
     async with served_here(market, clock) as (address, serving):
-        clock.told = told
+        clock.on_read = on_read
         with pytest.raises(Unforeseen):
             await asyncio.wait_for(serving, 30)
     async with httpx.AsyncClient() as client:

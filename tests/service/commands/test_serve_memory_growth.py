@@ -1,4 +1,4 @@
-"""What a serving process holds grows neither with the hours it runs nor the calls it answers."""
+"""The memory of a serving process grows neither with hours nor with calls."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from tests.support.signals_command import run_signals
 
 pytestmark = pytest.mark.clause("operation")
 
-# So long it takes until the bounded caches of sessions are full.
+# After this many hours the bounded caches of sessions are full.
 WARM_H = 12
 HOURS = 24
 CALLS_AN_HOUR = 5
@@ -27,7 +27,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.prove
-async def test_a_day_of_runs_and_calls_leaves_nothing_behind(market):
+async def test_memory_does_not_grow_over_a_day_of_runs_and_calls(market):
     made = await asyncio.to_thread(run_signals, market, "keys", "create", "--label", "tests")
     headers = {"X-Api-Key": made.stdout.strip()}
     clock = MovedClock(stored(market)[0] + 60_000)
@@ -44,7 +44,7 @@ async def test_a_day_of_runs_and_calls_leaves_nothing_behind(market):
 
 
 async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, address: str) -> int:
-    """Return the bytes that are held once an hour was computed, and all tools were called in it."""
+    """Return the allocated bytes after an hour was computed and all tools were called."""
     clock.now_ms += HOUR_MS
     await computed(client, address, clock.now_ms)
     for tool, _ in product(TOOLS, range(CALLS_AN_HOUR)):
@@ -58,7 +58,7 @@ async def held_after_an_hour(clock: MovedClock, client: httpx.AsyncClient, addre
 
 
 async def computed(client: httpx.AsyncClient, address: str, now_ms: int) -> None:
-    """Wait for the run of the hour that a time is in."""
+    """Wait for the run of the hour that contains a time."""
     due = format_instant(now_ms // HOUR_MS * HOUR_MS + 180_000)
     async with asyncio.timeout(30):
         while True:

@@ -1,4 +1,4 @@
-"""The stdio bridge: as a host runs it, and before endpoints that answer anything but MCP."""
+"""The stdio bridge as a host runs it, also with endpoints that do not answer with MCP."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ REFUSED = [
 
 
 def uncounted(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without its id, and what the call itself has changed of the key's quota."""
+    """Return a result without its id and without the quota, which the call itself changes."""
     shown = json.loads(json.dumps(result))
     shown["_meta"].pop("signals/request_id")
     shown["_meta"].pop("signals/quota", None)
@@ -44,7 +44,7 @@ def uncounted(result: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-async def test_a_host_is_answered_as_over_http(served, tmp_path):
+async def test_a_host_gets_the_same_responses_as_over_http(served, tmp_path):
     command, *options = COMMAND
     host = StdioServerParameters(
         command=command,
@@ -87,7 +87,7 @@ async def bridged(folder, url: str, **settings: str) -> AsyncIterator[Process]:
 
 
 async def said(process: Process, line: str) -> dict[str, Any]:
-    """Return what comes back for one line."""
+    """Send one line; return the response."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line.encode() + b"\n")
@@ -100,7 +100,7 @@ def asked(method: str, params: Any = None) -> str:
     return json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params or {}})
 
 
-async def test_it_outlives_a_service_that_is_down_and_ends_with_its_input(served, tmp_path):
+async def test_it_survives_an_outage_of_the_service_and_ends_with_its_input(served, tmp_path):
     with open_loopback_socket() as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}"
         async with bridged(tmp_path, f"{address}/api/v1/mcp/") as process:
@@ -123,7 +123,7 @@ async def test_it_outlives_a_service_that_is_down_and_ends_with_its_input(served
     assert uncounted(answered["result"]) == uncounted(await served.call(OPEN["name"]))
     assert keyless["result"]["_meta"]["signals/error"] == "missing_key"
     assert rest[0] == b""
-    assert rest[1].count(b"not_answered") == 2
+    assert rest[1].count(b"request_failed") == 2
     assert process.returncode == 0
 
 
@@ -136,7 +136,7 @@ async def test_a_signal_ends_it_while_its_input_is_open(tmp_path):
 
 @asynccontextmanager
 async def answering(*responses: Response) -> AsyncIterator[tuple[str, list[str]]]:
-    """Answer requests in turn, always the last one in the end; yield address and keys sent."""
+    """Return the given responses in turn, then always the last; yield the address and sent keys."""
     left, keys = list(responses), []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -155,7 +155,7 @@ async def asked_of(address: str, method: str) -> JSONRPCResponse | JSONRPCError:
 
 
 async def refusal(response: Response) -> str:
-    """Return the message that an answer which is no MCP comes to, the same for every method."""
+    """Return the error message for a response without MCP; it is the same for every method."""
     async with answering(response) as (address, _):
         error = await asked_of(address, "tools/list")
         result = await asked_of(address, "tools/call")
@@ -168,7 +168,7 @@ async def refusal(response: Response) -> str:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed_and_the_key_does_not_travel(status):
+async def test_a_redirect_is_not_followed_with_the_key(status):
     async with answering(Response()) as (other, strangers):
         to = f"{other}/api/v1/mcp?key={KEY}"
         message = await refusal(Response(status_code=status, headers={"Location": to}))
@@ -180,23 +180,21 @@ async def test_a_redirect_is_not_followed_and_the_key_does_not_travel(status):
 @pytest.mark.parametrize(
     "body", [b"<html>", b"", b"[]", b"\xff", b'{"jsonrpc":"2.0","id":7}', b"[" * 100_000]
 )
-async def test_an_answer_that_is_no_mcp_asks_for_the_right_address(body):
+async def test_a_response_without_mcp_points_at_the_url_option(body):
     message = await refusal(Response(body, media_type="text/html; charset=utf-8"))
-    assert message.endswith(
-        "with no MCP (text/html; charset=utf-8); is --url the address of a signal service?"
-    )
+    assert message.endswith("without MCP (text/html; charset=utf-8); is --url a signal service?")
 
 
-async def test_a_gateway_that_wants_another_key_points_at_the_key():
-    assert (await refusal(Response("no", 401))).endswith("see the key in SIGNALS_API_KEY.")
+async def test_a_401_of_a_gateway_points_at_the_key():
+    assert (await refusal(Response("no", 401))).endswith("check the key in SIGNALS_API_KEY.")
 
 
-async def test_the_services_own_message_is_told_on_one_line_without_the_key():
+async def test_the_services_message_is_passed_on_in_one_line_without_the_key():
     body = json.dumps({"error": "unavailable", "message": f"Later,\n\x1b[31m{KEY}.", "docs": "x"})
     assert (await refusal(Response(body, 503))).endswith("503: Later, ?[31m(the key).")
 
 
-async def test_an_error_of_the_protocol_is_handed_on_whatever_its_status():
+async def test_a_json_rpc_error_is_passed_on_with_any_http_status():
     error = {"code": -32602, "message": "Unsupported.", "data": {"supported": ["2025-06-18"]}}
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
     async with answering(Response(body, 400)) as (address, keys):
@@ -209,14 +207,16 @@ async def test_an_error_of_the_protocol_is_handed_on_whatever_its_status():
     "url", ["127.0.0.1:8000", "ftp://h", "http://", f"http://me:{KEY}@h", f"http://h/?key={KEY}"]
 )
 @pytest.mark.parametrize("command", ["stdio", "connect"])
-def test_an_address_that_is_none_is_one_line(tmp_path, command, url):
+def test_an_invalid_address_fails_in_one_line(tmp_path, command, url):
     done = run_signals(tmp_path, command, "--url", url)
     assert (done.returncode, done.stdout) == (1, "")
     assert only_line(done.stderr).startswith("signals: --url ")
     assert KEY not in done.stderr
 
 
-def test_a_key_that_no_header_can_carry_is_one_line(tmp_path):
+def test_a_key_with_invalid_characters_fails_in_one_line(tmp_path):
     done = run_signals(tmp_path, "stdio", api_key=f"{KEY}é")
     assert (done.returncode, done.stdout) == (1, "")
-    assert only_line(done.stderr).endswith("SIGNALS_API_KEY holds characters that no API key has")
+    assert only_line(done.stderr).endswith(
+        "SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown"
+    )

@@ -1,4 +1,4 @@
-"""What the settings mean for billing, and which of them refuse to start."""
+"""How the settings select billing, and which ones do not start."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def read(**given: str) -> Settings:
 
 
 def selling(stripe: StripeDouble, **changed: str) -> dict[str, str]:
-    """Return the settings of a service that sells by a double."""
+    """Return the settings of a service that sells through a Stripe double."""
     usual = {
         "billing": "stripe",
         "stripe_api_key": stripe.api_key,
@@ -56,14 +56,19 @@ async def access(tmp_path):
 @pytest.mark.parametrize(
     ("given", "kind", "mode", "note"),
     [
-        ({}, SandboxBilling, "test", "Billing: sandbox, nobody pays."),
-        (PUBLIC | {"sandbox_public": "1"}, SandboxBilling, "test", "Billing: sandbox, nobody"),
-        (PUBLIC | {"billing": "off"}, NoBilling, None, "Billing: off, nobody can buy a key"),
-        (STRIPE, StripeBilling, "test", "Billing: stripe in test mode, nobody pays."),
+        ({}, SandboxBilling, "test", "Billing: sandbox, no real payments."),
+        (
+            PUBLIC | {"sandbox_public": "1"},
+            SandboxBilling,
+            "test",
+            "Billing: sandbox, no real payments",
+        ),
+        (PUBLIC | {"billing": "off"}, NoBilling, None, "Billing: off. Create API keys"),
+        (STRIPE, StripeBilling, "test", "Billing: stripe in test mode, no real payments."),
         (STRIPE | {"stripe_api_key": "rk_live_x"}, StripeBilling, "live", None),
     ],
 )
-async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
+async def test_the_settings_select_the_provider_and_the_start_message(
     access, given, kind, mode, note
 ):
     provider: Provider = open_provider(read(**given), access, ManualClock())
@@ -75,18 +80,18 @@ async def test_the_settings_choose_the_provider_and_what_the_welcome_says_of_it(
         await provider.close()
 
 
-@pytest.mark.parametrize("where", [{"host": "0.0.0.0"}, {"host": "::"}, PUBLIC])
-def test_sandbox_billing_does_not_start_where_others_reach_it(tmp_path, where):
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"host": "::"}, PUBLIC])
+def test_sandbox_billing_does_not_start_on_a_public_address(tmp_path, settings):
     bars = write_bars(tmp_path / "bars")
-    done = run_signals(tmp_path, "serve", port=find_free_port(), source=f"files:{bars}", **where)
+    done = run_signals(tmp_path, "serve", port=find_free_port(), source=f"files:{bars}", **settings)
     assert done.returncode == 1
     assert "SIGNALS_SANDBOX_PUBLIC=1" in only_line(done.stderr)
 
 
-@pytest.mark.parametrize("where", [{}, PUBLIC | {"sandbox_public": "1"}])
-def test_sandbox_billing_never_starts_beside_a_live_key(tmp_path, where):
+@pytest.mark.parametrize("settings", [{}, PUBLIC | {"sandbox_public": "1"}])
+def test_sandbox_billing_does_not_start_with_a_live_key(tmp_path, settings):
     key = "rk_live_hidden"
-    done = run_signals(tmp_path, "serve", port=find_free_port(), stripe_api_key=key, **where)
+    done = run_signals(tmp_path, "serve", port=find_free_port(), stripe_api_key=key, **settings)
     assert done.returncode == 1
     assert "SIGNALS_STRIPE_API_KEY is a live key" in only_line(done.stderr)
     assert "hidden" not in done.stderr
@@ -106,7 +111,7 @@ def test_every_missing_stripe_setting_is_named_in_one_line(tmp_path):
     ("name", "wrong"),
     [("stripe_api_key", "pk_test_hidden"), ("stripe_webhook_secret", "sk_live_hidden")],
 )
-def test_a_secret_of_another_kind_is_one_line_that_does_not_repeat_it(tmp_path, name, wrong):
+def test_a_secret_of_another_kind_is_refused_and_not_printed(tmp_path, name, wrong):
     done = run_signals(tmp_path, "serve", port=find_free_port(), **STRIPE | {name: wrong})
     assert done.returncode == 1
     assert PREFIX + name.upper() in only_line(done.stderr)
@@ -114,24 +119,24 @@ def test_a_secret_of_another_kind_is_one_line_that_does_not_repeat_it(tmp_path, 
 
 
 @pytest.mark.parametrize("command", [["keys", "list"], ["access-requests"]])
-def test_commands_that_sell_nothing_do_not_mind_how_billing_is_set(tmp_path, command):
+def test_commands_without_billing_ignore_its_settings(tmp_path, command):
     done = run_signals(tmp_path, *command, billing="stripe", host="0.0.0.0")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-async def test_prices_that_are_not_the_plans_refuse_to_start(tmp_path):
+async def test_a_service_does_not_start_with_wrong_prices(tmp_path):
     bars = write_bars(tmp_path / "bars")
     async with run_stripe_double(ManualClock()) as stripe:
         given = selling(stripe, stripe_price_monthly=stripe.prices["yearly"])
         env = build_environment(tmp_path, port=find_free_port(), source=f"files:{bars}", **given)
         settings = Settings.read({n: v for n, v in env.items() if n.startswith(PREFIX)})
-        with pytest.raises(BillingSetupError, match="prices do not match the plan") as told:
+        with pytest.raises(BillingSetupError, match="prices do not match the plan") as caught:
             await serve(settings, INDICATORS, ManualClock())
-    assert "\n" not in str(told.value)
-    assert stripe.api_key not in str(told.value)
+    assert "\n" not in str(caught.value)
+    assert stripe.api_key not in str(caught.value)
 
 
-async def test_a_processor_that_cannot_be_asked_is_told_and_no_mistake(access):
+async def test_an_unreachable_processor_is_reported_and_not_an_error(access):
     async with run_stripe_double(ManualClock()) as stripe:
         provider = open_provider(read(**selling(stripe)), access, ManualClock())
         try:

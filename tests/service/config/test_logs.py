@@ -1,4 +1,4 @@
-"""Secrets that somebody logs by mistake are masked in every value of every line."""
+"""Secrets that are logged by mistake are masked in all values of all lines."""
 
 import io
 import logging
@@ -17,7 +17,7 @@ OTHERS = ["sk_live_51Abc", "rk_test_51Abc", "whsec_abc"]
 
 
 def logged(**facts: object) -> str:
-    """Return the line that an event gives."""
+    """Return the log line of an event."""
     err = io.StringIO()
     try:
         with redirect_stderr(err):
@@ -29,7 +29,7 @@ def logged(**facts: object) -> str:
 
 
 @pytest.mark.parametrize("secret", ["ek_" + "A-z_9" * 8 + "aZ0", *TOKENS, *OTHERS])
-def test_a_secret_is_masked_wherever_it_stands(secret):
+def test_a_secret_is_masked_in_any_value(secret):
     line = logged(
         alone=secret,
         within=f"Authorization: Bearer {secret}, twice {secret}",
@@ -42,7 +42,7 @@ def test_a_secret_is_masked_wherever_it_stands(secret):
     assert line.count("***") == 6
 
 
-def test_everything_else_stays_as_it_is():
+def test_other_values_stay_unchanged():
     line = logged(rows=3, late=["BTC", "WEEK_X"], why="direct_ask is no token", none=None)
     for part in ("rows=3", "late=\"['BTC', 'WEEK_X']\"", 'why="direct_ask is no token"'):
         assert part in line
@@ -51,7 +51,7 @@ def test_everything_else_stays_as_it_is():
 
 
 @pytest.mark.parametrize("letter", ["\n", "\r", "\x00", "\x1b", "\x7f", "\x85", "\u2028", "\u202e"])
-def test_what_would_end_a_line_or_steer_a_terminal_is_written_out(letter):
+def test_control_characters_are_escaped(letter):
     text = f"{letter}level=error event=forged{letter}"
     line = logged(text=text, listed=[text], failure=ValueError(text), alone=letter)
     assert line.endswith("\n")
@@ -61,7 +61,7 @@ def test_what_would_end_a_line_or_steer_a_terminal_is_written_out(letter):
 
 @pytest.fixture
 def libraries() -> Iterator[list[logging.Logger]]:
-    """The loggers of libraries, afterwards as they were."""
+    """Restore the loggers of libraries after the test."""
     loggers = [logging.getLogger(name) for name in LIBRARIES]
     before = [(logger.handlers, logger.propagate) for logger in loggers]
     yield loggers
@@ -69,7 +69,7 @@ def libraries() -> Iterator[list[logging.Logger]]:
         logger.handlers, logger.propagate = handlers, propagate
 
 
-def test_a_library_that_logs_a_traceback_gets_one_line_without_its_values(libraries):
+def test_a_librarys_traceback_becomes_one_line_without_values(libraries):
     err = io.StringIO()
     try:
         with redirect_stderr(err):
@@ -88,7 +88,7 @@ def test_a_library_that_logs_a_traceback_gets_one_line_without_its_values(librar
 
 
 def fail(logger: logging.Logger, value: str) -> None:
-    """Log as libraries do: values in later lines of the text and in the exception's."""
+    """Log as libraries do, with values in later lines of the message and of the exception."""
     try:
         raise ValueError(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which way mail leaves, by the settings, in the service as it starts."""
+"""How the settings select the mailer of a service."""
 
 import pytest
 
@@ -18,30 +18,30 @@ SMTP = {"smtp_url": "smtp://127.0.0.1:9", "mail_from": "keys@mail.example"}
 @pytest.mark.parametrize(
     ("given", "kind"), [({}, Outbox), ({"mail_from": "me@example.com"}, Outbox), (SMTP, SmtpMailer)]
 )
-def test_the_settings_choose_where_mail_goes(given: dict[str, str], kind: type) -> None:
+def test_the_settings_select_the_mailer(given: dict[str, str], kind: type) -> None:
     assert type(open_mailer(read(**given))) is kind
 
 
-def test_pages_name_the_folder_of_mail_to_who_sits_at_this_machine_alone() -> None:
-    told = choose_visible_outbox(read(database_url="sqlite:////data/signals.db"))
-    assert str(told) == "/data/signals.db-outbox"
+def test_pages_name_the_outbox_only_on_a_local_service() -> None:
+    outbox = choose_visible_outbox(read(database_url="sqlite:////data/signals.db"))
+    assert str(outbox) == "/data/signals.db-outbox"
     for others in (SMTP, {"host": "0.0.0.0"}, {"base_url": "https://signals.example"}):
         assert choose_visible_outbox(read(**others)) is None
 
 
-def test_a_server_without_a_sender_is_one_clear_line() -> None:
+def test_a_mail_server_without_a_sender_is_refused() -> None:
     with pytest.raises(SettingsError, match="SIGNALS_SMTP_URL needs SIGNALS_MAIL_FROM too"):
         open_mailer(read(smtp_url=SMTP["smtp_url"]))
 
 
-def test_a_start_with_a_server_and_without_a_sender_ends_with_that_line(tmp_path) -> None:
+def test_serve_does_not_start_without_a_sender(tmp_path) -> None:
     given = {"smtp_url": SMTP["smtp_url"], "port": find_free_port()}
     done = run_signals(tmp_path, "serve", **given, source=f"files:{write_bars(tmp_path / 'bars')}")
     assert done.returncode == 1
     assert "SIGNALS_MAIL_FROM" in only_line(done.stderr)
 
 
-def test_the_welcome_says_where_mail_lies_where_none_is_sent(tmp_path) -> None:
+def test_the_start_message_names_the_outbox(tmp_path) -> None:
     bars = f"files:{write_bars(tmp_path / 'bars')}"
     with start_signals(tmp_path, "serve", port=find_free_port(), source=bars) as process:
         assert (

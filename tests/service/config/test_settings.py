@@ -25,7 +25,7 @@ def test_the_settings_page_lists_every_setting_with_its_default_and_meaning():
 
 
 def shown(default: object) -> str:
-    """Return a default as one writes it into the environment."""
+    """Return a default as it is written in the environment."""
     if default is None:
         return ""
     if isinstance(default, SecretStr):
@@ -40,12 +40,14 @@ def test_the_commands_page_has_a_section_for_every_command():
         assert f"### signals {name}" in page, name
 
 
-def test_an_unknown_variable_refuses_to_start_and_names_the_nearest():
-    with pytest.raises(SettingsError, match=r"SIGNALS_PROT is no setting; did you mean SIGNALS_PO"):
+def test_an_unknown_variable_is_refused_with_the_nearest_name():
+    with pytest.raises(
+        SettingsError, match=r"SIGNALS_PROT is not a setting; did you mean SIGNALS_PO"
+    ):
         Settings.read({"SIGNALS_PROT": "8000"})
 
 
-def test_the_clients_variable_is_known_and_ignored():
+def test_the_variable_of_the_api_key_is_accepted():
     assert Settings.read({"SIGNALS_API_KEY": "ek_secret"}) == Settings.read({})
 
 
@@ -79,7 +81,7 @@ def test_the_clients_variable_is_known_and_ignored():
         ("SIGNALS_TRUSTED_PROXIES", "10.0.0.1/8"),
     ],
 )
-def test_a_wrong_value_is_one_line_that_names_the_variable(variable, value):
+def test_a_wrong_value_fails_in_one_line_that_names_the_variable(variable, value):
     with pytest.raises(SettingsError) as caught:
         Settings.read({variable: value})
     assert str(caught.value).startswith(f"{variable}={value!r}: ")
@@ -87,7 +89,7 @@ def test_a_wrong_value_is_one_line_that_names_the_variable(variable, value):
 
 
 @pytest.mark.parametrize("address", ["http://me:hidden@example.com", "http://hidden@127.0.0.1"])
-def test_an_address_that_holds_a_password_is_refused_and_not_repeated(address):
+def test_an_address_with_a_password_is_refused_and_not_printed(address):
     with pytest.raises(SettingsError, match=r"^SIGNALS_BASE_URL: expected") as caught:
         Settings.read({"SIGNALS_BASE_URL": address})
     assert "hidden" not in str(caught.value)
@@ -107,31 +109,31 @@ def test_an_address_that_holds_a_password_is_refused_and_not_repeated(address):
         "postgresql://[::hidden/signals",
     ],
 )
-def test_another_address_of_a_database_is_refused_naming_both_forms_and_no_secret(url):
+def test_an_invalid_database_url_is_refused_without_printing_it(url):
     with pytest.raises(SettingsError) as caught:
         Settings.read({"SIGNALS_DATABASE_URL": url})
-    told = str(caught.value)
-    assert told.startswith("SIGNALS_DATABASE_URL: expected sqlite:///PATH or postgresql://[USER")
-    assert "hidden" not in told
-    assert "\n" not in told
+    message = str(caught.value)
+    assert message.startswith("SIGNALS_DATABASE_URL: expected sqlite:///PATH or postgresql://[USER")
+    assert "hidden" not in message
+    assert "\n" not in message
 
 
-def test_a_mail_servers_password_shows_in_no_text_of_the_settings_nor_in_a_refusal():
+def test_a_mail_servers_password_is_never_printed():
     given = {"SIGNALS_SMTP_URL": "smtp://me:hidden@mail.example"}
     settings = Settings.read(given)
     assert settings.smtp_url is not None
     assert settings.smtp_url.get_secret_value() == given["SIGNALS_SMTP_URL"]
     for text in (repr(settings), str(settings), settings.model_dump_json()):
         assert "hidden" not in text
-    with pytest.raises(SettingsError) as told:
+    with pytest.raises(SettingsError) as caught:
         Settings.read({"SIGNALS_SMTP_URL": "imap://me:hidden@mail.example"})
-    assert str(told.value).startswith("SIGNALS_SMTP_URL: expected smtp://[USER:PASSWORD@]HOST")
-    assert "hidden" not in str(told.value)
+    assert str(caught.value).startswith("SIGNALS_SMTP_URL: expected smtp://[USER:PASSWORD@]HOST")
+    assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.clause("postgres")
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_a_databases_name_has_neither_user_nor_password_nor_options(scheme):
+def test_the_store_name_has_no_user_password_or_options(scheme):
     given = f"{scheme}://me:hidden@db.example:5433/signals?sslmode=require"
     settings = Settings.read({"SIGNALS_DATABASE_URL": given})
     assert settings.database_url.get_secret_value() == given.replace(scheme, "postgresql", 1)
@@ -140,13 +142,13 @@ def test_a_databases_name_has_neither_user_nor_password_nor_options(scheme):
         assert "hidden" not in text
 
 
-def test_keys_lie_beside_the_market_file():
+def test_the_access_file_is_next_to_the_market_file():
     settings = Settings.read({"SIGNALS_DATABASE_URL": "sqlite:////var/lib/signals.db"})
     assert settings.market_path == Path("/var/lib/signals.db")
     assert settings.access_path == Path("/var/lib/signals.db-access")
 
 
-def test_limits_and_proxies_are_read_as_they_are_written():
+def test_limits_and_proxies_are_parsed():
     settings = Settings.read(
         {
             "SIGNALS_CHECKOUT_LIMIT": "3/60",
@@ -159,7 +161,7 @@ def test_limits_and_proxies_are_read_as_they_are_written():
     assert settings.sandbox_public is True
 
 
-def test_the_environment_is_read_once_and_only_where_none_is_handed_in(monkeypatch):
+def test_the_environment_is_read_only_if_none_is_passed(monkeypatch):
     monkeypatch.setenv("SIGNALS_CHECKOUT_LIMIT", "3/60")
     assert Settings.read().checkout_limit == Limit(3, 60)
     assert Settings.read({}).checkout_limit == DEFAULT_LIMIT
@@ -177,7 +179,7 @@ def test_an_empty_optional_setting_counts_as_unset(name):
         assert Settings.read({PREFIX + name.upper(): value}) == Settings.read({})
 
 
-def test_stripes_secrets_show_in_no_text_of_the_settings():
+def test_stripes_secrets_are_never_printed():
     secrets = {
         "SIGNALS_STRIPE_API_KEY": " sk_live_hidden\n",
         "SIGNALS_STRIPE_WEBHOOK_SECRET": "whsec_hidden",
@@ -190,11 +192,11 @@ def test_stripes_secrets_show_in_no_text_of_the_settings():
         assert "hidden" not in text
 
 
-def test_a_secret_that_was_given_to_another_of_stripes_settings_is_not_repeated():
-    with pytest.raises(SettingsError) as told:
+def test_a_secret_in_the_wrong_stripe_setting_is_not_printed():
+    with pytest.raises(SettingsError) as caught:
         Settings.read({"SIGNALS_STRIPE_API_BASE": "sk_live_hidden"})
-    assert str(told.value).startswith("SIGNALS_STRIPE_API_BASE: expected an address")
-    assert "hidden" not in str(told.value)
+    assert str(caught.value).startswith("SIGNALS_STRIPE_API_BASE: expected an address")
+    assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +212,6 @@ def test_a_secret_that_was_given_to_another_of_stripes_settings_is_not_repeated(
         ({"BASE_URL": "http://localhost.example"}, False),
     ],
 )
-def test_a_service_is_local_where_neither_host_nor_address_leads_elsewhere(given, is_local):
+def test_a_service_is_local_if_host_and_base_url_are_loopback(given, is_local):
     given = {PREFIX + name: value for name, value in given.items()}
     assert Settings.read(given).is_local is is_local

@@ -1,4 +1,4 @@
-"""/healthz and /readyz: what a probe is told of a service that is well, late or without stores."""
+"""/healthz and /readyz of a service that is healthy, late, or without its stores."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,12 +28,12 @@ WELL = {"market_store": "ok", "access_store": "ok", "state": "fresh"}
 
 async def readyz(served: RunningService) -> tuple[int, dict[str, str]]:
     response = await served.client.get("/readyz")
-    told = response.json()
-    assert told["status"] == ("ready" if response.status_code == 200 else "not ready")
-    return response.status_code, told["checks"]
+    body = response.json()
+    assert body["status"] == ("ready" if response.status_code == 200 else "not ready")
+    return response.status_code, body["checks"]
 
 
-async def test_a_probe_needs_no_key_is_never_stored_and_counts_nothing(
+async def test_a_probe_needs_no_key_and_is_neither_cached_nor_counted(
     served_alone: RunningService,
 ):
     served = served_alone
@@ -47,7 +47,7 @@ async def test_a_probe_needs_no_key_is_never_stored_and_counts_nothing(
     assert key.last_used_at is None
 
 
-async def test_a_fresh_state_over_stores_that_answer_is_ready(served: RunningService):
+async def test_a_fresh_state_with_working_stores_is_ready(served: RunningService):
     assert await readyz(served) == (200, WELL)
 
 
@@ -63,7 +63,7 @@ async def test_nothing_computed_yet_is_not_ready(served_empty: RunningService):
     assert await readyz(served_empty) == (503, {**WELL, "state": "not computed yet"})
 
 
-async def test_a_recording_that_is_played_out_rests_and_is_ready(tmp_path: Path):
+async def test_a_complete_recording_is_ready(tmp_path: Path):
     async with run_service(
         tmp_path, make_coverage("recorded", NOON), clock=ManualClock(NOON * 2)
     ) as served:
@@ -86,7 +86,7 @@ class HangingMarket(MarketStore):
 
 
 class HangingAccess(AccessStore):
-    """An access store that never answers, nor lets go of who gives up."""
+    """An access store that never answers and ignores cancellation."""
 
     released: asyncio.Event
 
@@ -107,22 +107,22 @@ async def hanging_access(folder: Path) -> AsyncIterator[HangingAccess]:
         await store.close()
 
 
-async def test_a_store_that_is_gone_is_not_reachable_and_the_state_unknown(tmp_path: Path):
+async def test_a_lost_store_is_not_reachable_and_the_state_unknown(tmp_path: Path):
     async with run_service(tmp_path, make_coverage(), store_class=LostMarket) as served:
-        told = {"market_store": "not reachable", "access_store": "ok", "state": "unknown"}
-        assert await readyz(served) == (503, told)
+        expected = {"market_store": "not reachable", "access_store": "ok", "state": "unknown"}
+        assert await readyz(served) == (503, expected)
         assert (await served.client.get("/healthz")).status_code == 200
 
 
-async def test_a_store_that_hangs_is_told_in_time(tmp_path: Path):
+async def test_a_hanging_store_is_reported_in_time(tmp_path: Path):
     async with open_stores(tmp_path, HangingMarket) as (market, access):
         readiness = Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.5)
         checks = await asyncio.wait_for(readiness.run_checks(), 10)
-    told = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
-    assert checks == told
+    expected = {"market_store": "no answer", "access_store": "ok", "state": "unknown"}
+    assert checks == expected
 
 
-async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_path: Path):
+async def test_a_store_that_ignores_cancellation_delays_no_probe(tmp_path: Path):
     async with open_stores(tmp_path) as (market, _), hanging_access(tmp_path) as access:
         checks = await asyncio.wait_for(
             Readiness(SnapshotCache(market), access, ManualClock(), timeout_s=0.01).run_checks(), 10
@@ -132,7 +132,7 @@ async def test_a_store_that_hangs_even_when_it_is_given_up_holds_no_probe(tmp_pa
 
 
 @pytest.mark.clause("postgres")
-async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_on(
+async def test_a_frozen_database_is_reported_in_time_and_recovers(
     private_postgres: PostgresServer,
 ):
     async with open_stores(private_postgres.url()) as (market, access):
@@ -145,17 +145,17 @@ async def test_a_frozen_database_is_told_in_time_and_is_well_again_when_it_goes_
     assert thawed == {**WELL, "state": "not computed yet"}
 
 
-async def test_who_serves_nobody_is_not_asked_for_its_access_store(served: RunningService):
+async def test_a_process_that_only_computes_checks_no_access_store(served: RunningService):
     checks = await Readiness(SnapshotCache(served.market), None, served.clock).run_checks()
     assert checks == {"market_store": "ok", "state": "fresh"}
 
 
-async def test_a_probe_by_another_name_is_refused_on_the_main_port(served: RunningService):
+async def test_a_probe_with_a_foreign_host_is_refused_on_the_main_port(served: RunningService):
     refused = await served.client.get("/readyz", headers={"Host": "10.0.0.7:8000"})
     assert refused.status_code == 421
 
 
-async def test_a_probe_may_only_look(served: RunningService):
+async def test_a_probe_accepts_only_get(served: RunningService):
     answers: list[httpx.Response] = [
         await served.client.post(path) for path in ("/healthz", "/readyz")
     ]

@@ -1,4 +1,4 @@
-"""The operations port: what a scrape tells, and that it neither needs nor troubles the main one."""
+"""The operations port: the metrics of a scrape, and its independence of the main port."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ class Operated(NamedTuple):
     client: httpx.AsyncClient
 
     async def value(self, name: str, **labels: str) -> float | None:
-        """Return a sample of the next scrape, None where it has none such."""
+        """Return a sample of the next scrape, None if it is missing."""
         return samples((await self.client.get("/metrics")).text).get(place(name, **labels))
 
 
@@ -53,14 +53,14 @@ def place(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Return what a scrape holds, as Prometheus' own client library reads it."""
+    """Parse the samples of a scrape with Prometheus' client library."""
     families = text_string_to_metric_families(text)
     return {place(s.name, **s.labels): s.value for family in families for s in family.samples}
 
 
 @asynccontextmanager
 async def operating(folder: Path) -> AsyncIterator[Operated]:
-    """Serve a seeded store, and its operations port beside it."""
+    """Serve a seeded store with its operations port."""
     metrics = Metrics(TOOLS_BY_NAME)
     async with run_service(folder, make_coverage(), metrics=metrics) as served:
         readiness = Readiness(SnapshotCache(served.market), served.access, served.clock)
@@ -79,7 +79,9 @@ async def operated_service(tmp_path: Path) -> AsyncIterator[Operated]:
         yield running
 
 
-async def test_calls_are_counted_by_tool_and_outcome_over_both_faces(operated_service: Operated):
+async def test_calls_are_counted_by_tool_and_outcome_over_both_transports(
+    operated_service: Operated,
+):
     served = operated_service.served
     await served.fetch_answer("mcp", STATE)
     await served.fetch_answer("rest", STATE)
@@ -95,17 +97,17 @@ async def test_calls_are_counted_by_tool_and_outcome_over_both_faces(operated_se
     assert seen[place("signals_call_duration_seconds_sum", tool=STATE)] > 0
 
 
-async def test_nothing_that_a_user_sends_becomes_a_label(operated_service: Operated):
+async def test_no_text_of_a_user_becomes_a_label(operated_service: Operated):
     served = operated_service.served
     await served.fetch_answer("rest", STATE, ticker="NVDA")
     await served.rpc("tools/call", {"name": "signals_made_up"}, **served.key_headers)
     await served.client.get("/api/v1/made_up")
     order = {"contact_email": EMAIL, "agent_name": "made_up_agent", "billing": "monthly"}
     await served.client.post("/api/v1/access/checkout", json=order)
-    told = (await operated_service.client.get("/metrics")).text
+    text = (await operated_service.client.get("/metrics")).text
     for sent in ("NVDA", "made_up", EMAIL, served.api_key, "127.0.0.1"):
-        assert sent not in told
-    tools = {labels["tool"] for labels in labels_of(told) if "tool" in labels}
+        assert sent not in text
+    tools = {labels["tool"] for labels in labels_of(text) if "tool" in labels}
     assert tools == set(TOOLS_BY_NAME)
 
 
@@ -129,13 +131,13 @@ async def test_a_purchase_is_counted_step_by_step(operated_service: Operated):
         == 1
     )
     for outcome in ("pending", "active", "invalid_parameter"):
-        told = await operated_service.value(
+        count = await operated_service.value(
             "signals_billing_total", operation="claim", outcome=outcome
         )
-        assert told == 1, outcome
+        assert count == 1, outcome
 
 
-async def test_a_scrape_tells_the_age_of_the_state_who_is_late_and_whether_it_is_ready(
+async def test_a_scrape_has_snapshot_age_late_assets_and_readiness(
     operated_service: Operated,
 ):
     operated_service.served.clock.now = NOON + 5000
@@ -147,7 +149,7 @@ async def test_a_scrape_tells_the_age_of_the_state_who_is_late_and_whether_it_is
     assert await operated_service.value("signals_ready") == 0
 
 
-async def test_a_scrape_has_what_the_library_knows_of_the_process(operated_service: Operated):
+async def test_a_scrape_has_the_process_metrics(operated_service: Operated):
     for name in ("process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"):
         value = await operated_service.value(name)
         assert value is not None, name
@@ -155,7 +157,7 @@ async def test_a_scrape_has_what_the_library_knows_of_the_process(operated_servi
     assert await operated_service.value("signals_build_info", version="0.1.0") == 1
 
 
-async def test_a_scraper_gets_the_format_that_it_asks_for(operated_service: Operated):
+async def test_a_scraper_gets_the_format_that_it_accepts(operated_service: Operated):
     plain = await operated_service.client.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain")
     wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -177,7 +179,7 @@ async def test_the_port_has_health_and_metrics_for_any_host_and_nothing_else(
         assert (await operated_service.client.get(path)).status_code == 404
 
 
-async def test_many_connections_to_it_make_room_for_each_other_alone(operated_service: Operated):
+async def test_many_connections_to_it_close_only_each_other(operated_service: Operated):
     port = operated_service.client.base_url.port
     held = [
         await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_METRICS_CONNECTIONS + 1)
@@ -190,12 +192,12 @@ async def test_many_connections_to_it_make_room_for_each_other_alone(operated_se
         writer.close()
 
 
-async def test_a_loop_that_is_held_up_is_told_by_how_much():
-    told = asyncio.Queue[float]()
-    async with run_in_background(sample_loop_lag(told.put_nowait, step_s=0.0)):
+async def test_the_lag_of_a_blocked_loop_is_sampled():
+    samples = asyncio.Queue[float]()
+    async with run_in_background(sample_loop_lag(samples.put_nowait, step_s=0.0)):
         await asyncio.sleep(0)
         time.sleep(0.02)  # noqa: ASYNC251
-        assert await asyncio.wait_for(told.get(), 10) >= 0.02
+        assert await asyncio.wait_for(samples.get(), 10) >= 0.02
 
 
 def taken_port() -> socket.socket:
@@ -205,7 +207,7 @@ def taken_port() -> socket.socket:
     return taken
 
 
-def test_a_default_port_that_is_taken_is_done_without_and_told():
+def test_an_occupied_default_port_is_skipped_with_a_warning():
     with taken_port() as taken, structlog.testing.capture_logs() as logged:
         settings = Settings.model_construct(_fields_set=set(), metrics_port=taken.getsockname()[1])
         with open_metrics_listener(settings) as listener:
@@ -215,21 +217,21 @@ def test_a_default_port_that_is_taken_is_done_without_and_told():
     assert "SIGNALS_METRICS_PORT" in event["why"]
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_one_line_naming_the_setting():
+def test_an_occupied_configured_port_fails_in_one_line():
     with taken_port() as taken:
         port = taken.getsockname()[1]
         settings = Settings.read({"SIGNALS_METRICS_PORT": str(port)})
-        with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as told:
+        with pytest.raises(SettingsError, match="set SIGNALS_METRICS_PORT") as caught:
             open_metrics_listener(settings).__enter__()
-    assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(told.value))
+    assert re.fullmatch(rf"cannot listen on 127.0.0.1 port {port}: [^\n]+", str(caught.value))
 
 
-def test_port_0_takes_none():
+def test_port_0_disables_it():
     with open_metrics_listener(Settings.read({"SIGNALS_METRICS_PORT": "0"})) as listener:
         assert listener is None
 
 
-def test_what_processes_count_in_ends_with_them(monkeypatch: pytest.MonkeyPatch):
+def test_the_shared_folder_is_deleted_at_the_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(MULTIPROCESS_VARIABLE, raising=False)
     with open_shared_metrics_folder() as folder:
         assert folder.is_dir()

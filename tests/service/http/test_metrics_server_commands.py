@@ -1,4 +1,4 @@
-"""The commands that stay up, with their operations port: what they count, and how they end."""
+"""The operations port of long-running commands: their metrics and their shutdown."""
 
 import asyncio
 import signal
@@ -30,7 +30,7 @@ def published(folder: Path) -> int:
         return int(db.execute("SELECT count(*) FROM changes WHERE published").fetchone()[0])
 
 
-async def test_a_run_is_counted_with_its_time_and_what_it_published(market: Path):
+async def test_a_run_is_counted_with_its_duration_and_rows(market: Path):
     computed, before = stored(market)[0], published(market)
     clock, port = MovedClock(computed + 60_000), find_free_port()
     metrics = f"http://127.0.0.1:{port}/metrics"
@@ -53,32 +53,32 @@ def is_closed(port: str) -> bool:
     return True
 
 
-def test_computing_alone_has_the_port_too(market: Path):
+def test_signals_compute_has_the_port_too(market: Path):
     port, universe = find_free_port(), str(market / "universe.toml")
     with start_signals(market, "compute", metrics_port=port, universe=universe) as process:
         process.wait_for_line("Computing ")
-        told = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=WITHIN_S)
-        assert told.json()["checks"] == {"market_store": "ok", "state": "fresh"}
+        response = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=WITHIN_S)
+        assert response.json()["checks"] == {"market_store": "ok", "state": "fresh"}
         assert process.stop(signal.SIGTERM) == 0
     assert is_closed(port)
 
 
-def test_a_call_in_flight_at_the_end_is_answered_while_the_operator_still_is(market: Path):
+def test_a_call_in_flight_at_shutdown_is_answered_while_the_port_is_open(market: Path):
     port, operations = find_free_port(), find_free_port()
     given = {"port": port, "metrics_port": operations, "universe": str(market / "universe.toml")}
     with start_signals(market, "serve", **given) as process:
         process.wait_for_line("--header")
         with socket.create_connection(("127.0.0.1", int(port)), WITHIN_S) as client:
             client.sendall(HEAD)
-            # The service asks for the body: the call is in flight.
+            # The service waits for the body: the call is in flight.
             assert client.recv(100).startswith(b"HTTP/1.1 100 ")
             process.process.send_signal(signal.SIGTERM)
             until(lambda: is_closed(port))
-            told = httpx.get(f"http://127.0.0.1:{operations}/healthz", timeout=WITHIN_S)
+            response = httpx.get(f"http://127.0.0.1:{operations}/healthz", timeout=WITHIN_S)
             client.sendall(PING)
             answer = b"".join(iter(lambda: client.recv(65536), b""))
         assert process.wait_for_exit() == 0
-    assert told.status_code == 200
+    assert response.status_code == 200
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert is_closed(operations)

@@ -1,4 +1,4 @@
-"""Every answer has the id of its request, and so has what was logged meanwhile."""
+"""Every response and every log line of a request has the request's id."""
 
 import io
 import re
@@ -39,7 +39,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("method", "path", "headers", "status"), ASKED)
-async def test_every_answer_has_one_id_of_its_own(
+async def test_every_response_has_its_own_id(
     served: RunningService, method: str, path: str, headers: dict[str, str], status: int
 ):
     answers = [await served.client.request(method, path, headers=headers) for _ in range(2)]
@@ -51,20 +51,20 @@ async def test_every_answer_has_one_id_of_its_own(
 
 
 @pytest.mark.parametrize("sent", ["a", "x" * 64, "9f.A_z-0", "0" * 32])
-async def test_a_plain_id_that_is_sent_is_kept(served: RunningService, sent: str):
+async def test_a_plain_id_from_the_client_is_kept(served: RunningService, sent: str):
     for path in ("/api/v1/catalog", "/api/v1", "/healthz"):
         answer = await served.client.get(path, headers={"X-Request-Id": sent})
         assert answer.headers["x-request-id"] == sent
 
 
 @pytest.mark.parametrize("sent", ["", "x" * 65, "a b", 'a"b', "a,b", "a/b", "\xe4", "a=b"])
-async def test_any_other_is_replaced(served: RunningService, sent: str):
+async def test_any_other_id_is_replaced(served: RunningService, sent: str):
     headers = [(b"X-Request-Id", sent.encode("latin-1"))]
     answer = await served.client.get("/api/v1", headers=headers)
     assert MADE.fullmatch(answer.headers["x-request-id"])
 
 
-async def test_two_sent_ids_are_none(served: RunningService):
+async def test_two_ids_from_the_client_are_ignored(served: RunningService):
     headers = [("X-Request-Id", "a"), ("X-Request-Id", "b")]
     answer = await served.client.get("/api/v1", headers=headers)
     assert MADE.fullmatch(answer.headers["x-request-id"])
@@ -98,7 +98,7 @@ async def test_the_list_of_tools_is_the_same_bytes_whatever_the_id(served: Runni
     assert one.content == other.content
 
 
-async def test_what_is_logged_while_a_request_is_answered_has_its_id(served_alone: RunningService):
+async def test_log_lines_of_a_request_have_its_id(served_alone: RunningService):
     err = io.StringIO()
     try:
         with redirect_stderr(err):
@@ -117,14 +117,14 @@ async def test_what_is_logged_while_a_request_is_answered_has_its_id(served_alon
 
 
 class Speaking(Mailbox):
-    """A Mailer that logs, as what works on after an answer may."""
+    """A Mailer that logs, after the response was sent."""
 
     async def send(self, mail: EmailMessage) -> None:
         structlog.get_logger("tests").info("mailed")
         await super().send(mail)
 
 
-async def test_what_works_on_after_its_answer_keeps_its_id_whatever_the_connection_asks_next(
+async def test_work_after_a_response_keeps_its_id_during_the_next_request(
     served_alone: RunningService,
 ):
     await buy_plan(served_alone)

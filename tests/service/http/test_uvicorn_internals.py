@@ -1,6 +1,6 @@
 """Every internal of uvicorn that service/http/server.py and service/processes/supervisor.py use.
 
-If a test fails here after an update, read what changed in the internal that it names, adapt the
+If a test fails here after an update, read how the named internal changed, adapt the
 two modules, then write the new digest and move the bound on uvicorn in pyproject.toml.
 """
 
@@ -124,13 +124,13 @@ def list_used_names(module: ModuleType) -> set[str]:
 @pytest.mark.parametrize(
     ("owner", "name"), [(owner, name) for owner, names in DIGESTS.items() for name in names]
 )
-def test_an_internal_reads_as_it_did_when_we_built_on_it(owner: type, name: str) -> None:
+def test_an_internal_has_the_source_that_we_tested(owner: type, name: str) -> None:
     source = inspect.getsource(getattr(owner, name))
     assert sha256(source.encode()).hexdigest()[:16] == DIGESTS[owner][name]
 
 
 @pytest.mark.parametrize("owner", ATTRIBUTES)
-def test_the_attributes_that_we_use_are_there(owner: type) -> None:
+def test_the_attributes_that_we_use_exist(owner: type) -> None:
     assert set(ATTRIBUTES[owner].split()) <= list_members(owner)
 
 
@@ -151,7 +151,7 @@ def test_every_override_is_listed(ours: type, theirs: type) -> None:
 
 
 @pytest.mark.parametrize("module", [server, supervisor])
-def test_every_internal_that_we_name_is_listed(module: Any) -> None:
+def test_every_internal_that_we_use_is_listed(module: Any) -> None:
     internals = set().union(*map(list_members, DIGESTS))
     listed = {name for names in DIGESTS.values() for name in names}
     listed |= set(" ".join(ATTRIBUTES.values()).split())

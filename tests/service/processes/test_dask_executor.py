@@ -1,4 +1,4 @@
-"""The workers of a real Dask cluster rebuild and audit as this process does, killed or not."""
+"""Rebuilds and audits on a real Dask cluster equal local ones, even if workers are killed."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ UNTIL = STOP + 4 * HOUR_S
 
 @dataclass(frozen=True)
 class Stopped:
-    """A store in the middle of the small market, and what it holds a little later here."""
+    """A store in the middle of the small market, and its content after some local runs."""
 
     path: Path
     folder: Path
@@ -80,13 +80,13 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 
 @pytest.fixture
 def use_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a small store too fall into many blocks and stretches of passes."""
+    """Make a small store consist of many blocks and stretches of commits."""
     monkeypatch.setattr(restore_module, "MAX_REBUILD_ASSETS", 1)
     monkeypatch.setattr(passes_module, "BARS_PER_READ", 500)
 
 
 async def kill_one(address: str) -> int:
-    """Kill a worker; return its process id. Its nanny begins another."""
+    """Kill a worker; return its process id. Its nanny starts another."""
     async with Client(address, asynchronous=True, set_as_default=False) as client:
         pid = next(iter((await client.run(os.getpid)).values()))
     os.kill(pid, signal.SIGKILL)
@@ -94,7 +94,7 @@ async def kill_one(address: str) -> int:
 
 
 @pytest.mark.usefixtures("use_small_blocks")
-async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_killed(
+async def test_a_rebuild_is_the_same_although_a_worker_is_killed(
     address: str, stopped: Stopped, tmp_path: Path
 ):
     killed: list[int] = []
@@ -127,7 +127,7 @@ async def test_what_the_code_outgrew_is_rebuilt_the_same_though_a_worker_is_kill
 @pytest.mark.prove
 @pytest.mark.usefixtures("use_small_blocks")
 @pytest.mark.parametrize("of", ["a clean store", "an altered store"])
-async def test_an_audit_reports_the_same_though_a_worker_is_killed(
+async def test_an_audit_is_the_same_although_a_worker_is_killed(
     address: str, stopped: Stopped, tmp_path: Path, of: str
 ):
     path = tmp_path / "market.db"
@@ -150,7 +150,7 @@ async def test_an_audit_reports_the_same_though_a_worker_is_killed(
 
 
 @pytest.mark.prove
-def test_the_command_audits_on_the_workers_that_the_settings_name(
+def test_signals_audit_runs_on_the_configured_workers(
     address: str, stopped: Stopped, tmp_path: Path
 ):
     path = copy(stopped.path, tmp_path / "market.db")
@@ -169,21 +169,21 @@ async def test_a_worker_with_other_code_computes_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dask_module, "hash_code", lambda: "another")
-    with pytest.raises(ExecutorError, match="another version of signals or of NumPy"):
+    with pytest.raises(ExecutorError, match="another version of signals or NumPy"):
         async with open_dask_executor(address, 1) as executor:
             await anext(map_blocks(executor, 1, abs, iterate([-1])))
 
 
 @pytest.mark.prove
-async def test_a_block_that_kills_every_worker_ends_in_one_line(address: str):
-    with pytest.raises(ExecutorError, match="the Dask workers were lost: ") as told:
+async def test_a_block_that_kills_every_worker_fails_in_one_line(address: str):
+    with pytest.raises(ExecutorError, match="the Dask workers were lost: ") as caught:
         async with open_dask_executor(address, 1) as executor:
             await anext(map_blocks(executor, 1, os._exit, iterate([1])))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("command", ["audit", "compute", "replay"])
-def test_where_no_scheduler_answers_the_command_ends_in_one_line(
+def test_an_unreachable_scheduler_fails_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ):
     monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 0.1)
@@ -196,7 +196,7 @@ def test_where_no_scheduler_answers_the_command_ends_in_one_line(
 
 
 @pytest.mark.prove
-def test_where_nobody_works_the_command_ends_in_one_line(
+def test_a_scheduler_without_workers_fails_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(dask_module, "CONNECTS_WITHIN_S", 1)
@@ -207,7 +207,7 @@ def test_where_nobody_works_the_command_ends_in_one_line(
     assert (ended.returncode, ended.stderr) == (1, said)
 
 
-def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
+def test_a_missing_extra_fails_with_how_to_install_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delitem(sys.modules, "service.processes.dask_executor")
@@ -215,6 +215,6 @@ def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
     ended = run_signals(tmp_path, "audit", dask_scheduler="tcp://127.0.0.1:8786")
     assert (ended.returncode, ended.stderr) == (
         1,
-        "signals: SIGNALS_DASK_SCHEDULER needs more libraries (distributed is missing): "
+        "signals: SIGNALS_DASK_SCHEDULER needs the extra libraries (distributed is missing): "
         "pip install 'signals[distributed]'\n",
     )

@@ -1,6 +1,6 @@
-"""What threads share: one heap, and memory that is given back.
+"""Threads share one malloc arena, and free memory is returned to the system.
 
-Each measures a process of its own, whose heaps no other test has made.
+Each test measures a new process, because arenas of other tests would remain.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import pytest
 pytestmark = [
     pytest.mark.clause("operation"),
     pytest.mark.skipif(
-        not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc is told of heaps"
+        not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc is file of heaps"
     ),
 ]
 
@@ -37,12 +37,12 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-with tempfile.TemporaryFile() as told:
-    stream = ctypes.c_void_p(libc.fdopen(told.fileno(), b"w"))
+with tempfile.TemporaryFile() as file:
+    stream = ctypes.c_void_p(libc.fdopen(file.fileno(), b"w"))
     libc.malloc_info(0, stream)
     libc.fflush(stream)
-    told.seek(0)
-    print(told.read().count(b"<heap nr="))
+    file.seek(0)
+    print(file.read().count(b"<heap nr="))
 """
 GIVEN_BACK = """
 import ctypes
@@ -70,10 +70,10 @@ def printed(program: str, *arguments: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def test_threads_allocate_from_one_heap():
+def test_threads_share_one_arena():
     assert printed(HEAPS, "several") > 1
     assert printed(HEAPS, "one") == 1
 
 
-def test_what_a_catch_up_freed_is_given_back():
+def test_memory_freed_by_a_catch_up_is_returned():
     assert printed(GIVEN_BACK) > 50_000_000

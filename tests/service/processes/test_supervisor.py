@@ -1,4 +1,4 @@
-"""`signals serve --workers 2`: real processes on one port, each of them asked in turn."""
+"""`signals serve --workers 2`: real processes on one port, each tested in turn."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.clause("operation")
 
 WITHIN_S = 20.0
 LIMIT = 60
-# Who computes writes its number into it.
+# The compute process writes its pid into this file.
 LOCK = "signals.db.lock"
 
 
@@ -58,7 +58,7 @@ def processes() -> dict[int, Process]:
 
 
 def until(is_so: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    """Wait for something that no process says."""
+    """Wait for a condition that no process prints."""
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline
@@ -89,7 +89,7 @@ class Service:
 
     @property
     def children(self) -> set[int]:
-        """What runs beside it, but for the tracker of Python's own."""
+        """Return its child processes, without Python's resource tracker."""
         ours = (p for p in processes().values() if p.parent == self.running.process.pid)
         return {process.pid for process in ours if "resource_tracker" not in process.command}
 
@@ -98,11 +98,11 @@ class Service:
         return sorted(self.children - {self.computing})
 
     def answered_by(self, worker: int) -> AbstractContextManager[None]:
-        """Let one worker alone take connections: the others are stopped meanwhile."""
+        """Let only one worker accept connections; the others are stopped meanwhile."""
         return stopped(*{*self.workers} - {worker})
 
     def of_each_worker(self, path: str, api_key: str) -> list[httpx.Response]:
-        """Ask every worker, one after the other."""
+        """Send a request to every worker, one after the other."""
         answers = []
         for worker in self.workers:
             with self.answered_by(worker):
@@ -131,7 +131,7 @@ def serving(folder: Path, **settings: str) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Iterator[Service]:
-    """A first start, whose history is built before anybody serves; SIGTERM ends it."""
+    """A first start, which builds its history before it serves; SIGTERM ends it."""
     folder = tmp_path_factory.mktemp("workers")
     write_bars(folder / "bars", count=300)
     with serving(folder, daily_limit=str(LIMIT)) as service:
@@ -141,13 +141,13 @@ def service(tmp_path_factory) -> Iterator[Service]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder whose recording has been played, so that serving it starts at once."""
+    """A folder with a complete recording, so that serving starts at once."""
     bars = write_bars(tmp_path / "bars")
     assert run_signals(tmp_path, "replay", "--bars", str(bars)).returncode == 0
     return tmp_path
 
 
-def test_a_first_start_listens_once_its_history_is_built(service: Service) -> None:
+def test_a_first_start_serves_once_its_history_is_built(service: Service) -> None:
     said = [line.split(":")[0] for line in service.running.printed]
     assert said.index("building history") < said.index("Listening on http")
     assert service.of_each_worker("/state", service.new_key())[0].status_code == 200
@@ -155,7 +155,7 @@ def test_a_first_start_listens_once_its_history_is_built(service: Service) -> No
 
 @asynccontextmanager
 async def connections_to_each(service: Service, api_key: str) -> AsyncIterator[list[Connection]]:
-    """Open connections over both faces that every worker has taken as many of."""
+    """Open connections over both transports, the same number to each worker."""
     async with AsyncExitStack() as opened:
         made = []
         for worker in service.workers:
@@ -164,7 +164,7 @@ async def connections_to_each(service: Service, api_key: str) -> AsyncIterator[l
                     connecting = connected(service.port, transport, api_key, STATE)
                     connection = await opened.enter_async_context(connecting)
                     made.append(connection)
-                    # An answer tells that the worker has it, not the queue.
+                    # A response shows that the worker has the connection, not the queue.
                     open_call = b"GET /api/v1/assets HTTP/1.1\r\nHost: localhost\r\n\r\n"
                     assert await Connection(connection.reader, connection.writer, open_call).call()
         yield made
@@ -180,9 +180,9 @@ async def called_together(service: Service, api_key: str, times: int) -> list[in
 
 
 @pytest.mark.clause("access")
-def test_the_limit_is_kept_to_the_call_over_all_workers(service: Service) -> None:
+def test_the_quota_is_exact_over_all_workers(service: Service) -> None:
     statuses = asyncio.run(called_together(service, service.new_key(), 10))
-    # Over a midnight there are two days, each with a limit of its own.
+    # Across midnight there are two days, each with its own limit.
     assert set(statuses) == {200, 429}
     assert max(stored(service.folder)) == LIMIT
     assert statuses.count(200) in (LIMIT, sum(stored(service.folder)))
@@ -199,7 +199,7 @@ def test_a_revoked_key_is_refused_at_once_by_every_worker(service: Service) -> N
 
 
 @pytest.mark.clause("feed")
-def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
+def test_a_commit_of_another_process_is_in_the_next_response_of_every_worker(
     service: Service,
 ) -> None:
     api_key = service.new_key()
@@ -213,12 +213,12 @@ def test_what_another_process_commits_is_in_the_next_answer_of_every_worker(
     ]
 
 
-def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Service) -> None:
+def test_a_connection_waits_in_the_queue_while_all_workers_are_busy(service: Service) -> None:
     killed, other = service.workers
     os.kill(killed, signal.SIGKILL)
-    service.running.wait_for_line("serving_again")
+    service.running.wait_for_line("worker_restarted")
     with ExitStack() as opened:
-        # Nobody but a worker that has only just begun has listened last.
+        # Only a worker that has just started called listen() last.
         with stopped(service.running.process.pid, other):
             assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
             with stopped(*service.workers):
@@ -233,7 +233,7 @@ def test_who_connects_while_all_workers_are_busy_waits_in_a_queue(service: Servi
         assert {each.recv(12) for each in asking} == {b"HTTP/1.1 200"}
 
 
-async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
+async def test_a_worker_accepts_one_connection_per_turn() -> None:
     taken: list[asyncio.BaseTransport] = []
 
     class Taking(asyncio.Protocol):
@@ -254,11 +254,11 @@ async def test_a_worker_leaves_connections_of_one_turn_to_the_others() -> None:
                 turns.append(len(taken) - before)
             for transport in taken:
                 transport.close()
-    # Some versions of asyncio take one more than they are asked to.
+    # Some versions of asyncio accept one more than their backlog.
     assert max(turns) <= 2
 
 
-def test_workers_run_on_the_loop_of_asyncio_also_where_uvloop_is(
+def test_workers_use_asyncios_loop_even_if_uvloop_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed = ModuleType("uvloop")
@@ -268,17 +268,17 @@ def test_workers_run_on_the_loop_of_asyncio_also_where_uvloop_is(
     assert config.get_loop_factory() is asyncio.SelectorEventLoop
 
 
-def test_killed_processes_are_begun_again_while_others_serve(service: Service) -> None:
+def test_killed_processes_are_restarted_while_others_serve(service: Service) -> None:
     killed = service.workers[0]
     os.kill(killed, signal.SIGKILL)
     assert httpx.get(service.api, timeout=WITHIN_S).status_code == 200
-    assert f"died={killed} status=-9 event=serving_again" in service.running.wait_for_line(
-        "serving_again"
+    assert f"died={killed} status=-9 event=worker_restarted" in service.running.wait_for_line(
+        "worker_restarted"
     )
     until(lambda: len(service.workers) == 2)
     before = service.children
     os.kill(service.computing, signal.SIGKILL)
-    said = service.running.wait_for_line("computing_again")
+    said = service.running.wait_for_line("compute_restarted")
     assert f"died={service.computing} status=-9" in said
     (service.computing,) = service.children - before
     answers = service.of_each_worker("/usage", service.new_key())
@@ -286,7 +286,7 @@ def test_killed_processes_are_begun_again_while_others_serve(service: Service) -
 
 
 @pytest.mark.clause("monitoring")
-def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Service) -> None:
+def test_one_scrape_includes_all_processes_and_dead_ones(service: Service) -> None:
     def counted() -> float:
         seen = samples(httpx.get(f"{service.operations}/metrics", timeout=WITHIN_S).text)
         return seen[place("signals_calls_total", tool="signals_get_usage", outcome="ok")]
@@ -295,7 +295,7 @@ def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Serv
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 2
     os.kill(service.workers[0], signal.SIGKILL)
-    service.running.wait_for_line("serving_again")
+    service.running.wait_for_line("worker_restarted")
     until(lambda: len(service.workers) == 2)
     service.of_each_worker("/usage", api_key)
     assert counted() == before + 4
@@ -311,13 +311,13 @@ def test_one_scrape_tells_of_all_processes_also_of_those_that_died(service: Serv
         pytest.param(signal.SIGHUP, marks=pytest.mark.prove),
     ],
 )
-def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int) -> None:
-    # Killed, it would leave the folder of its metrics.
+def test_no_process_is_left_however_it_ends(folder: Path, number: int) -> None:
+    # SIGKILL would leave the folder of its metrics.
     with serving(folder, metrics_port="0") as service:
         process, children = service.running, service.children
         assert len(children) == 3
         if number in (signal.SIGINT, signal.SIGHUP):
-            # A terminal tells all of its group.
+            # A terminal signals its whole process group.
             os.killpg(process.process.pid, number)
         else:
             process.process.send_signal(number)
@@ -330,10 +330,10 @@ def test_however_it_ends_none_of_its_processes_is_left(folder: Path, number: int
     ("is_built", "source", "said"),
     [
         (False, "files:nowhere", "nowhere"),
-        pytest.param(True, "simulated", "holds the bars of ", marks=pytest.mark.prove),
+        pytest.param(True, "simulated", "holds bars of the source ", marks=pytest.mark.prove),
     ],
 )
-def test_a_mistake_that_stops_computing_ends_it_all_with_one_line(
+def test_an_error_of_the_compute_process_ends_the_command_in_one_line(
     tmp_path: Path, is_built: bool, source: str, said: str
 ) -> None:
     bars = write_bars(tmp_path / "bars")
@@ -349,7 +349,7 @@ def test_a_mistake_that_stops_computing_ends_it_all_with_one_line(
 
 
 @pytest.mark.prove
-def test_a_worker_that_cannot_start_ends_it_all_with_status_1(folder: Path) -> None:
+def test_a_worker_that_cannot_start_ends_the_command_with_status_1(folder: Path) -> None:
     with serving(folder) as service:
         killed = service.workers[0]
         (folder / "signals.db").rename(folder / "moved.db")
@@ -358,7 +358,7 @@ def test_a_worker_that_cannot_start_ends_it_all_with_status_1(folder: Path) -> N
         assert service.running.wait_for_exit() == 1
 
 
-def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) -> None:
+def test_an_occupied_port_fails_in_one_line_before_any_process_starts(folder: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -370,7 +370,7 @@ def test_an_occupied_port_is_one_line_before_any_process_starts(folder: Path) ->
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "two"])
-def test_a_number_of_workers_that_is_none_is_told(tmp_path: Path, given: str) -> None:
+def test_an_invalid_number_of_workers_is_refused(tmp_path: Path, given: str) -> None:
     done = run_signals(tmp_path, "serve", f"--workers={given}")
     assert done.returncode == 2
-    assert f"{given!r} is no number of processes" in done.stderr
+    assert f"must be 1 or more, not {given!r}" in done.stderr

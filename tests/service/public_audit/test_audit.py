@@ -1,4 +1,4 @@
-"""`signals audit --public` on real services whose views agree, also while they compute."""
+"""`signals audit --public` on real services without errors, also while they compute."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def no_progress(done: int, expected: int) -> None:
 
 
 class McpReader:
-    """Reads the same views as tools of the MCP endpoint, by plain JSON-RPC."""
+    """Reads the same views over MCP, as plain JSON-RPC."""
 
     def __init__(self, client: httpx.AsyncClient, headers: dict[str, str]) -> None:
         self._client, self._headers = client, headers
@@ -103,14 +103,14 @@ def test_a_year_of_hard_bars_is_served_in_views_that_agree(tmp_path, days):
     assert_clean(done, pages=2 if days == "30" else 30)
 
 
-def test_what_a_short_reading_cannot_check_is_said(bars_service, tmp_path):
+def test_an_audit_of_few_days_reports_what_it_did_not_check(bars_service, tmp_path):
     done = run_audit(tmp_path, *bars_service, "--days", "1")
     assert done.stdout.splitlines()[-1] == "clean"
     assert "not checked: flips of windows longer than the feed read (6)" in done.stdout
     assert "not checked: stats, whose 30 days are longer than the feed read (2)" in done.stdout
 
 
-async def test_both_faces_give_the_same_answers(bars_service, bars_answers):
+async def test_both_transports_return_the_same_views(bars_service, bars_answers):
     address, api_key = bars_service
     async with httpx.AsyncClient(base_url=address) as client:
         reader = McpReader(client, {"Authorization": f"Bearer {api_key}"})
@@ -148,16 +148,16 @@ async def test_a_capped_window_and_a_removed_asset_in_it_are_compared_too(served
 
 @pytest.mark.parametrize("suffix", ["", "/", "/api/v1", "/api/v1/", " "])
 @pytest.mark.parametrize("base", ["http://127.0.0.1:8000", "https://example.com/signals"])
-async def test_the_address_may_name_the_face_or_not(base, suffix):
+async def test_the_url_can_include_the_api_path(base, suffix):
     async with Reader(base + suffix, KEY, no_progress) as reader:
         assert reader.address == base
 
 
-# A service that computes meanwhile
+# A service that computes during the audit
 
 
 class ComputingReader(Reader):
-    """Reads a service that commits another hour after each of its first answers of one view."""
+    """Reads a service that commits another hour after each of the first responses of one view."""
 
     def __init__(self, served, hours: int) -> None:
         super().__init__(served.base_url, served.api_key, no_progress)
@@ -175,7 +175,7 @@ class ComputingReader(Reader):
 
 
 @pytest.mark.parametrize("hours", range(1, ATTEMPTS))
-async def test_an_audit_that_a_compute_overtakes_starts_over(served, hours):
+async def test_an_audit_overtaken_by_a_run_starts_over(served, hours):
     async with ComputingReader(served, hours) as reader:
         answers = await read_consistent_responses(reader, 30)
     assert check_responses(answers).findings == []
@@ -183,7 +183,7 @@ async def test_an_audit_that_a_compute_overtakes_starts_over(served, hours):
     assert reader.calls == (NON_FEED_CALLS + 5) * (hours + 1)
 
 
-async def test_a_service_that_never_stands_still_is_one_plain_error(served):
+async def test_a_service_that_always_computes_fails_in_one_line(served):
     async with ComputingReader(served, ATTEMPTS) as reader:
-        with pytest.raises(PublicAuditError, match="computed anew during each of 3 readings"):
+        with pytest.raises(PublicAuditError, match="had a run during each of 3 attempts"):
             await read_consistent_responses(reader, 30)

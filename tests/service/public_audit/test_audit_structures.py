@@ -1,4 +1,4 @@
-"""The public audit finds what is missing, doubled, out of order or contradictory in answers."""
+"""The public audit finds missing, repeated, misordered and contradictory parts of responses."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def results(answers: Responses) -> list[Any]:
 
 
 def groups(answers: Responses) -> list[Any]:
-    """Return the groups of an answer whose counts then follow what is done to them."""
+    """Yield the groups of a response, then update its counts."""
     return find_richest(answers.flips).body["groups"]
 
 
@@ -40,7 +40,7 @@ def deep_row(answers: Responses) -> Any:
 
 
 def reading_of(answers: Responses) -> tuple[Any, str]:
-    """Return the cells of the indicator of the newest row, and the row's timeframe."""
+    """Return the readings of the newest row's indicator, and the row's timeframe."""
     row = answers.pages[0]["signals"][0]
     state = next(a for a in answers.state["assets"] if a["ticker"] == row["ticker"])
     return state["signals"][row["indicator"]], row["timeframe"]
@@ -82,7 +82,7 @@ def rename_an_asset(answers: Responses) -> None:
 
 
 def remove_an_asset(answers: Responses) -> None:
-    """Say everywhere that BTC is removed, while it is still ranked and in the catalog."""
+    """Mark BTC as removed everywhere, while it is still ranked and in the catalog."""
     for _, answer in answers.iterate_named():
         answer["meta"]["removed_assets"] = ["BTC"]
 
@@ -179,7 +179,7 @@ def lose_a_part(answers: Responses) -> None:
 
 
 def agree_too_little(answers: Responses) -> None:
-    """List a result of min_agree 1 where 6 are asked for."""
+    """Add a result of min_agree=1 to the response for min_agree=6."""
     strict = next(a for a in answers.confluence if a.arguments["min_agree"] == 6)
     lenient = answers.confluence[answers.confluence.index(strict) - 2]
     listed = {result["ticker"] for result in strict.body["results"]}
@@ -193,7 +193,7 @@ def drop_an_alert(answers: Responses) -> None:
 
 
 def repeat_an_alert(answers: Responses) -> None:
-    """Publish an action of an engine again, an hour after it was published."""
+    """Repeat an action of an engine one hour later."""
     rows = answers.alert_pages[0]["signals"]
     row = deepcopy(rows[0])
     close = row["id"].split(".")[-3]
@@ -216,19 +216,19 @@ def end_the_merged_feed_early(answers: Responses) -> None:
 
 
 STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
-    (drop_an_alert, ["alerts page 1 is short", "tier=all: row", "stats: alerts_tier"]),
+    (drop_an_alert, ["alerts page 1 is not full", "tier=all: row", "stats: alerts_tier"]),
     (
         repeat_an_alert,
         [
-            'alerts: "alerts.* comes within the cooldown',
-            "alerts page 1( is short|: pagination)",
+            'alerts: "alerts.* is within the cooldown',
+            "alerts page 1( is not full|: pagination)",
             "stats: alerts_tier",
             "tier=all: row",
         ],
     ),
     (swap_two_alerts, ['alerts: "alerts.* is not older than']),
     (merge_wrongly, ["tier=all: row 1 is"]),
-    (end_the_merged_feed_early, ["tier=all: ends before the rows of both tiers do"]),
+    (end_the_merged_feed_early, ["tier=all: ends before the last row of both tiers"]),
     (
         flip_a_reading,
         [
@@ -236,9 +236,9 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
             "confluence .*",
         ],
     ),
-    (name_an_unknown_reading, ['state: .*: "strong" is no reading', "confluence .*"]),
-    (name_an_unknown_key, ["state: BTC macd is no known key", "confluence .*: BTC: votes is"]),
-    (name_an_unknown_timeframe, ["state: BTC perpkit 2h is no timeframe"]),
+    (name_an_unknown_reading, ['state: .*: "strong" is not a reading', "confluence .*"]),
+    (name_an_unknown_key, ["state: BTC macd is not a known key", "confluence .*: BTC: votes is"]),
+    (name_an_unknown_timeframe, ["state: BTC perpkit 2h is not a timeframe"]),
     (
         forget_an_asset,
         [
@@ -251,7 +251,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         [
             "state: counts.assets is 4, recomputed 5",
             "state: counts.readings is",
-            "state: BTC comes 2 times",
+            "state: BTC occurs 2 times",
         ],
     ),
     (
@@ -281,18 +281,18 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         [
             "catalog: assets.total is 251, recomputed 252",
             "catalog: assets.crypto is 176, recomputed 177",
-            r"catalog: \w+ comes 2 times",
+            r"catalog: \w+ occurs 2 times",
         ],
     ),
     (lambda a: swap(results(a)), [r"confluence .*: place 1 is \"\w+\", recomputed \"\w+\""]),
     (lambda a: results(a).pop(), [r"confluence .*: \w+ is missing"]),
-    (lambda a: results(a).append(results(a)[0]), [r"confluence .*: \w+ comes 2 times"]),
+    (lambda a: results(a).append(results(a)[0]), [r"confluence .*: \w+ occurs 2 times"]),
     (agree_too_little, [r"confluence .* min_agree=6: \w+ does not belong there"]),
     (
         drop_a_row,
         [
             "signals page 2: pagination.returned is 200, recomputed 199",
-            "signals page 2 is short, yet rows follow",
+            "signals page 2 is not full, but more rows follow",
             f'{ROW} does not continue "universe',
             r"stats: universe_tier.(total_signals|by_\w+) is",
         ],
@@ -301,7 +301,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
         drop_the_newest_row,
         [
             "signals page 1: pagination.returned is 200, recomputed 199",
-            "signals page 1 is short, yet rows follow",
+            "signals page 1 is not full, but more rows follow",
             r"state: \w+ \w+ \w+ against",
             r"flips .*",
             r"stats: universe_tier.(total_signals|by_\w+) is",
@@ -310,7 +310,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         double_a_row,
         [
-            'signals: "universe\\S+ comes 2 times',
+            'signals: "universe\\S+ occurs 2 times',
             f'{ROW} is not older than "universe',
             f'{ROW} does not continue "universe',
             r"stats: universe_tier.by_\w+ is",
@@ -322,7 +322,7 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         stand_still,
         [
-            f"{ROW}: transition .* cannot be",
+            f"{ROW}: transition .* is not valid",
             f"{ROW}: change_type is",
             f'{ROW} does not continue "universe',
         ],
@@ -330,8 +330,8 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         name_an_unknown_ticker,
         [
-            f'{ROW}: ticker "XXX" cannot be',
-            f"{ROW}: (asset_class is|its id does not follow)",
+            f'{ROW}: ticker "XXX" is not valid',
+            f"{ROW}: (asset_class is|id does not match)",
             f'{ROW} does not continue "universe',
             "state: XXX .* is null",
         ],
@@ -339,8 +339,8 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         publish_perpkit,
         [
-            f'{ROW}: indicator "perpkit" cannot be',
-            f"{ROW}: (indicator_name is|its id does not follow)",
+            f'{ROW}: indicator "perpkit" is not valid',
+            f"{ROW}: (indicator_name is|id does not match)",
             f'{ROW} does not continue "universe',
             "stats: universe_tier.by_indicator is",
             "state: .* perpkit .*",
@@ -349,27 +349,27 @@ STRUCTURES: list[tuple[Callable[[Responses], None], list[str]]] = [
     (
         invent_a_timeframe,
         [
-            f'{ROW}: timeframe "2h" cannot be',
-            f"{ROW}: its id does not follow",
+            f'{ROW}: timeframe "2h" is not valid',
+            f"{ROW}: id does not match",
             f'{ROW} does not continue "universe',
             "stats: universe_tier.by_timeframe is",
             "state: .* 2h against",
         ],
     ),
-    (close_after_it_was_written, [f"{ROW}: its id does not follow from the row"]),
+    (close_after_it_was_written, [f"{ROW}: id does not match the other fields"]),
     (lambda a: swap(groups(a)), ["flips .*: place 1 is"]),
     (drop_a_group, [r"flips .*: \w+ is missing"]),
     (drop_a_flip, ["flips .*: flips is"]),
     (
         lambda a: groups(a).append(groups(a)[0]),
         [
-            r"flips .*: \w+ comes 2 times",
+            r"flips .*: \w+ occurs 2 times",
             "flips .*: counts is",
         ],
     ),
     (
         lose_a_part,
-        ["stats: an answer is not of SPEC.md's shape \\(KeyError\\('universe_tier'\\)\\)"],
+        ["stats: a response does not match the API contract \\(KeyError\\('universe_tier'\\)\\)"],
     ),
 ]
 
@@ -382,7 +382,7 @@ def test_a_wrong_structure_is_found(bars_answers, tamper, expected):
 
 
 @pytest.mark.parametrize("view", ["state", "catalog", "stats", "pages", "confluence", "flips"])
-def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(bars_answers, view):
+def test_a_view_that_breaks_the_contract_is_found_by_every_check(bars_answers, view):
     def tamper(answers: Responses) -> None:
         held = getattr(answers, view)
         first = held[0] if isinstance(held, list) else held
@@ -390,4 +390,4 @@ def test_a_view_of_another_shape_is_found_by_every_check_that_reads_it(bars_answ
 
     findings = audit_tampered(bars_answers, tamper)
     assert {finding.split(":")[0] for finding in findings} <= CHECKS.keys()
-    assert findings[0].startswith("one version: an answer is not of SPEC.md's shape")
+    assert findings[0].startswith("one version: a response does not match the API contract")

@@ -28,7 +28,7 @@ def more(number: int) -> int:
 
 
 def to(value: Any) -> Callable[[Any], Any]:
-    return lambda told: value
+    return lambda _: value
 
 
 def an_hour_earlier(time: str) -> str:
@@ -66,7 +66,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     (
         "pages.1.signals.7.id",
         lambda i: i.replace("universe", "u"),
-        ["signals: .* id does not foll"],
+        ["signals: .* id does not match"],
     ),
     ("pages.1.signals.7.tier", to("alerts"), [rf"{ROW}: tier is \"alerts\""]),
     ("pages.1.signals.7.asset_class", to("metal"), [f"{ROW}: asset_class is"]),
@@ -79,12 +79,12 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         "pages.-2.signals.-1.created_at",
         to("2024-07-01T00:00:00.000Z"),
         [
-            f"{ROW} lies outside the days asked for",
-            f"{ROW}: its id does not follow",
+            f"{ROW} is outside the requested days",
+            f"{ROW}: id does not match",
             "stats: universe_tier.history_starts_at is",
         ],
     ),
-    ("flips.as_of", to("2025-07-26T04:02:59.999Z"), ["flips .*: as_of lies before", "flips .*"]),
+    ("flips.as_of", to("2025-07-26T04:02:59.999Z"), ["flips .*: as_of is before", "flips .*"]),
     ("flips.query.hours", more, ["flips .*: query is"]),
     ("flips.meta.rules.hours.queried_timeframe.max", more, ["flips .*: meta.rules.hours is"]),
     (
@@ -111,9 +111,9 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         "stats.window.until",
         an_hour_earlier,
         [
-            "stats: window.until lies before as_of",
+            "stats: window.until is before as_of",
             "stats: window.since is",
-            f"{ROW} lies outside the days asked for",
+            f"{ROW} is outside the requested days",
             r"stats: universe_tier.(total_signals|by_\w+) is",
         ],
     ),
@@ -136,7 +136,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         "stats.universe_tier.by_direction.0.direction",
         to("neutral"),
         [
-            "stats: universe_tier.by_direction names one twice",
+            "stats: universe_tier.by_direction has a repeated value",
             "stats: universe_tier.by_direction is",
         ],
     ),
@@ -162,15 +162,15 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
     (
         "alert_pages.0.signals.7.action",
         to("HOLD"),
-        [f"{ALERT}: direction is", f"{ALERT}: its id does not follow", MERGED],
+        [f"{ALERT}: direction is", f"{ALERT}: id does not match", MERGED],
     ),
     (
         "alert_pages.0.signals.7.timeframe",
         to("1h"),
         [
-            f"{ALERT}: its id does not follow",
-            f"{ALERT}: no engine is covered",
-            "cooldown: an answer is not of SPEC.md's shape",
+            f"{ALERT}: id does not match",
+            f"{ALERT}: the catalog lists no such engine",
+            "cooldown: a response does not match the API contract",
             MERGED,
             STATS,
         ],
@@ -186,7 +186,7 @@ VALUES: list[tuple[str, Callable[[Any], Any], list[str]]] = [
         [
             "catalog: coverage.assets is",
             "catalog: tiers.alerts.tickers is",
-            f"{ALERT}: no engine is covered",
+            f"{ALERT}: the catalog lists no such engine",
         ],
     ),
     ("catalog.coverage.assets.BTC.asset_class", to("metal"), ["catalog: coverage.assets is"]),
@@ -232,7 +232,7 @@ def test_a_wrong_value_is_found(bars_answers, path, change, expected):
     assert_only_expected(audit_tampered(bars_answers, tamper), expected)
 
 
-def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_read(bars_answers):
+def test_a_history_start_after_a_row_is_found_in_a_partial_audit(bars_answers):
     oldest, _ = bars_answers.rows[-1]
     read = replace(bars_answers, since=oldest - 1)
     assert audit_tampered(read, lambda answers: None) == []
@@ -240,5 +240,5 @@ def test_a_history_that_starts_after_a_row_is_found_where_not_everything_was_rea
     def tamper(answers: Responses) -> None:
         answers.stats["universe_tier"]["history_starts_at"] = format_epoch_ms(oldest + 1)
 
-    expected = ["stats: universe_tier.history_starts_at lies after a row"]
+    expected = ["stats: universe_tier.history_starts_at is after a row"]
     assert_only_expected(audit_tampered(read, tamper), expected)

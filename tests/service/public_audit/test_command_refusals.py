@@ -1,4 +1,4 @@
-"""A service that cannot be audited: one line, exit status 1, and the key is nowhere in it."""
+"""A service that cannot be audited: one line without the key, and exit status 1."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ Sent = dict[str, str]
 
 @contextmanager
 def loopback(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[Sent]]]:
-    """Answer every request alike; yield the address and the headers of what was asked."""
+    """Return the same response to every request; yield the address and the received headers."""
     asked: list[Sent] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,7 +51,7 @@ def loopback(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[s
 
 @pytest.fixture
 def refusal(monkeypatch, capsys) -> Callable[..., str]:
-    """Run an audit that cannot be made, in this process; return the only line that it prints."""
+    """Run an audit that fails in this process; return the only line that it prints."""
 
     def run(url: str, api_key: str | None = KEY) -> str:
         if api_key is not None:
@@ -67,7 +67,7 @@ def refusal(monkeypatch, capsys) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_refused_and_the_key_does_not_travel(refusal, status):
+def test_a_redirect_is_refused_and_the_key_is_not_sent(refusal, status):
     with loopback(200, b"{}") as (other, strangers):
         with loopback(status, Location=f"{other}/api/v1/state?key={KEY}") as (address, asked):
             line = refusal(address)
@@ -78,58 +78,59 @@ def test_a_redirect_is_refused_and_the_key_does_not_travel(refusal, status):
     )
 
 
-def test_a_used_up_quota_says_when_to_come_back(refusal):
+def test_an_exhausted_quota_says_when_to_retry(refusal):
     body = json.dumps({"error": "rate_limited", "message": f"Used up by\n\x1b[31m{KEY}."}).encode()
     with loopback(429, body, Retry_After="3600") as (address, asked):
         line = refusal(address)
-    assert (
-        "with 429 (rate_limited); come back after 3600 seconds: Used up by ?[31m(the key)." in line
-    )
+    assert "with 429 (rate_limited); retry after 3600 seconds: Used up by ?[31m(the key)." in line
     assert len(asked) == 1
 
 
-def test_a_service_that_has_not_computed_yet_says_when_to_come_back(refusal):
+def test_a_service_before_its_first_run_says_when_to_retry(refusal):
     with loopback(503, b'{"error": "unavailable"}', Retry_After="900") as (address, _):
         line = refusal(address)
-    assert "503 (unavailable); come back after 900 seconds" in line
+    assert "503 (unavailable); retry after 900 seconds" in line
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[1]", b"\xff\xfe{", b"[" * 100_000])
-def test_an_answer_that_is_no_json_object_is_one_line(refusal, body):
+def test_a_response_without_a_json_object_fails_in_one_line(refusal, body):
     with loopback(200, body, Content_Type="text/html") as (address, _):
         line = refusal(address)
-    assert "with no JSON object (text/html); is it the base address" in line
+    assert "without a JSON object (text/html); is it the base address" in line
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"as_of": 1}, {"as_of": "2026"}, {"as_of": "0001-01-02T00:00Z"}]
 )
-def test_an_answer_of_another_shape_is_one_line(refusal, body):
+def test_a_response_that_breaks_the_contract_fails_in_one_line(refusal, body):
     with loopback(200, json.dumps(body).encode()) as (address, _):
         line = refusal(address)
-    assert "not of SPEC.md's shape" in line
+    assert "does not match the API contract" in line
 
 
-def test_a_wrong_key_is_one_line(bars_service, refusal):
+def test_a_wrong_key_fails_in_one_line(bars_service, refusal):
     line = refusal(bars_service[0])
-    assert "refused /api/v1/state with 401 (invalid_key); see the key in SIGNALS_API_KEY" in line
+    assert "refused /api/v1/state with 401 (invalid_key); check the key in SIGNALS_API_KEY" in line
 
 
 @pytest.mark.parametrize("api_key", [None, "", "  "])
 def test_without_a_key_nothing_is_sent(refusal, api_key):
     with loopback(200, b"{}") as (address, asked):
         line = refusal(address, api_key)
-    assert line == "signals: SIGNALS_API_KEY is not set: put your API key into it"
+    assert line == "signals: SIGNALS_API_KEY is not set: set it to your API key"
     assert asked == []
 
 
 @pytest.mark.parametrize("api_key", [f"{KEY}\n{KEY}", f"{KEY}é"])
-def test_a_key_that_no_header_can_carry_is_one_line(refusal, api_key):
+def test_a_key_with_invalid_characters_fails_in_one_line(refusal, api_key):
     line = refusal("http://127.0.0.1:9", api_key)
-    assert line == "signals: SIGNALS_API_KEY holds characters that no API key has"
+    assert (
+        line
+        == "signals: SIGNALS_API_KEY contains invalid characters: set it to the key as it was shown"
+    )
 
 
-def test_a_dead_port_is_one_line(refusal):
+def test_a_dead_port_fails_in_one_line(refusal):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -137,7 +138,7 @@ def test_a_dead_port_is_one_line(refusal):
     assert line.startswith(f"signals: {address} did not answer /api/v1/state: ConnectError")
 
 
-def test_a_connection_that_breaks_is_one_line(refusal):
+def test_a_broken_connection_fails_in_one_line(refusal):
     with loopback(200, b"", Content_Length="10") as (address, _):
         line = refusal(address)
     assert "did not answer /api/v1/state: RemoteProtocolError" in line
@@ -155,7 +156,7 @@ def test_a_connection_that_breaks_is_one_line(refusal):
         f"http://127.0.0.1:9/?key={KEY}",
     ],
 )
-def test_an_address_that_is_none_is_one_line(refusal, url):
+def test_an_invalid_address_fails_in_one_line(refusal, url):
     line = refusal(url)
     assert line.startswith("signals: --public ")
 
@@ -166,7 +167,7 @@ def test_days_are_bounded(days):
         main(["audit", "--public", "http://127.0.0.1:9", "--days", days])
 
 
-def test_days_belong_to_the_public_audit(tmp_path):
+def test_days_need_the_public_audit(tmp_path):
     done = run_signals(tmp_path, "audit", "--days", "30")
     assert (done.returncode, done.stdout) == (1, "")
-    assert only_line(done.stderr).startswith("signals: --days goes with --public URL")
+    assert only_line(done.stderr).startswith("signals: --days needs --public URL")
