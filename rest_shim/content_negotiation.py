@@ -1,17 +1,18 @@
-"""Conditional and compressed responses: 304 if the client has the text, gzip if it accepts it."""
+"""Conditional and compressed responses: 304 for a matching ETag, gzip if the client accepts it."""
 
 from rest_shim.endpoints import Endpoint
 from serving.http import JSON, HeaderList, HeaderMap, accepts_gzip
 from serving.response_cache import ResponseBody
 
-# Below this size, compressing does not save a packet.
+# A smaller response fits into one packet anyway, so compressing it saves nothing.
 MIN_COMPRESSED_BYTES = 1_000
 
 
 def negotiate_response(
     response: ResponseBody, endpoint: Endpoint, request_headers: HeaderMap
 ) -> tuple[int, HeaderList, bytes]:
-    """Return status, headers and body of an endpoint's success, as a request's headers ask."""
+    """Return status, headers and body of a successful response, as the request headers allow."""
+    # One weak ETag serves both forms, and Vary keeps caches from mixing them up.
     headers: HeaderList = [(b"etag", response.etag), (b"vary", b"Accept-Encoding")]
     if endpoint.cache_control:
         headers.append((b"cache-control", endpoint.cache_control.encode()))
@@ -29,6 +30,6 @@ def negotiate_response(
 
 
 def _has_tag(if_none_match: bytes, etag: bytes) -> bool:
-    """Tell whether If-None-Match names a tag; a tag is compared without what marks it weak."""
+    """Return true if If-None-Match names a tag; weakness is ignored, as HTTP prescribes."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag.removeprefix(b"W/") in tags

@@ -46,7 +46,7 @@ SAID = {
     "invalid_parameter": (400, "timeframe: '2h' is not accepted", "accepted: 1h, 4h, 1d"),
     "unknown_ticker": (400, "unknown 'BTX'", "did you mean BTC?"),
     "unknown_indicator": (400, "'macd' is not an indicator", "accepted: trend_oracle"),
-    "unavailable": (503, "cannot be used at the moment", "Retry after 60 seconds"),
+    "unavailable": (503, "The store is unavailable", "Retry after 60 seconds"),
 }
 
 

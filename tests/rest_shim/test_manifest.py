@@ -18,7 +18,7 @@ from tools.example_market import make_coverage
 pytestmark = pytest.mark.clause("documents")
 
 HEADINGS = [
-    "What the readings are",
+    "Nature of the readings",
     "Terms of use",
     "Redistribution",
     "Service level",
@@ -86,7 +86,7 @@ async def test_polling_as_it_says_gives_only_what_is_new(served):
     told = " ".join(polling["how"])
     for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
         assert said in told
-    for said in ("shift pages", "overlap windows", "tier and id", "reconcile with /api/v1/state"):
+    for said in ("shift pages", "overlapping windows", "tier and id", "with /api/v1/state"):
         assert said in told
 
 
@@ -249,19 +249,19 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
 @pytest.mark.parametrize(
     ("day", "told"),
     [
-        (date(2026, 9, 27), "One asset left coverage"),
-        (date(2026, 9, 27), "its readings had stopped"),
-        (date(2026, 9, 27), "its coin goes on under a ticker that was covered already"),
-        (date(2026, 9, 27), "/state keeps the last readings it held"),
+        (date(2026, 9, 27), "One asset was removed from coverage"),
+        (date(2026, 9, 27), "because its readings had stopped updating"),
+        (date(2026, 9, 27), "its coin continues under a ticker that was already covered"),
+        (date(2026, 9, 27), "/state still has the last readings"),
         (date(2026, 9, 25), "Added GET /api/v1/flips and its MCP tool"),
-        (date(2026, 9, 25), "Universe rows carry change_type"),
-        (date(2026, 9, 25), "Checkout, claim and usage answers carry mode"),
+        (date(2026, 9, 25), "Added change_type to universe rows"),
+        (date(2026, 9, 25), "Added mode to checkout, claim and usage responses"),
         (date(2026, 9, 25), "indicator status and appears_in, indicator_statuses, "),
         (date(2026, 9, 25), "legacy_indicator_keys, state_indicators and state_readings of "),
         (date(2026, 9, 25), "coverage by asset"),
         (date(2026, 9, 25), "perpkit in /state and /confluence"),
         (date(2026, 9, 25), "the timing of publication"),
-        (date(2026, 9, 25), "the cooldown of alerts and what CLOSE means"),
+        (date(2026, 9, 25), "the cooldown of alerts and the meaning of CLOSE"),
     ],
 )
 def test_the_changelog_tells_what_the_specification_lists(day, told):
@@ -320,5 +320,5 @@ async def test_the_terms_are_a_page_that_is_served(served, part):
     stored = response.text.split("## Privacy")[1]
     for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):
         assert what in stored
-    for what in ("the link that was mailed", "your session", "one cookie", "mail server"):
+    for what in ("the sign-in link", "your session", "cookie", "mail server"):
         assert what in stored

@@ -190,7 +190,7 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
     ((name, value),) = GOOD[path].items()
     content = f'{{"{name}": "{value}", "{name}": "{value}"}}'.encode()
     message = refused(path, content)
-    assert message == "The body names a field more than once: give each field once."
+    assert message == "The body has the same field more than once; send each field once."
 
 
 @pytest.mark.clause("4.11.1", "4.11.5", "4.11.8", "7.13")
@@ -200,7 +200,7 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {},
-            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "contact_email: missing; accepted: e-mail address that receives the receipt and "
             "billing notices.",
         ),
         (
@@ -212,14 +212,13 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {**EMAIL, "billing": None},
-            "billing: null is not accepted, leave it out or give a value; accepted: monthly, "
-            "yearly.",
+            "billing: null is not accepted, omit it or give a value; accepted: monthly, yearly.",
         ),
         (
             CHECKOUT,
             {**EMAIL, "agent_name": None},
-            "agent_name: null is not accepted, leave it out or give a value; accepted: what to "
-            "call the buyer: one line, at most 120 characters.",
+            "agent_name: null is not accepted, omit it or give a value; accepted: name of the "
+            "agent: one line, at most 120 characters.",
         ),
         (
             CHECKOUT,
@@ -399,7 +398,7 @@ def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
     content = json.dumps({"claim_token": token}).encode()
     message = refused(CLAIM, content)
     assert message.startswith("claim_token: ")
-    assert message.endswith("1 to 200 letters, digits, - and _.")
+    assert message.endswith("1 to 200 letters, digits, - or _.")
     assert "AAAA" not in message
 
 

@@ -71,7 +71,7 @@ def test_a_recording_played_to_its_end_rests_and_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
     assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
     assert answer["stale"] is False
-    assert answer["note"] == "recorded until 2026-09-30T12:03:00.000Z."
+    assert answer["note"] == "Recorded market data, up to 2026-09-30T12:03:00.000Z."
 
 
 def test_a_recording_before_its_end_has_a_next_update():
@@ -127,7 +127,7 @@ def test_what_stands_in_for_stocks_and_metals_is_told():
     stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
     assert sorted(board.coverage.stand_ins) == stocks
     note = build_freshness(board, NOON)["note"]
-    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) follow")
+    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) use the bars of")
 
 
 def test_history_that_is_not_whole_yet_is_no_board():

@@ -279,9 +279,7 @@ async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
                 transport, tool, as_of=format_instant(now + later)
             )
             assert (status, error["error"]) == (400, "invalid_parameter")
-            assert (
-                f"to now ({format_instant(now)}); leave it out for the current" in error["message"]
-            )
+            assert f"to now ({format_instant(now)}); omit it for the current" in error["message"]
 
 
 async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(served, transport):
@@ -422,8 +420,8 @@ async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(se
         assert meta["nothing_new_before"] is None
         assert (meta["as_of"], meta["stale"]) == (format_instant(NOON), False)
         assert (meta["source"], meta["simulated"]) == ("simulated", True)
-        told = f"The board as it was served at {format_instant(at)}; it does not change any more."
-        assert told in meta["note"]
+        note = f"Readings as served at {format_instant(at)}; they no longer change."
+        assert note in meta["note"]
         assert "Simulated" in meta["note"]
 
 

@@ -136,7 +136,7 @@ async def test_recorded_data_are_marked_as_such(tmp_path: Path):
     async with run_service(tmp_path, make_coverage("recorded", recorded_until=NOON)) as recorded:
         page = await get_board(recorded)
     assert "Recorded data" in page.text
-    assert "recorded until 2026-09-30T12:03:00.000Z." in page.text
+    assert "Recorded market data, up to 2026-09-30T12:03:00.000Z." in page.text
     assert SIMULATED_NOTE not in page.text
 
 

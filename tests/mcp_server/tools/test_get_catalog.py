@@ -250,8 +250,8 @@ async def test_an_indicator_has_the_status_that_was_published(served_alone, tran
 @pytest.mark.clause("2.7.22", "2.7.25")
 async def test_coverage_says_what_an_empty_list_of_timeframes_means(served, transport):
     note = (await served.fetch_answer(transport, CATALOG))["coverage"]["note"]
-    assert "An empty universe list: the source of this deployment has no data" in note
-    assert "An empty alerts list: universe only" in note
+    assert "An empty universe list means that this deployment has no data" in note
+    assert "an empty alerts list means universe only" in note
 
 
 @pytest.mark.clause("2.7.23", "4.7.24")
@@ -311,7 +311,7 @@ DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
     ("published", "said"),
     [
         (make_coverage("simulated"), {"Simulated market data", PARTLY}),
-        (make_coverage("recorded", NOON), {"recorded until 2026-09-30", PARTLY}),
+        (make_coverage("recorded", NOON), {"Recorded market data, up to 2026-09-30", PARTLY}),
         (changed(make_coverage("live"), **DARK_MARKET), {"Nothing is covered"}),
         (changed(make_coverage("live"), DARK={"timeframes": ("1d",)}), set()),
     ],
@@ -324,7 +324,12 @@ async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
     answer = await served_alone.fetch_answer(transport, CATALOG)
     note, meta = answer["note"], answer["meta"]
     assert "not investment advice" in note
-    parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)
+    parts = (
+        "Simulated market data",
+        "Recorded market data, up to 2026-09-30",
+        "Nothing is covered",
+        PARTLY,
+    )
     assert {part for part in parts if part in note} == said
     assert ("not covered" in note) == (PARTLY in said)
     assert meta["source"] == published.source

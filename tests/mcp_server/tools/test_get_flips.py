@@ -417,15 +417,17 @@ async def test_the_rules_repeat_windows_and_row_limit(served, transport):
         ({"timeframe": "4h"}, "Nothing changed on 4h in the 12 h up to as_of"),
         ({"timeframe": "4h"}, "hours may be up to 24"),
         ({"hours": 1, "direction": "bullish"}, "No newest change on 1d in the 1 h up to as_of"),
-        ({"direction": "bullish"}, "2 turned otherwise and direction all shows them"),
+        ({"direction": "bullish"}, "direction all shows the 2 that turned another way"),
     ],
 )
-async def test_an_empty_answer_says_why_and_when_to_ask_again(served, transport, arguments, reason):
+async def test_an_empty_result_says_why_and_when_to_call_again(
+    served, transport, arguments, reason
+):
     await commit(served, turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, 0)))
     answer = await served.fetch_answer(transport, FLIPS, **arguments)
     assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
     assert reason in answer["meta"]["note"]
-    assert "meta.next_update says when to ask again" in answer["meta"]["note"]
+    assert "Call again at meta.next_update" in answer["meta"]["note"]
     found = await served.fetch_answer(transport, FLIPS)
     assert "next_update" not in found["meta"]["note"]
 

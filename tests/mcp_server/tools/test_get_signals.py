@@ -287,7 +287,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
         ({"since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"offset": 2**63 - 1}, "lower offset"),
         ({"offset": 10**30}, "lower offset"),
-        ({"ticker": "XAU"}, "Nothing matching"),
+        ({"ticker": "XAU"}, "No row matched"),
     ],
 )
 async def test_an_empty_page_says_what_empty_means(served, arguments, reason):

@@ -194,12 +194,15 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, trans
     [
         ({"tier": "alerts", "direction": "neutral"}, "neutral is a direction of the universe tier"),
         ({"tier": "universe", "direction": "exit"}, "exit is a direction of the alerts tier"),
-        ({"tier": "alerts", "ticker": "ETH"}, "they follow BTC, NVDA on 4h and 1d"),
-        ({"tier": "alerts", "timeframe": "1h"}, "No alert engine follows what was asked for"),
-        ({"tier": "alerts", "indicator": "ceres"}, "Nothing matching"),
+        ({"tier": "alerts", "ticker": "ETH"}, "the engines follow BTC, NVDA on 4h and 1d"),
+        (
+            {"tier": "alerts", "timeframe": "1h"},
+            "No alert engine follows this ticker and timeframe",
+        ),
+        ({"tier": "alerts", "indicator": "ceres"}, "No row matched"),
         ({"tier": "all", "since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"tier": "alerts", "offset": 10**30}, "lower offset"),
-        ({"indicator": "perpkit"}, "its actions from tier=alerts"),
+        ({"indicator": "perpkit"}, "tier=alerts its actions"),
     ],
 )
 async def test_an_empty_page_says_what_empty_means(served, transport, arguments, reason):
@@ -211,7 +214,7 @@ async def test_an_empty_page_says_what_empty_means(served, transport, arguments,
 
 async def test_without_followed_assets_the_note_says_so(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, tier="alerts")
-    assert "no data of any asset that they follow" in answer["meta"]["note"]
+    assert "no data for any asset with alert engines" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
@@ -223,7 +226,7 @@ async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(ser
     for words in ("20 candles", "80 hours on 4h, 20 days on 1d", "every change is logged", "held"):
         assert words in meta["cooldown"]
     assert "without saying whether it was long or short" in meta["close"]
-    assert "missing from the feed or come late" in meta["close"]
+    assert "missing from the feed or published late" in meta["close"]
 
 
 @pytest.mark.parametrize(

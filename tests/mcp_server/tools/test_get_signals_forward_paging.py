@@ -248,7 +248,7 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transp
         "has_more": False,
         "next_cursor": None,
     }
-    assert "Nothing matching changed since" in answer["meta"]["note"]
+    assert "No row matched" in answer["meta"]["note"]
 
 
 async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):

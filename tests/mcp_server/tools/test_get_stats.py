@@ -199,7 +199,7 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
         "by_direction": [],
         "history_starts_at": None,
     }
-    assert "No asset of this source is followed" in answer["meta"]["note"]
+    assert "The alert engines follow no asset" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")

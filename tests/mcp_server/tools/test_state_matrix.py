@@ -150,7 +150,7 @@ async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport)
         "NVDA": "DDDNDDD DDDNDDD DDDNDND",
         "XAU": "....... ....... DDDNDDD",
     }
-    assert board["legend"] == {**SAID, ".": "no reading, or none that was asked for"}
+    assert board["legend"] == {**SAID, ".": "no reading, or excluded by a filter"}
 
 
 async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
