@@ -1,7 +1,7 @@
 """The seven indicators as a user of TA-Lib, pandas and NumPy would write them; no project code.
 
-Every function takes whole columns, time on the last axis: shape (bars,) for one asset, or
-(assets, bars) for all at once. Only the two recursions that neither library offers (Kalman filter,
+Every function takes whole columns with time on the last axis: shape (bars,) for one asset, or
+(assets, bars) for all at once. Only the two recursions that no library offers (Kalman filter,
 SuperTrend) are loops: over Python floats for one asset, over NumPy rows for all.
 """
 
@@ -48,7 +48,7 @@ def shift(x: Column, bars: int = 1) -> Column:
 
 
 def find_last_bar(flags: Flags) -> NDArray[np.int64]:
-    """Return, per bar, the number of the latest bar so far that is flagged, -1 for none."""
+    """Return for each bar the index of the latest flagged bar up to it, or -1."""
     return np.maximum.accumulate(np.where(flags, np.arange(flags.shape[-1]), -1), axis=-1)
 
 
@@ -166,7 +166,8 @@ def enzo(bars: Columns) -> Readings:
 
 
 def _compute_slope_weights() -> Column:
-    """Return the weights of a weighted `np.polyfit` slope; it is linear in the values."""
+    """Return the weights of a weighted `np.polyfit` slope."""
+    # The slope is linear in the values, so fitting the identity matrix yields the weights.
     time = np.arange(-63.0, 1.0)
     root = np.exp(-0.25 * (time / 16.0) ** 2)
     return np.polyfit(time, np.eye(64), 1, w=root)[0]
@@ -246,7 +247,7 @@ INDICATORS: dict[str, Callable[[Columns], Readings]] = {
 
 
 def read_one_by_one(bars: Columns, ids: list[str]) -> Readings:
-    """Return readings, shape (assets, indicators, bars), each asset's columns computed alone."""
+    """Return readings, shape (assets, indicators, bars), computed one asset at a time."""
     out = np.empty((len(bars.close), len(ids), bars.close.shape[-1]), dtype=np.int8)
     for asset, rows in enumerate(zip(*bars, strict=True)):
         for column, id in enumerate(ids):
@@ -255,5 +256,5 @@ def read_one_by_one(bars: Columns, ids: list[str]) -> Readings:
 
 
 def read_all_at_once(bars: Columns, ids: list[str]) -> Readings:
-    """Return the same from one pass over all assets, TA-Lib alone being called for each."""
+    """Return the same readings, computed for all assets at once; TA-Lib still runs per asset."""
     return np.stack([INDICATORS[id](bars) for id in ids], axis=1)

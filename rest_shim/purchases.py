@@ -168,7 +168,7 @@ def _describe_fault(schema: Schema, value: Any) -> str:
     if not value:
         return "empty"
     if len(value) > schema.get("maxLength", len(value)):
-        return f"too long, with {len(value)} characters"
+        return f"too long ({len(value)} characters)"
     return "has characters that are not accepted"
 
 

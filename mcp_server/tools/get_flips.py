@@ -37,7 +37,7 @@ DESCRIPTION = (
     "Use it to see what has just changed and how broadly; use signals_get_signals for every change "
     "or to look further back, and signals_get_confluence for agreement that need not be new. "
     "hours defaults to 3, 12 or 48 and is at most 6, 24 or 72 for 1h, 4h or 1d. The default result "
-    "is about 40,000 characters and the largest, if everything changed, about 294,000, so set "
+    "is about 40,000 characters and, if everything changed, the largest about 294,000, so set "
     "direction or fewer hours. "
     "An empty list means that nothing turned that way in the window, and meta.note says when to "
     "call again. If capped is true, the window had more than 2000 changes and older ones are "
@@ -185,7 +185,7 @@ def _resolve_hours(query: FlipsQuery) -> int:
     hours = window.default if query.hours is None else query.hours
     if hours > window.max:
         raise invalid_parameter_error(
-            f"hours: {hours} exceeds the maximum of {window.max} for timeframe {query.timeframe}; "
+            f"hours: {hours} is above the maximum of {window.max} for timeframe {query.timeframe}; "
             f"accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}."
         )
     return hours

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import FAILED, PAGE, find_modules, main, measure_modules
-from bench.beside import BackgroundGets, pick_median_pair, poll_in_background
+from bench.background import BackgroundGets, pick_median_pair, poll_in_background
 from bench.calls import STATE, STATE_OF_ONE, USAGE, require_equal, sample_call
 from bench.generator import generate_load, is_complete
 from bench.latency import select_during

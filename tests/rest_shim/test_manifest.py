@@ -201,7 +201,7 @@ async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
     async with run_service(tmp_path, daily_limit=1234) as served_alone:
         limits = (await served_manifest(served_alone))["limits"]
     assert limits["daily_quota"] == 1234
-    for said in ("1,234 a UTC day", "REST and MCP", "401", "403", "429"):
+    for said in ("1,234 per UTC day", "REST and MCP", "401", "403", "429"):
         assert said in limits["note"]
 
 

@@ -228,12 +228,12 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {**EMAIL, "billing": ["yearly"]},
-            "billing: is not text; accepted: monthly, yearly.",
+            "billing: not a string; accepted: monthly, yearly.",
         ),
         (
             CHECKOUT,
             {**EMAIL, "agent_name": "x" * 121},
-            "agent_name: has 121 characters; accepted: what to call the buyer: one line, at most "
+            "agent_name: too long (121 characters); accepted: name of the agent: one line, at most "
             "120 characters.",
         ),
         (
@@ -245,16 +245,16 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {"agent_name": 5, "billing": "daily", "x": 1},
-            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "contact_email: missing; accepted: e-mail address that receives the receipt and "
             "billing notices. billing: 'daily' is not accepted; accepted: monthly, yearly. "
-            "agent_name: is not text; accepted: what to call the buyer: one line, at most 120 "
+            "agent_name: not a string; accepted: name of the agent: one line, at most 120 "
             "characters. unknown field 'x'; accepted: contact_email, billing, agent_name.",
         ),
         (
             REQUEST,
             {**EMAIL, "use_case": "x" * 1001},
-            "use_case: has 1001 characters; accepted: what the readings are for: at most 1000 "
-            "characters.",
+            "use_case: too long (1001 characters); accepted: how the readings will be used: at "
+            "most 1000 characters.",
         ),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_text_has_as_many_characters_as_it_may_and_no_more(
     assert getattr(parse_body(json.dumps(longest).encode(), MODELS[path]), name) == longest[name]
     longer = {**EMAIL, name: longest[name] + "x"}
     message = refused(path, json.dumps(longer).encode())
-    assert message.startswith(f"{name}: has {most + 1} characters; accepted: ")
+    assert message.startswith(f"{name}: too long ({most + 1} characters); accepted: ")
 
 
 @pytest.mark.clause("7.21", "7.22")

@@ -38,11 +38,11 @@ EXCUSES = [
     ),
     Excuse(
         "Boards are kept for a year before now: JSON Schema has no bounds of instants.",
-        *(REJECTED, ("state", "confluence"), '"as_of: [^"]+ is not a time of which a board'),
+        *(REJECTED, ("state", "confluence"), '"as_of: [^"]+ is outside the stored history'),
     ),
     Excuse(
         "The largest window depends on another parameter; the schema has that of all timeframes.",
-        *(REJECTED, ("flips",), r'"hours: \d+ is more than the \d+ that timeframe \w\w has'),
+        *(REJECTED, ("flips",), r'"hours: \d+ is above the maximum of \d+ for timeframe \w\w'),
     ),
     Excuse(
         "JSON-RPC errors have the HTTP status 200, and a notification is answered by nothing.",

@@ -302,7 +302,7 @@ async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds
     assert cadence["recommended_poll_interval_s"] == 900
 
 
-PARTLY = "data of 4 of the 5 assets"
+PARTLY = "data for 4 of the 5 assets"
 DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
 
 
@@ -356,7 +356,7 @@ async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, 
     asked = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
     for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
         assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
-    assert "Both lists hold XAU, BTC alone" in asked["note"]
+    assert "Both asset lists have only XAU, BTC" in asked["note"]
     for answer in (whole, asked):
         del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
     assert asked == whole
@@ -365,7 +365,7 @@ async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, 
 async def test_a_removed_ticker_is_listed_nowhere_and_named_with_its_successor(served, transport):
     asked = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
     assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
-    assert "MATIC was removed on 2026-09-27, its coin continues as POL" in asked["note"]
+    assert "MATIC was removed on 2026-09-27 and continues as POL" in asked["note"]
 
 
 async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):

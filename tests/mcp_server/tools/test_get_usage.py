@@ -48,13 +48,13 @@ async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_sa
         answer = await served_alone.fetch_answer(transport, USAGE)
     assert answer["mode"] is None
     assert answer["quota"]["remaining_today"] == 4
-    assert "5 a UTC day" in answer["meta"]["counted"]
+    assert "5 per UTC day" in answer["meta"]["counted"]
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
 async def test_what_a_quota_counts_is_said(served, transport):
     counted = (await served.fetch_answer(transport, USAGE))["meta"]["counted"]
-    named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
+    named = ("REST", "tools/call", "10,000 per UTC day", "00:00 UTC")
     assert not [part for part in named if part not in counted], counted
 
 
