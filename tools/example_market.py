@@ -56,7 +56,7 @@ def make_change(
     after: int,
     before: int | None = None,
 ) -> ChangeRow:
-    """Return a change, or a first reading if `before` is None; only logged changes are published."""
+    """Return a change, or a first reading if `before` is None; only logged ones are published."""
     return ChangeRow(
         created_at=created_at,
         ticker=ticker,

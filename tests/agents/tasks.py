@@ -1,7 +1,6 @@
-"""What users ask, and how an agent finds it out: each task a script over an Agent alone.
+"""Questions of users, and the scripts that answer them with an Agent.
 
-The scripts know what tools/list and the results say and nothing else. What is true stands in
-truths.py.
+The scripts use only tools/list and results. The true answers are in truths.py.
 """
 
 import re
@@ -11,12 +10,14 @@ from typing import Any
 from tests.agents.agent import Agent, JsonObject, RefusedError
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, USAGE
 
-TUESDAY = "2026-09-29T12:00:00Z"  # the sessions are on Wednesday, 2026-09-30
+TUESDAY = "2026-09-29T12:00:00Z"  # The sessions take place on Wednesday, 2026-09-30.
 
 
 async def bullish_metals(agent: Agent) -> Any:
     """Which metals turned bullish on 4h today?"""
-    hours = int(agent.instant_ago()[11:13]) + 1  # the hours since midnight, begun ones too
+    hours = (
+        int(agent.instant_ago()[11:13]) + 1
+    )  # The hours since midnight, including the current one.
     answer = await agent.call(FLIPS, timeframe="4h", hours=hours, direction="bullish")
     return {
         (group["ticker"], flip["indicator"])
@@ -49,7 +50,7 @@ async def agreement(agent: Agent) -> Any:
 
 
 async def misspelt(agent: Agent) -> Any:
-    """What does the Trend Oracle say daily of Etherium, NVDIA and gold?"""
+    """What are the daily readings of the Trend Oracle for Etherium, NVDIA and gold?"""
     asked = {"indicator": "trend_oracle", "timeframe": "1d"}
     try:
         await agent.call(STATE, **asked, ticker="Etherium,NVDIA,gold")
@@ -60,7 +61,7 @@ async def misspelt(agent: Agent) -> Any:
 
 
 async def removed(agent: Agent) -> Any:
-    """Where does MATIC stand on 1d by Enzo?"""
+    """What is Enzo's reading of MATIC on 1d?"""
     asked = {"indicator": "enzo", "timeframe": "1d"}
     answer = await agent.call(STATE, **asked, ticker="MATIC")
     if "MATIC" not in answer["meta"]["removed_assets"]:
@@ -121,8 +122,8 @@ def _group_changes(rows: list[JsonObject]) -> JsonObject:
 async def alerts(agent: Agent) -> Any:
     """Which alerts did SOL have in the last 30 days, and is a position open?
 
-    Where an engine's newest action opened a position, it may be closed by a CLOSE that the cooldown
-    holds back: then the answer is "unclear".
+    If an engine's newest action opened a position, the cooldown may hold back a CLOSE that ends
+    it. The answer is "unclear" then.
     """
     asked = {"tier": "alerts", "ticker": "SOL", "limit": 200}
     answer = await agent.call(SIGNALS, **asked)
@@ -172,7 +173,7 @@ async def covered(agent: Agent) -> Any:
 
 
 async def quota(agent: Agent) -> Any:
-    """What changed last on BTC, ETH and NVDA? (The quota lasts for two calls.)"""
+    """What changed last on BTC, ETH and NVDA? (The quota allows two calls.)"""
     last = {}
     for ticker in ("BTC", "ETH", "NVDA"):
         try:
@@ -187,7 +188,7 @@ async def quota(agent: Agent) -> Any:
 
 
 async def first_compute(agent: Agent) -> Any:
-    """Where does NVDA stand on 1d? (Nothing has been computed yet.)"""
+    """What are the readings of NVDA on 1d? (Nothing has been computed yet.)"""
     asked = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
     while True:
         try:
@@ -197,7 +198,7 @@ async def first_compute(agent: Agent) -> Any:
 
 
 async def purchase(agent: Agent) -> Any:
-    """Where does BTC stand on 1d? Buy access if need be. (The agent has no key.)"""
+    """What are the readings of BTC on 1d? Buy access if necessary. (The agent has no key.)"""
     asked = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
     try:
         await agent.call(STATE, **asked)
@@ -219,17 +220,17 @@ async def purchase(agent: Agent) -> Any:
 
 
 async def a_week(agent: Agent) -> Any:
-    """Tell me of every change in the coming week. (Once a day will do.)"""
+    """Report every change in the coming week. (Once a day is enough.)"""
     return await _follow_feed(agent, days=7, how_often="1d")
 
 
 async def a_week_by_the_hour(agent: Agent) -> Any:
-    """Tell me of every change in the coming week, every hour."""
+    """Report every change in the coming week, every hour."""
     return await _follow_feed(agent, days=7, how_often="1h")
 
 
 async def _follow_feed(agent: Agent, days: int, how_often: str) -> Any:
-    """Return how often the feed was read in some days, by the runs of a timeframe, and its rows."""
+    """Poll the feed for some days, once per run of a timeframe; return the polls and the rows."""
     state = await agent.call(STATE, view="board")
     since, update, end = state["as_of"], state["meta"]["next_update"], agent.instant_ago(days=-days)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""The bench compares what is equal, calls what it says, and tells all in one table; no speeds."""
+"""Tests of the benchmark tools: equal results, distinct calls, one table. No speeds are tested."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.clause("tests")
 
 @asynccontextmanager
 async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
-    """Yield the address of a server that keeps each request and returns two bytes."""
+    """Yield the URL of a server that records each request and returns two bytes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
@@ -49,7 +49,7 @@ def ours(served: RunningService) -> Service:
     return Service(served.base_url, served.api_key, NOON, os.getpid())
 
 
-def test_a_table_tells_of_each_figure_whether_its_target_was_met():
+def test_a_table_shows_for_each_figure_if_its_target_was_met():
     rows = [Row("a", "1"), Row("b", "2", "3", "0.67", ">= 0.5", True), Row("c", "4", is_met=False)]
     assert format_table(rows).splitlines()[2:] == [
         "| a | 1 |  |  |  |  |",
@@ -58,7 +58,7 @@ def test_a_table_tells_of_each_figure_whether_its_target_was_met():
     ]
 
 
-def test_what_lies_between_the_markers_is_replaced_and_nothing_else():
+def test_only_the_text_between_the_markers_is_replaced():
     begin, end = "<!-- generated: bench -->\n", "<!-- end -->"
     page = f"{end}before\n{begin}old\n{end}\nafter\n"
     new = replace_between_markers(page, "bench", "new\n")
@@ -138,7 +138,7 @@ async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
     assert np.diff(came.due_at) == pytest.approx(0.01, abs=1e-6)
 
 
-async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
+async def test_a_refused_call_counts_as_failed_or_ends_the_bench(served):
     refused = Call("/api/v1/usage")
     came = await asyncio.to_thread(measure_arrivals, served.base_url, refused, 100.0, 0.02, 1)
     assert (len(came.took_s), came.failed) == (2, 2)
@@ -191,7 +191,7 @@ def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
     assert is_complete(bytearray(seen)) is whole
 
 
-async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_bench(served):
+async def test_background_requests_are_sent_and_a_failure_ends_the_bench(served):
     gets = BackgroundGets("pages", paths=("/healthz",), operations=("/readyz",))
     addresses = gets.list_addresses(served.base_url, served.base_url)
     assert addresses == [f"{served.base_url}/healthz", f"{served.base_url}/readyz"]
@@ -205,7 +205,7 @@ async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_be
         await asyncio.to_thread(ask, [*addresses, f"{served.base_url}/nothing"])
 
 
-def test_of_pairs_the_one_of_the_median_ratio_is_told():
+def test_the_pair_with_the_median_ratio_is_reported():
     assert pick_median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
 
 

@@ -49,12 +49,12 @@ BODIES = (
     test_get_signals.test_rows_beyond_retention_are_never_returned,
     test_get_state.test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker,
     test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
-    test_get_usage.test_mode_and_quota_are_told_and_the_call_itself_counts,
-    test_matrix.test_the_views_have_each_what_the_other_has_not,
-    test_past.test_dexter_is_read_as_it_stood_then,
-    test_past.test_hourly_runs_within_one_nominal_pass_are_told_apart,
+    test_get_usage.test_mode_and_quota_are_returned_and_the_call_itself_counts,
+    test_matrix.test_each_view_leaves_the_field_of_the_other_empty,
+    test_past.test_dexter_has_its_reading_of_that_time,
+    test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,
     test_quota.test_keys_are_counted_each_for_itself,
-    test_reading_forward.test_filters_and_offset_hold_in_the_order_asked_for,
+    test_reading_forward.test_filters_and_offset_work_in_both_orders,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
 )
 globals().update({body.__name__: body for body in BODIES})

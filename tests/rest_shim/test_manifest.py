@@ -56,7 +56,7 @@ async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
 
 
 @pytest.mark.clause("4.1.1")
-async def test_it_says_what_the_api_serves(served):
+async def test_it_describes_the_api(served):
     shown = await served_manifest(served)
     assert (shown["name"], shown["api_version"]) == ("signals", "v1")
     for said in ("seven trading indicators", "crypto, stocks and metals", "1h, 4h and 1d"):
@@ -66,7 +66,7 @@ async def test_it_says_what_the_api_serves(served):
 
 
 @pytest.mark.clause("4.1.2")
-async def test_a_key_sent_as_it_says_is_taken(served):
+async def test_a_key_sent_as_described_is_accepted(served):
     auth = (await served_manifest(served))["auth"]
     assert auth["scheme"] == "Bearer"
     assert served.api_key.startswith(auth["key_prefix"])
@@ -77,7 +77,7 @@ async def test_a_key_sent_as_it_says_is_taken(served):
 
 
 @pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
-async def test_polling_as_it_says_gives_only_what_is_new(served):
+async def test_polling_as_described_returns_only_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     cursor = (await served.get_api("/signals")).json()["pagination"]["next_cursor"]
     method, _, address = polling["call"].replace("<next_cursor>", cursor).partition(" ")
@@ -91,7 +91,7 @@ async def test_polling_as_it_says_gives_only_what_is_new(served):
 
 
 @pytest.mark.clause("1.39")
-async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(served):
+async def test_every_tool_is_named_with_its_endpoint_and_in_the_mcp_part(served):
     shown = await served_manifest(served)
     tools = {tool.name: "api_key" if tool.requires_key else "none" for tool in TOOLS}
     assert {e["tool"]: e["auth"] for e in shown["endpoints"] if e["tool"]} == tools
@@ -114,7 +114,7 @@ async def test_every_address_begins_with_the_base_url_and_resolves(served):
 
 
 @pytest.mark.clause("4.1.5")
-async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served):
+async def test_the_numbers_of_coverage_are_counted_from_published_coverage(served):
     shown = (await served_manifest(served))["coverage"]
     assert shown["assets"] == {"total": 5, "crypto": 3, "stock": 1, "metal": 1}
     assert shown["timeframes"] == ["1h", "4h", "1d"]
@@ -159,7 +159,7 @@ async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(serv
     assert set(numbers.values()) == {None}
 
 
-async def test_it_follows_what_is_published(served_alone):
+async def test_it_follows_the_published_coverage(served_alone):
     shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("simulated", True)
     await served_alone.market.publish_coverage(make_coverage("live"))
@@ -197,7 +197,7 @@ def test_the_limits_are_those_of_the_specification():
     assert build_manifest("http://h", None).polling.recommended_interval_s == 900
 
 
-async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
+async def test_the_limit_of_this_deployment_is_stated_with_the_calls_that_count(tmp_path):
     async with run_service(tmp_path, daily_limit=1234) as served_alone:
         limits = (await served_manifest(served_alone))["limits"]
     assert limits["daily_quota"] == 1234
@@ -214,7 +214,7 @@ async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
         ("live", "without approval"),
     ],
 )
-def test_how_keys_are_had_is_told_by_mode(mode, said):
+def test_the_note_on_purchases_depends_on_the_mode(mode, said):
     assert said in build_manifest("http://h", None, mode).auth.note
 
 
@@ -226,7 +226,7 @@ async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
         assert "not open" in (await served_manifest(unbilled))["auth"]["note"]
 
 
-def test_what_a_key_can_meet_is_told_by_status():
+def test_each_status_of_a_refused_key_is_described():
     statuses = build_manifest("http://h", None).auth.statuses
     assert list(statuses) == ["401", "403", "429"]
     for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "00:00 UTC")):
@@ -264,7 +264,7 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
         (date(2026, 9, 25), "the cooldown of alerts and the meaning of CLOSE"),
     ],
 )
-def test_the_changelog_tells_what_the_specification_lists(day, told):
+def test_the_changelog_has_the_entries_of_the_contract(day, told):
     (entry,) = (entry for entry in build_manifest("http://h", None).changelog if entry.date == day)
     assert told in " ".join(entry.changes)
 
@@ -284,7 +284,7 @@ async def test_the_version_begins_every_path(served):
 
 
 @pytest.mark.clause("6.8", "6.9")
-async def test_the_call_to_poll_with_gives_what_is_new(served):
+async def test_the_polling_call_returns_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     method, address = polling["call"].replace("<next_cursor>", "2026-09-30T12:03:00.003Z").split()
     response = await served.client.request(method, address, headers=served.key_headers)
@@ -293,7 +293,7 @@ async def test_the_call_to_poll_with_gives_what_is_new(served):
 
 
 @pytest.mark.clause("1.3", "1.44", "1.45", "1.46")
-async def test_the_legal_part_says_in_short_what_the_terms_say(served_alone):
+async def test_the_legal_part_summarizes_the_terms(served_alone):
     legal = (await served_manifest(served_alone))["legal"]
     assert legal["disclaimer"] == "Informational indicator readings, not investment advice."
     assert legal["service_level"] == "No formal uptime SLA and no status page."

@@ -51,7 +51,7 @@ def parts(value, path=()):
 
 
 def schemas(document):
-    """Return every schema of a document by where it stands."""
+    """Return every schema of a document, by its location."""
     components = document.content["components"]
     found = {("components", name): schema for name, schema in components["schemas"].items()}
     for place in (document.content["paths"], components["responses"], components["headers"]):
@@ -250,7 +250,7 @@ def test_the_schemes_are_those_of_the_specification():
 
 
 @pytest.mark.clause("4.11.12")
-def test_buyers_are_told_to_store_the_token_before_they_pay():
+def test_the_checkout_says_to_store_the_token_before_paying():
     described = DOCUMENT.operation("POST", "/api/v1/access/checkout")["description"]
     assert "cannot be recovered: store it before opening checkout_url" in described
 
@@ -301,7 +301,7 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
 
 
-async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
+async def test_a_list_is_valid_if_none_of_its_items_is_empty(served):
     full, empty = ("BTC", " btc , eth "), ("", " ", ",", "BTC,,ETH", "BTC,", ",BTC", "BTC,\x1e,ETH")
     for path in ("/api/v1/state", "/api/v1/catalog"):
         validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
@@ -311,7 +311,7 @@ async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
             assert validator.is_valid(text) is response.is_success is (text in full)
 
 
-async def test_what_the_catalog_refuses_is_documented(served):
+async def test_the_errors_of_the_catalog_are_documented(served):
     document = await fetch_document(served)
     for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
         response = await served.client.get(f"/api/v1/catalog?{query}")
@@ -352,7 +352,7 @@ def test_it_exists_before_coverage_is_published():
 
 
 @pytest.mark.clause("4.0.1", "4.0.2", "4.2.1", "4.5.2", "4.7.26", "4.9.18")
-async def test_the_answer_of_every_get_route_is_what_the_document_says(served):
+async def test_the_response_of_every_get_route_matches_the_document(served):
     document = await fetch_document(served)
     reads = [path for method, path in list_operations(served) if method == "GET"]
     for path in reads:

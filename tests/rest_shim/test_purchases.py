@@ -1,4 +1,4 @@
-"""The purchase routes: bodies read strictly, and over real sockets answers as documented."""
+"""The purchase routes: strict bodies, and documented responses over real sockets."""
 
 import asyncio
 import json
@@ -47,14 +47,14 @@ async def document(served: RunningService) -> OpenApiDocument:
 
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[RunningService, HeldProvider]]:
-    """The service on a provider whose checks can be held."""
+    """The service with a provider that can delay its checks."""
     billing = HeldProvider(ManualClock())
     async with run_service(tmp_path, make_coverage(), provider=billing) as served:
         yield served, billing
 
 
 def refused(path: str, content: bytes) -> str:
-    """Return why a body is refused."""
+    """Return the message of the error for a body."""
     with pytest.raises(ApiError) as refusal:
         parse_body(content, MODELS[path])
     error = refusal.value
@@ -122,7 +122,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
 
 
 @pytest.mark.clause("2.10.3", "2.10.4", "2.10.5", "2.10.6", "2.10.7", "3.4.9")
-async def test_what_is_said_with_a_new_key_works_as_it_stands(served: RunningService) -> None:
+async def test_the_instructions_returned_with_a_new_key_work(served: RunningService) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     active = (await claimed(served, checkout)).json()
@@ -166,7 +166,7 @@ async def test_a_request_for_terms_is_201_and_its_update_200(
         b"contact_email=a%40example.com",
     ],
 )
-def test_a_body_that_is_no_json_is_told_what_to_send(path: str, content: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused_with_an_example(path: str, content: bytes) -> None:
     message = refused(path, content)
     assert message.startswith("The body is not valid JSON in UTF-8. Send an object such as {")
     assert all(name in message for name in GOOD[path])
@@ -180,7 +180,7 @@ def test_an_empty_body_is_called_empty(path: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("content", [b"[]", b"null", b'"text"', b"1", b"NaN"])
-def test_json_that_is_no_object_is_refused(path: str, content: bytes) -> None:
+def test_json_that_is_not_an_object_is_refused(path: str, content: bytes) -> None:
     message = refused(path, content)
     assert message.startswith("The body must be one JSON object such as {")
 
@@ -258,7 +258,7 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         ),
     ],
 )
-def test_each_bad_field_is_named_with_what_is_wrong_and_what_is_accepted(
+def test_each_bad_field_is_named_with_its_fault_and_the_accepted_values(
     path: str, body: Any, message: str
 ) -> None:
     assert refused(path, json.dumps(body).encode()) == message
@@ -277,9 +277,7 @@ def test_each_bad_field_is_named_with_what_is_wrong_and_what_is_accepted(
         (REQUEST, "expected_volume", 120),
     ],
 )
-def test_a_text_has_as_many_characters_as_it_may_and_no_more(
-    path: str, name: str, most: int
-) -> None:
+def test_a_text_may_have_its_maximum_length_and_no_more(path: str, name: str, most: int) -> None:
     longest = {**EMAIL, name: "\U0001f916" * most}
     assert getattr(parse_body(json.dumps(longest).encode(), MODELS[path]), name) == longest[name]
     longer = {**EMAIL, name: longest[name] + "x"}
@@ -299,7 +297,7 @@ async def test_a_redeemed_token_gives_no_key_again_and_says_that_it_is_not_recov
         assert (again.status_code, again.json()["error"]) == (409, "invalid_parameter")
         assert "is not recoverable" in again.json()["message"]
         assert api_key not in again.text
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 @pytest.mark.parametrize(
@@ -440,7 +438,7 @@ async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_on
 
 
 @pytest.mark.clause("4.0.1")
-async def test_the_body_is_json_whatever_the_headers_say(served: RunningService) -> None:
+async def test_the_body_is_json_under_any_content_type(served: RunningService) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     for headers in ({}, form, {"accept": "text/html"}):
         content = json.dumps(EMAIL).encode()
@@ -450,7 +448,7 @@ async def test_the_body_is_json_whatever_the_headers_say(served: RunningService)
 
 @pytest.mark.clause("4.11.9", "4.13.10", "7.25", "7.26", "8.50")
 @pytest.mark.parametrize("path", [CHECKOUT, REQUEST])
-async def test_the_21st_attempt_in_ten_minutes_is_429_on_that_route_alone(
+async def test_the_21st_attempt_in_ten_minutes_is_429_only_on_that_route(
     served: RunningService, document: OpenApiDocument, path: str
 ) -> None:
     for number in range(20):
@@ -470,11 +468,11 @@ async def test_twenty_claims_at_one_instant_give_one_key(served: RunningService)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(20)))
     assert sorted(answer.status_code for answer in answers) == [200, *[409] * 19]
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 @pytest.mark.clause("4.11.10", "7.30", "7.31")
-async def test_a_processor_that_fails_is_503_and_says_when_to_come_back(
+async def test_a_failing_processor_is_503_with_a_retry_time(
     held: tuple[RunningService, HeldProvider],
 ) -> None:
     served, billing = held
@@ -502,10 +500,12 @@ async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
     leaving.cancel()
     await asyncio.wait([leaving])
     second = asyncio.create_task(claimed(served, checkout))
-    assert (await served.client.get("/api/v1/access")).status_code == 404  # the loop went round
+    assert (
+        await served.client.get("/api/v1/access")
+    ).status_code == 404  # The event loop has run once.
     billing.released.set()
     assert (await second).json()["status"] == "active"
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(
@@ -533,4 +533,4 @@ async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(
         "client": ("192.0.2.7", 4711),
     }
     await served.app(scope, receive, send)
-    assert sent[0]["status"] == 499  # which reaches nobody
+    assert sent[0]["status"] == 499  # The client has left.

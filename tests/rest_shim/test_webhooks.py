@@ -1,4 +1,4 @@
-"""The webhook's address over HTTP: what it refuses, and where it is served at all."""
+"""The webhook route over HTTP: the messages it refuses, and the modes that serve it."""
 
 import pytest
 
@@ -34,13 +34,13 @@ async def test_only_post_is_served(shop: StripeShop) -> None:
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
-async def test_the_address_stands_in_no_public_document(shop: StripeShop) -> None:
+async def test_no_public_document_lists_the_address(shop: StripeShop) -> None:
     told = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
     told.append(await shop.served.client.get("/nowhere"))
     assert [PATH in answer.text for answer in told] == [False] * 3
 
 
-async def test_where_stripe_does_not_bill_the_address_does_not_exist(
+async def test_the_address_exists_only_if_stripe_bills(
     served: RunningService,
 ) -> None:
     answer = await served.client.post(PATH, content=b"{}")

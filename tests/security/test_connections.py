@@ -1,4 +1,4 @@
-"""Clients that are slow, idle or too many: they end, and the others are answered meanwhile."""
+"""Slow, idle and too many clients are disconnected, and other clients are still served."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ ANSWER = re.compile(rb'{"jsonrpc".*?(?=HTTP/1.1 )', re.DOTALL)
 
 
 class Hasty(BoundedProtocol):
-    """The service's own protocol with less patience, that tells of a connection's end."""
+    """The service's protocol with a short timeout, which reports the end of a connection."""
 
     exchange_s = 0.2
     lost: asyncio.Event
@@ -53,14 +53,14 @@ class Hasty(BoundedProtocol):
 
 
 class Crowded(BoundedProtocol):
-    """The service's own protocol with room for three connections."""
+    """The service's protocol with a limit of three connections."""
 
     max_connections = staticmethod(lambda: 3)
 
 
 @asynccontextmanager
 async def served_by(served: RunningService, protocol: type[BoundedProtocol]) -> AsyncIterator[str]:
-    """Serve the same app by a protocol of the test's; yield its address."""
+    """Serve the same app with a protocol class; yield its URL."""
     with open_loopback_socket() as bound:
         async with run_app(served.app, bound, protocol):
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -69,15 +69,13 @@ async def served_by(served: RunningService, protocol: type[BoundedProtocol]) -> 
 @pytest.fixture
 async def short_timeout_url(served: RunningService) -> AsyncIterator[str]:
     Hasty.lost = asyncio.Event()
-    await served.client.get("/api/v1/openapi.json")  # which is made once
+    await served.client.get("/api/v1/openapi.json")  # Created once.
     async with served_by(served, Hasty) as address:
         yield address
 
 
 @pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
-async def test_a_request_that_does_not_come_to_its_end_is_given_up(
-    short_timeout_url: str, sent: bytes
-):
+async def test_a_request_that_never_ends_is_aborted(short_timeout_url: str, sent: bytes):
     assert await exchange_bytes(short_timeout_url, sent) == b""
 
 
@@ -130,19 +128,19 @@ async def test_a_client_that_reads_late_gets_every_answer_whole(served: RunningS
 
 
 async def asks_on(connection: Connection) -> list[int]:
-    """Ask for a page on an open connection, for the last time; return the statuses."""
+    """Request a page on an open connection and close it; return the statuses."""
     reader, writer = connection
     writer.write(LAST)
     return parse_statuses(await read_until_closed(reader))
 
 
-async def test_where_there_are_too_many_the_longest_waiting_make_room(served: RunningService):
+async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):
     async with served_by(served, Crowded) as address, AsyncExitStack() as opened:
         held = []
         for _ in range(3):
             held.append(await opened.enter_async_context(open_raw_connection(address)))
             assert (await served.client.get("/api/v1")).status_code == 200
-        # What the first has asked makes its exchange the youngest.
+        # The request of the first connection makes its exchange the youngest.
         held[0][1].write(GET + b"\r\n")
         await held[0][0].readuntil(b"\r\n\r\n")
         held.append(await opened.enter_async_context(open_raw_connection(address)))
@@ -178,7 +176,7 @@ def test_others_are_answered_while_idle_clients_fill_the_process(
 
 
 async def crowded(address: str, idle: int) -> None:
-    """Hold as many unfinished requests open, and ask on connections of their own meanwhile."""
+    """Keep many unfinished requests open, and send requests on new connections meanwhile."""
     begun = list(UNFINISHED.values())
     async with AsyncExitStack() as opened:
         for number in range(idle):

@@ -1,4 +1,4 @@
-"""Host and Origin on every route and page: only what is ours is served, and no script of others."""
+"""Host and Origin are checked on every route and page, and no foreign script can be loaded."""
 
 import pytest
 
@@ -36,7 +36,7 @@ OUR_ORIGINS = ["HTTPS://LOCALHOST:3000", "http://[::1]:3000", "http://127.0.0.1"
 def get(
     host_line: bytes, target: bytes = b"/api/v1/signals/sample", version: bytes = b"1.1"
 ) -> bytes:
-    """Return a GET as bytes, its Host lines as given."""
+    """Return a GET request as bytes with the given Host lines."""
     return b"GET %s HTTP/%s\r\n%s\r\n" % (target, version, host_line)
 
 

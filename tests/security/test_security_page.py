@@ -1,4 +1,4 @@
-"""SECURITY.md names the tests that hold each promise, and figures that the code has."""
+"""SECURITY.md names the tests of each promise, and its figures match the code."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Whose address counts: X-Forwarded-For from trusted proxies, read from right to left."""
+"""The client's address comes from X-Forwarded-For of trusted proxies, read right to left."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ async def store(tmp_path: Path) -> AsyncIterator[AccessStore]:
 
 
 async def says_who(scope: Scope, receive: Receive, send: Send) -> None:
-    """An app that answers with its client's address."""
+    """An app that returns its client's address."""
     client = scope.get("client")
     await PlainTextResponse(client[0] if client else "nobody")(scope, receive, send)
 
@@ -116,7 +116,7 @@ async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
 
 
 class FullStore(AccessStore):
-    """A store whose disk is full."""
+    """A store with a full disk."""
 
     async def put_notice(self, notice: Notice) -> None:
         raise StoreError("database or disk is full")
@@ -137,7 +137,7 @@ async def test_a_notice_that_cannot_be_kept_fails_no_request(
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "proxy.example.com", "10.0.0", "", "*", "::/129"])
-def test_a_proxy_that_is_no_address_is_named(text: str) -> None:
+def test_an_invalid_proxy_is_named_in_the_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a valid proxy") as refused:
         parse_proxies(["10.0.0.0/8", text])
     assert repr(text) in str(refused.value)

@@ -54,7 +54,7 @@ async def test_every_method_but_post_is_refused(served, method):
         ("application/json;q=x", True),
     ],
 )
-async def test_accept_is_refused_only_where_it_excludes_json(served, accept, passes):
+async def test_accept_is_refused_only_if_it_excludes_json(served, accept, passes):
     assert accepts_json(accept.encode()) is passes
     response = await served.post_mcp(PING, accept=accept)
     assert response.status_code == (200 if passes else 406)

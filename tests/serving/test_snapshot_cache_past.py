@@ -1,4 +1,4 @@
-"""Boards of the past over both faces: what was served then, from the recorded changes."""
+"""Past readings (`as_of`) over both transports equal those that were served at the time."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change,
 
 pytestmark = pytest.mark.clause("answers")
 
-EDGE = NOON - 365 * DAY_MS  # the retention, counted from the seeded store's last run
-REMOVED = NOON - 3 * DAY_MS - 12 * HOUR_MS  # the first run of MATIC's last day, at 00:03
+EDGE = NOON - 365 * DAY_MS  # The retention, from the last run of the seeded store.
+REMOVED = NOON - 3 * DAY_MS - 12 * HOUR_MS  # The first run on MATIC's last day, at 00:03.
 MINUTE_MS = 60_000
 Answer = dict[str, Any]
 Cell = tuple[str, str, str]
@@ -44,7 +44,7 @@ def shown(answer: Answer) -> tuple[str, dict[Cell, str], dict[str, int]]:
 async def commit(
     served: RunningService, run: int, *changes: ChangeRow, written_at: int | None, late: str = ""
 ) -> None:
-    """Commit a pass of a run; it leaves one ticker late, or none."""
+    """Commit a batch of a run, optionally with one late ticker."""
     behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, is_late=True)] if late else []
     pass_ = replace(make_batch(run, list(changes)), written_at=written_at, watermarks=behind)
     await served.market.commit(pass_)
@@ -66,7 +66,7 @@ async def test_a_run_is_seen_whole_from_its_nominal_minute_although_its_rows_spi
         assert shown(await state(served, transport, NOON + later)) == shown(after)
 
 
-async def test_hourly_runs_within_one_nominal_pass_are_told_apart(served, transport):
+async def test_hourly_runs_within_one_nominal_batch_are_distinguished(served, transport):
     first, second = NOON + HOUR_MS, NOON + 2 * HOUR_MS
     rows = [
         make_change(first, "XAU", "enzo", "1d", 1, -1),
@@ -180,7 +180,7 @@ async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings
         assert tickers == {"BTC", "ETH", "MATIC"} - set(removed)
 
 
-async def test_dexter_is_read_as_it_stood_then(served, transport):
+async def test_dexter_has_its_reading_of_that_time(served, transport):
     run = NOON + HOUR_MS
     await commit(served, run, make_change(run, "BTC", "dexter", "4h", -1, 1), written_at=run)
     for at, reading in {run - 1: "bullish", run: "bearish"}.items():
@@ -217,7 +217,7 @@ async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
 
 
 async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served, transport):
-    # perpkit of BTC turned at 11:03, unpublished.
+    # perpkit of BTC changed at 11:03, unpublished.
     for at, reading in {NOON - HOUR_MS - 1: "bullish", NOON - HOUR_MS: "bearish"}.items():
         (asset,) = (await state(served, transport, at, ticker="ETH"))["assets"]
         assert list(asset["signals"]) == list(INDICATOR_IDS)
@@ -239,7 +239,7 @@ async def test_now_is_an_instant_as_any_other(served, transport):
     assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == ["ETH"]
 
 
-async def test_an_answer_about_the_past_stays_as_it_is_when_more_is_computed(served, transport):
+async def test_a_past_result_does_not_change_when_more_is_computed(served, transport):
     asked = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
     at = format_instant(NOON + MINUTE_MS)
     before = [await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked]
@@ -268,7 +268,7 @@ async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(s
         assert "accepted: 2025-09-30T12:03:00.000Z to now" in error["message"]
 
 
-async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
+async def test_a_future_time_is_refused_and_now_is_named(served, transport):
     now = served.clock.now
     for tool in (STATE, CONFLUENCE):
         assert (await served.fetch_answer(transport, tool, as_of=format_instant(now)))[
@@ -282,7 +282,7 @@ async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
             assert f"to now ({format_instant(now)}); omit it for the current" in error["message"]
 
 
-async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(served, transport):
+async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, transport):
     served.clock.now = NOON - DAY_MS
     assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
     status, _ = await served.fetch_refusal(transport, STATE, as_of=format_instant(NOON + 6))
@@ -290,7 +290,7 @@ async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(ser
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-09-30", "2026-09-30T12:00:00", "1790769600"])
-async def test_what_is_no_instant_is_refused_and_shown_one(served, transport, text):
+async def test_a_malformed_instant_is_refused_with_an_example(served, transport, text):
     for tool in (STATE, CONFLUENCE):
         status, error = await served.fetch_refusal(transport, tool, as_of=text)
         assert (status, error["error"]) == (400, "invalid_parameter")
@@ -336,12 +336,14 @@ async def test_the_past_begins_with_the_feed_and_its_first_pass(
     assert f"accepted: {format_instant(earliest)} to now" in error["message"]
 
 
-async def test_prune_changes_nothing_that_can_still_be_asked(served_empty, transport):
+async def test_prune_changes_no_past_result_within_the_retention(served_empty, transport):
     served = served_empty
     await served.market.publish_coverage(make_coverage())
     start = EDGE - 30 * DAY_MS
     rows = [make_change(start + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
-    times = [start + n * 7 * HOUR_MS for n in range(1, 140)]  # over the edge and ten days on
+    times = [
+        start + n * 7 * HOUR_MS for n in range(1, 140)
+    ]  # Across the retention limit, and ten days more.
     rows += [
         make_change(at, ASSETS[n % 5].ticker, "enzo", "1d", n // 5 % 3 - 1, 0)
         for n, at in enumerate(times)
@@ -354,7 +356,7 @@ async def test_prune_changes_nothing_that_can_still_be_asked(served_empty, trans
 
 
 def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
-    """Yield what each asset of a full state votes on a timeframe."""
+    """Yield the votes of each asset of a full state on a timeframe."""
     for asset in answer["assets"]:
         cells = {
             key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
@@ -370,7 +372,7 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
             }
 
 
-async def test_confluence_then_is_what_the_state_then_gives(served, transport):
+async def test_past_confluence_follows_from_the_past_state(served, transport):
     run = NOON + HOUR_MS
     late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)
     await commit(served, run, late, written_at=run + 40)
@@ -412,7 +414,7 @@ async def test_an_empty_confluence_then_says_why_of_that_time(served, transport)
     assert none["results"] == few["results"] == []
 
 
-async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(served, transport):
+async def test_meta_of_a_past_snapshot_promises_no_update_and_says_so(served, transport):
     at = NOON + MINUTE_MS
     for tool in (STATE, CONFLUENCE):
         meta = (await served.fetch_answer(transport, tool, as_of=format_instant(at)))["meta"]

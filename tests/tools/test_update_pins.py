@@ -1,4 +1,4 @@
-"""Pins that follow the lines they break, through renames, moves, splits and the formatter."""
+"""Pins follow their lines through renames, moves, splits and reformatting."""
 
 import subprocess
 import tomllib
@@ -144,7 +144,7 @@ def test_a_line_that_is_there_twice_is_left_and_named(tree, capsys):
 def test_a_line_that_is_gone_is_left_and_named(tree, capsys):
     (tree / "fares.py").write_text(FARES.split("\n\ndef tip")[0])
     assert main([], tree) == 1
-    assert "2.1: nothing is like: 0.2 if generous else 0.1" in capsys.readouterr().err
+    assert "2.1: nothing is similar to: 0.2 if generous else 0.1" in capsys.readouterr().err
     assert read_changes(tree)["1.1"][0] == "fares.py"
 
 
@@ -155,4 +155,4 @@ def test_a_name_that_is_called_nothing_now_is_left_and_named(tree, capsys):
     commit_all(tree)
     (tree / "fares.py").write_text(FARES.replace("km", "distance"))
     assert main([], tree) == 1
-    assert "1.1: TODAY has no name now" in capsys.readouterr().err
+    assert "1.1: no present name for TODAY" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""FastMCP's client, which raises what is refused."""
+"""FastMCP's client, which raises an exception if a call is refused."""
 
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport

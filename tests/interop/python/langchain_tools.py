@@ -1,4 +1,4 @@
-"""LangChain's tools of an MCP server, called as its agents call tools."""
+"""LangChain's tools of an MCP server, called in the way its agents call tools."""
 
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from plan import report, told

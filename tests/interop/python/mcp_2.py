@@ -1,4 +1,4 @@
-"""The official SDK's client, version 2: by itself it first asks for the newest protocol."""
+"""The official SDK's client, version 2, which by default requests the newest protocol first."""
 
 import httpx2
 from mcp import Client

@@ -1,4 +1,4 @@
-"""An agent of OpenAI's SDK whose model makes the calls of a plan, one a turn."""
+"""An agent of OpenAI's SDK with a scripted model that makes one call of a plan per turn."""
 
 import json
 

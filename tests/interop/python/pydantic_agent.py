@@ -1,4 +1,4 @@
-"""An agent of Pydantic AI whose model makes the calls of a plan, one a turn."""
+"""An agent of Pydantic AI with a scripted model that makes one call of a plan per turn."""
 
 from plan import report, told
 from pydantic_ai import Agent
@@ -23,7 +23,7 @@ async def session(url, headers, calls):
 
 
 def answers(messages):
-    """Return what the model was given of each call, whose outcome says whether to try again."""
+    """Return the parts that the model received for each call; `outcome` marks a retry."""
     parts = [part for message in messages for part in message.parts]
     return [
         told(part.outcome != "success", part.model_response_str(wrap_if_error=False))

@@ -1,4 +1,4 @@
-"""The alerts tier and the merged feed, on both faces."""
+"""The alerts tier and the merged feed, over both transports."""
 
 from typing import Any
 
@@ -205,7 +205,7 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, trans
         ({"indicator": "perpkit"}, "tier=alerts its actions"),
     ],
 )
-async def test_an_empty_page_says_what_empty_means(served, transport, arguments, reason):
+async def test_an_empty_page_says_why_it_is_empty(served, transport, arguments, reason):
     await publish_alerts(served)
     answer = await served.fetch_answer(transport, SIGNALS, **arguments)
     assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
@@ -218,7 +218,7 @@ async def test_without_followed_assets_the_note_says_so(served, transport):
 
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
-async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(served, transport):
+async def test_meta_explains_timing_cooldown_retention_and_close(served, transport):
     meta = (await served.fetch_answer(transport, SIGNALS))["meta"]
     assert meta["retention_days"] == {"universe": 365, "alerts": 90}
     assert "3 to 5 minutes" in meta["timing"]
@@ -237,7 +237,7 @@ async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(ser
         ("all", "2026-09-30T14:03:00.000Z"),
     ],
 )
-async def test_a_held_alert_may_come_at_any_hour_whatever_timeframe_is_asked_for(
+async def test_a_held_alert_may_come_at_any_hour_on_every_timeframe(
     served, transport, tier, expected
 ):
     await publish_alerts(served)

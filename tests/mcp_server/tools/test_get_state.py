@@ -20,7 +20,7 @@ async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(ser
     answer = await state(served)
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH", "MATIC", "NVDA", "XAU"]
     assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
-    # Four assets on three timeframes, one on one; dexter on two of them.
+    # Four assets have three timeframes, one has one; two have dexter.
     assert answer["counts"] == {"assets": 5, "readings": 4 * 21 + 7 + 2 * 3}
 
 
@@ -107,7 +107,7 @@ async def test_filters_together_narrow_the_board(served):
 
 
 def cells(answer: dict) -> list[dict]:
-    """Return every reading of an answer with what it can be filtered by."""
+    """Return every reading of a result, with the values it can be filtered by."""
     return [
         {
             "ticker": asset["ticker"],
@@ -165,7 +165,7 @@ async def test_a_known_asset_without_bars_is_not_covered(served):
     assert answer["meta"]["not_covered"] == ["DARK"]
 
 
-async def test_an_empty_answer_says_what_empty_means(served):
+async def test_an_empty_result_says_why_it_is_empty(served):
     answer = await state(served, asset_class="metal", timeframe="1h")
     assert (answer["assets"], answer["counts"]) == ([], {"assets": 0, "readings": 0})
     assert "No reading matches" in answer["meta"]["note"]
@@ -186,7 +186,7 @@ async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
 
 @pytest.mark.clause("4.6.11", "7.28")
 @pytest.mark.parametrize("tool", ["signals_get_state", "signals_get_signals"])
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, tool):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(served_empty, tool):
     result = await served_empty.call(tool)
     own = {"signals/quota", "signals/request_id"}
     assert {name: value for name, value in result["_meta"].items() if name not in own} == {

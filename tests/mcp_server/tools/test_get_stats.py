@@ -49,7 +49,7 @@ class CountingStore(MarketStore):
 
 
 class FailingStore(MarketStore):
-    """A store whose counts cannot be read for a while."""
+    """A store that fails to count rows for a while."""
 
     is_broken = True
 
@@ -65,7 +65,7 @@ class FailingStore(MarketStore):
 async def served_by(
     kind: type[MarketStore], served: RunningService, folder: Path
 ) -> AsyncIterator[RunningService]:
-    """Serve the same file and keys through another implementation of the store."""
+    """Serve the same files through another store class."""
     market = await open_market_as(kind, folder / "market.db")
     try:
         with open_loopback_socket() as bound:
@@ -81,7 +81,7 @@ async def served_by(
 
 
 async def published_at(served: RunningService, *times: int) -> None:
-    """Publish one change at each time, and run at NOON, on a store without rows."""
+    """Publish one change at each time and a run at NOON, in an empty store."""
     await served.market.publish_coverage(make_coverage())
     rows = [make_change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
     await served.market.commit(
@@ -139,7 +139,7 @@ async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, tr
 @pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
 async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
     window = (await served.fetch_answer(transport, STATS))["window"]
-    # The newest row of the last run is five milliseconds later than its market time.
+    # The newest row of the last run is five milliseconds after its market time.
     assert window == {
         "days": 30,
         "since": format_instant(EDGE + 5),
@@ -169,7 +169,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
 
 
 @pytest.mark.clause("2.8.4", "2.8.10")
-async def test_a_history_younger_than_the_window_is_told(served_empty, transport):
+async def test_a_history_younger_than_the_window_is_noted(served_empty, transport):
     await published_at(served_empty, NOON - DAY_MS)
     answer = await served_empty.fetch_answer(transport, STATS)
     assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
@@ -224,7 +224,7 @@ async def test_followed_assets_without_alerts_count_zero(served_alone, transport
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
 
-async def test_meta_says_what_the_counts_rest_on(served, transport):
+async def test_meta_names_the_source_of_the_counts(served, transport):
     meta = (await served.fetch_answer(transport, STATS))["meta"]
     assert (meta["source"], meta["simulated"], meta["stale"]) == ("simulated", True, False)
     assert meta["as_of"] == "2026-09-30T12:03:00.000Z"
@@ -232,18 +232,20 @@ async def test_meta_says_what_the_counts_rest_on(served, transport):
 
 
 @pytest.mark.clause("4.4.2")
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
+    served_empty, transport
+):
     await served_empty.market.publish_coverage(make_coverage())
     status, error = await served_empty.fetch_refusal(transport, STATS)
     assert (status, error["error"]) == (503, "unavailable")
     assert (await served_empty.get_api("/stats")).headers["retry-after"] == "900"
 
 
-async def test_a_version_is_counted_once_however_many_ask(served_alone, transport, tmp_path):
+async def test_concurrent_callers_share_one_count_per_version(served_alone, transport, tmp_path):
     async with served_by(CountingStore, served_alone, tmp_path) as counting:
         await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
         await counting.fetch_answer("rest", STATS)
-        assert counting.market.asked == 2  # once a tier
+        assert counting.market.asked == 2  # Once per tier.
         later = NOON + HOUR_MS
         await counting.market.commit(
             make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
@@ -285,14 +287,14 @@ async def test_a_tool_without_arguments_refuses_any(served):
     assert "this call takes no arguments" in error["message"]
 
 
-async def test_the_description_tells_the_size(served_alone):
+async def test_the_description_has_the_size(served_alone):
     await publish_alerts(served_alone)
     text = json.dumps(await served_alone.fetch_answer("mcp", STATS), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 def fields_of(value: Any) -> Iterator[str]:
-    """Yield every key of an answer or of a schema, at any depth."""
+    """Yield every key of a result or schema, at any depth."""
     if isinstance(value, dict):
         yield from value
     for part in value.values() if isinstance(value, dict) else value:
