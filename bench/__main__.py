@@ -67,6 +67,7 @@ def measure_modules(
                     store = make_store(folder)
             with time_block(module.__name__, durations):
                 yield from module.rows(store) if takes_store else module.rows()
+        # Modules raise SystemExit if their results would not be comparable.
         except (Exception, SystemExit) as failure:
             yield Row(module.__name__, f"{FAILED}{failure!r}", is_met=False)
 

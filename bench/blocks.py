@@ -41,6 +41,7 @@ TABLE_HEAD = (
 )
 WORKERS = 2
 RUNS = 3
+# As much history as a first start computes.
 YEAR_S = 365 * DAY_S
 
 Workload = Callable[[MarketStore, Universe, ExecutorFactory], Awaitable[None]]
@@ -130,6 +131,7 @@ async def build_outgrown_batch(
 ) -> Batch:
     end = max(int(block.open_time[-1]) for block in source_blocks) + HOUR_S
     pairs = zip(source_blocks, blocks, strict=True)
+    # Each batch needs a later market time than the previous one, hence the added number.
     return Batch(
         market_time=to_market_ms(end) + number,
         bars=blocks,

@@ -94,7 +94,7 @@ class Sample:
 def sample_call(url: str, call: Call) -> Sample:
     """Send a call once with httpx; SystemExit if the response is an error."""
     numbered = call.with_number(1)
-    # httpx accepts gzip by default.
+    # httpx accepts gzip by default, while wrk does not.
     headers = {"Accept-Encoding": "identity"} | dict(numbered.headers)
     response = httpx.request(
         numbered.method, url + numbered.path, content=numbered.body, headers=headers, timeout=60

@@ -26,6 +26,8 @@ from bench.peers.started import AS_OURS, DEFAULT, PEERS, SDK, start_limits, star
 from bench.served import Service, copy_store, run_alone, serve_store
 from bench.table import Row, compare_rates
 
+# The same code differed by a factor of two within an hour on a busy machine, so rates are compared
+# only within short alternating rounds, never across runs.
 ROUNDS, SECONDS = 3, 1.0
 MIN_SDK_RATIO, MIN_OPEN_RATIO = 10.0, 0.6
 # Numbers in heads and counters grow by some digits, while an error is a fraction of a response:

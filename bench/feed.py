@@ -44,6 +44,7 @@ FILTERS = [
     )
 ]
 OFFSETS = {"first page": 0, "20th page": 950, "poll": 0}
+# The number of changes and of alerts that a poll without filters returns.
 NEW_ROWS, NEW_ALERTS = 100, 20
 
 
@@ -134,6 +135,7 @@ def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
         '"after" = ?': query.direction,
     }
     filters = {condition: value for condition, value in conditions.items() if value is not None}
+    # INDEXED BY forces the index of that time; today's planner might choose another.
     sql = f"""
         SELECT c.*, (SELECT ticker FROM assets WHERE id = c.asset_id)
         FROM changes c INDEXED BY {choose_former_index(query)}

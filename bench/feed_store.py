@@ -12,6 +12,7 @@ from store.sqlite.schema import migrate
 
 BEGIN = 1_764_547_200_000
 HOURS = 365 * 24
+# Only 219 hours are drawn at random; repeated 40 times, they fill the 8,760 hours of a year.
 DRAWN_HOURS = 219
 END = BEGIN + HOURS * HOUR_MS
 ALERTS, ALERTS_BEGIN = 20_000, END - 90 * DAY_MS

@@ -19,6 +19,7 @@ from bench.peers.started import DEFAULT, start_limits
 from bench.served import copy_store, run_alone
 from bench.table import Row
 
+# The smallest and the largest response.
 CASES = (USAGE, STATE)
 ROUNDS, ROUND_S = 3, 1.0
 TURNS, STEADY_S, MIDNIGHT_S, LEAD_S = 2, 2.0, 4.0, 0.5
@@ -97,6 +98,7 @@ def run_at_half_load(service: MovableService, case: Case, fixed_url: str) -> Hal
     for _ in range(MIDNIGHTS):
         with ThreadPoolExecutor() as executor:
             calling = executor.submit(measure_arrivals, url, call, rate, MIDNIGHT_S)
+            # The load has to be steady before the run starts.
             time.sleep(LEAD_S)
             service.advance_hour(case.name)
         half.around.append(calling.result())

@@ -110,6 +110,7 @@ class MovableService:
 
     def _advance(self, name: str, hour: int) -> None:
         assert self.process.stdin is not None
+        # The store is polled from outside, because a request to the service would disturb it.
         print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.process.stdin, flush=True)
         give_up = time.monotonic() + MAX_WAIT_S
         while read_market_time(self.store) < to_market_ms(hour):

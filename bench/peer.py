@@ -173,6 +173,7 @@ def _compute_slope_weights() -> Column:
     return np.polyfit(time, np.eye(64), 1, w=root)[0]
 
 
+# Computed once: calling polyfit for every bar would make the peer needlessly slow.
 SLOPE_WEIGHTS = _compute_slope_weights()
 
 

@@ -57,6 +57,7 @@ def measure(url: str) -> Iterator[Row]:
     # The first start computes the history, which must not run during the measurements.
     with start_service([SIGNALS, "serve"], url):
         pass
+    # --no-compute on both sides, so that no hourly run falls into a measurement.
     with copy_store(None) as file, serve_store(file, "--no-compute") as ours:
         on_sqlite = {case.name: measure_best_rate(ours, case) for case in CASES}
     found: dict[tuple[str, int], float] = {}

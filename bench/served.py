@@ -80,6 +80,7 @@ Store = Path | str
 
 def build_environment(store: Store) -> dict[str, str]:
     """Return the environment variables that run `signals` on a store, with an ample quota."""
+    # The quota is so large that no load exhausts it.
     return {
         "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
         "SIGNALS_DAILY_LIMIT": "1000000000",
@@ -135,6 +136,7 @@ def copy_store(store: Path | None) -> Iterator[Path]:
         if store is None:
             yield make_store(Path(folder))
         else:
+            # A store is several files: market, access and their write-ahead logs.
             for file in store.parent.glob(f"{store.name}*"):
                 shutil.copy(file, folder)
             yield Path(folder) / store.name

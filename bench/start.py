@@ -19,6 +19,7 @@ from mcp_server.tools.registry import TOOLS
 
 STARTS, SHORT_RUNS, DAY_H, WARM_H, CALLS_AN_HOUR = 3, 5, 24, 12, 10
 START_S, MEMORY_MIB, GROWTH_MIB = 3.0, 300, 20
+# Short commands import only what they need; this shows if one imports the service or NumPy.
 COMMANDS = (("keys", "list"), ("connect", "cursor"), ("stdio",))
 
 

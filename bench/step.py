@@ -27,6 +27,7 @@ AGREEMENT_RATIO = 0.98
 # A single bar is a weak test: readings that are one bar late still agree on up to 97.5% of all
 # bars. So all bars after the settling time are compared, too.
 SETTLED, SETTLED_RATIO = 500, 0.999
+# These must agree; for the others, the agreement is only printed.
 STRICT_INDICATORS = {"trend_oracle", "reversals", "ceres", "llnr"}
 # Copies of the 251 assets, and the timed steps of the engine and of each peer. The one-by-one peer
 # is not timed at larger sizes, because its time is exactly proportional to the number of assets.
@@ -54,6 +55,7 @@ def make_market(bars: int) -> Bar:
     low = np.minimum(open_, close) / (1.0 + sds * np.abs(ranges[::-1]) * 0.6)
     funding = 0.10 + 0.35 * np.sin(np.arange(bars)[:, np.newaxis] / 150 + np.arange(ASSETS))
     funding = funding + 0.2 * np.roll(ranges, 1, axis=1)
+    # Assets without a perpetual have no funding.
     funding[:, ASSETS // 2 :] = np.nan
     return Bar(open_, high, low, close, np.full(shape, 1e6), funding)
 

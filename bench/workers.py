@@ -42,6 +42,7 @@ def measure_round(ours: Service, case: Case) -> Round:
 
 def measure_cpu_s(ours: Service) -> float:
     """Return the CPU seconds used by the main process and its children."""
+    # Workers are direct children, and the load generator is not one of them.
     children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children").read_text().split()
     return sum(read_cpu_ticks(pid) for pid in (str(ours.pid), *children)) / TICKS_A_SECOND
 

@@ -20,6 +20,7 @@ def negotiate_response(
     if if_none_match is not None and _has_tag(if_none_match, response.etag):
         return 304, headers, b""
     success = endpoint.successes[0]
+    # JSON is UTF-8 by definition; Markdown needs the charset.
     text_type = "" if success.media_type == JSON else "; charset=utf-8"
     headers.append((b"content-type", f"{success.media_type}{text_type}".encode()))
     if len(response.text) < MIN_COMPRESSED_BYTES or not accepts_gzip(

@@ -93,6 +93,7 @@ def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
     )
 
 
+# Clients build URLs from a base with or without a slash at its end, so both paths are served.
 GET_MANIFEST = Endpoint(
     operation_id="signals_get_manifest",
     paths=("/api/v1", "/api/v1/"),
@@ -152,6 +153,8 @@ CREATE_CHECKOUT = Endpoint(
         *refusals.OPEN_REFUSALS,
     ),
 )
+# Not throttled like the other two: a claim token has 256 bits, so guessing it is no threat, and
+# clients poll this route while the payment settles.
 CLAIM_KEY = Endpoint(
     operation_id="signals_claim_key",
     paths=("/api/v1/access/claim",),

@@ -25,6 +25,7 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
             return _build_wrong_method_response(request, error, runner)
         return build_error_response(_no_such_path_error(request), runner)
 
+    # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
         return build_error_response(internal_error(), runner)
 

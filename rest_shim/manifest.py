@@ -57,6 +57,7 @@ VERSIONING_POLICY = (
 )
 
 
+# By billing mode; None is a deployment without billing.
 PURCHASE_NOTES: dict[Mode | None, str] = {
     None: "Purchases are not open on this deployment: its operator creates keys with "
     "`signals keys create`.",

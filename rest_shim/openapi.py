@@ -119,6 +119,7 @@ def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject
     )
     if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}:
         value_schema["pattern"] = NAMES_PATTERN
+    # No tool has a required argument, and the protocol version header is optional too.
     return {"name": name, "in": location, "required": False, **description, "schema": value_schema}
 
 

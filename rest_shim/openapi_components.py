@@ -100,6 +100,8 @@ def build_header_refs(names: tuple[str, ...]) -> JsonObject:
 
 @cache
 def _build_schemas() -> JsonObject:
+    # One call for all models, so that equal names become one shared component. Responses and
+    # request bodies differ in mode: a default is optional in a request, always there in a response.
     _, generated = models_json_schema(
         [(model, "serialization") for model in _list_response_models()]
         + [(endpoint.body, "validation") for endpoint in ENDPOINTS if endpoint.body],

@@ -97,6 +97,7 @@ def parse_body(content: bytes, model: type[BodyT]) -> BodyT:
     """Parse a JSON body; raise one ApiError that names each bad field."""
     raw = _parse_object(content, model)
     recognized = {name: value for name, value in raw.items() if name in model.model_fields}
+    # Optional fields accept None in the model, because None is their default, but not in JSON.
     bad_names = {name for name, value in recognized.items() if value is None}
     parsed: BodyT | None = None
     try:
@@ -157,6 +158,7 @@ def _describe_problem(
     if value is None:
         advice = "give a value" if is_required else "omit it or give a value"
         return f"{name}: null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
+    # The only value that is quoted, shortened so that a key pasted here does not show.
     if "enum" in schema and isinstance(value, str):
         return describe_rejected_value(name, schema, _shorten(value))
     return f"{name}: {_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"

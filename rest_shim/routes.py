@@ -66,6 +66,7 @@ class ToolRoute:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
             await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
+            # Errors are rare, so they take Starlette's slower response.
             await build_error_response(error, self._runner, quota)(scope, receive, send)
 
 
@@ -138,6 +139,7 @@ def _build_purchase_responder(
     return guard_route(endpoint.path, runner, respond)
 
 
+# The four documents, each with its present and its previous text.
 @lru_cache(maxsize=8)
 def _to_response(text: str) -> ResponseBody:
     """Return a document as a response body, cached by text to keep its ETag and gzip form."""

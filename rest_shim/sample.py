@@ -58,6 +58,7 @@ def build_sample() -> SignalsResponse:
         _build_change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
         _build_alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
     ]
+    # Rows are written in this order, so reversing them gives the newest first.
     oldest_first = [*_build_run(night, _MIDNIGHT_S), *_build_run(morning, _MORNING_S)]
     signals = oldest_first[::-1]
     return SignalsResponse(

@@ -51,7 +51,7 @@ class Freshness(Origin):
     stale: bool = Field(description="True: a scheduled compute is overdue.")
     late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
     most_delay_seconds: int = Field(
-        ge=0, description="Longest regular delay of any asset's bars; not counted as late."
+        ge=0, description="Longest regular delay of an asset's bars; it does not count as late."
     )
     removed_assets: list[str] = Field(
         description="Removed tickers; their last readings no longer change."

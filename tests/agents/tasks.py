@@ -50,7 +50,7 @@ async def agreement(agent: Agent) -> Any:
 
 
 async def misspelt(agent: Agent) -> Any:
-    """What are the daily readings of the Trend Oracle for Etherium, NVDIA and gold?"""
+    """Which daily readings does the Trend Oracle have for Etherium, NVDIA and gold?"""
     asked = {"indicator": "trend_oracle", "timeframe": "1d"}
     try:
         await agent.call(STATE, **asked, ticker="Etherium,NVDIA,gold")
@@ -61,7 +61,7 @@ async def misspelt(agent: Agent) -> Any:
 
 
 async def removed(agent: Agent) -> Any:
-    """What is Enzo's reading of MATIC on 1d?"""
+    """Which reading does Enzo have for MATIC on 1d?"""
     asked = {"indicator": "enzo", "timeframe": "1d"}
     answer = await agent.call(STATE, **asked, ticker="MATIC")
     if "MATIC" not in answer["meta"]["removed_assets"]:
@@ -188,7 +188,7 @@ async def quota(agent: Agent) -> Any:
 
 
 async def first_compute(agent: Agent) -> Any:
-    """What are the readings of NVDA on 1d? (Nothing has been computed yet.)"""
+    """Which readings does NVDA have on 1d? (Nothing has been computed yet.)"""
     asked = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
     while True:
         try:
@@ -198,7 +198,7 @@ async def first_compute(agent: Agent) -> Any:
 
 
 async def purchase(agent: Agent) -> Any:
-    """What are the readings of BTC on 1d? Buy access if necessary. (The agent has no key.)"""
+    """Which readings does BTC have on 1d? Buy access if necessary. (The agent has no key.)"""
     asked = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
     try:
         await agent.call(STATE, **asked)

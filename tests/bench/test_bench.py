@@ -96,7 +96,7 @@ def must_fail() -> list[Row]:
     raise SystemExit("x")
 
 
-def test_a_module_that_there_is_not_is_an_error():
+def test_an_unknown_module_is_an_error():
     with pytest.raises(ModuleNotFoundError):
         main(["no_such_module"])
 
@@ -129,7 +129,7 @@ def since_ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
+async def test_calls_at_a_rate_are_due_evenly_and_all_are_made(served):
     call = USAGE.build_mcp_call(ours(served))
     came = await asyncio.to_thread(measure_arrivals, served.base_url, call, 100.0, 0.2, 1)
     usage = await served.fetch_answer("rest", "signals_get_usage")
@@ -147,7 +147,7 @@ async def test_a_refused_call_counts_as_failed_or_ends_the_bench(served):
             await asyncio.to_thread(sample_call, served.base_url, call)
 
 
-async def test_answers_are_held_equal_but_for_the_count(served):
+async def test_results_must_be_equal_except_for_the_quota(served):
     def over(call: Call):
         return asyncio.to_thread(sample_call, served.base_url, call)
 
@@ -162,7 +162,7 @@ async def test_answers_are_held_equal_but_for_the_count(served):
 
 
 @pytest.mark.parametrize("asked", ["whole", "not modified", "gzip"])
-async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, asked):
+async def test_each_response_under_load_has_the_size_of_the_sample(served, asked):
     us = ours(served)
     plain = await asyncio.to_thread(sample_call, us.url, STATE.build_rest_call(us))
     given = {"not modified": {"If_None_Match": plain.headers["etag"]}}
@@ -187,7 +187,7 @@ async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, aske
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
     ],
 )
-def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
+def test_a_response_is_complete_by_its_length_or_its_last_chunk(seen, whole):
     assert is_complete(bytearray(seen)) is whole
 
 
@@ -209,7 +209,7 @@ def test_the_pair_with_the_median_ratio_is_reported():
     assert pick_median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
 
 
-def test_calls_that_waited_within_a_run_are_its_calls():
+def test_calls_in_progress_during_a_run_count_for_it():
     arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
     assert list(select_during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
     assert list(select_during(arrivals, [(0.6, 0.9)])) == []

@@ -40,14 +40,14 @@ async def served(database: str) -> AsyncIterator[RunningService]:
 
 
 BODIES = (
-    test_get_alerts.test_pages_of_all_join_to_the_whole_and_polling_loses_nothing,
+    test_get_alerts.test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing,
     test_get_confluence.test_a_result_has_exactly_the_fields_of_its_table,
     test_get_flips.test_groups_and_flips_have_exactly_the_fields_of_their_tables,
     test_get_signals.test_filters_together_narrow_the_feed,
-    test_get_signals.test_offset_pages_join_to_the_whole_feed,
+    test_get_signals.test_offset_pages_together_are_the_whole_feed,
     test_get_signals.test_polling_with_the_cursor_neither_loses_nor_repeats_a_row,
     test_get_signals.test_rows_beyond_retention_are_never_returned,
-    test_get_state.test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker,
+    test_get_state.test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker,
     test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
     test_get_usage.test_mode_and_quota_are_returned_and_the_call_itself_counts,
     test_matrix.test_each_view_leaves_the_field_of_the_other_empty,

@@ -155,7 +155,7 @@ async def test_every_error_reaches_the_model(client, served, record_property):
     assert told(revoked[0])[0] == "revoked_key"
 
 
-async def test_a_spent_quota_reaches_the_model(client, tmp_path, record_property):
+async def test_an_exhausted_quota_reaches_the_model(client, tmp_path, record_property):
     async with run_service(tmp_path, make_coverage(), daily_limit=1) as served:
         calls = [(STATE, {"ticker": "BTC"}), (STATE, {"ticker": "BTC"}), (USAGE, {})]
         report = await reported(client, served, (served.api_key, calls))

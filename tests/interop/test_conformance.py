@@ -68,7 +68,7 @@ async def test_every_scenario_that_applies_to_a_tool_server_passes(tmp_path, rec
 
 
 @pytest.mark.parametrize("spoken", ["2025-06-18", "2025-11-25"])
-async def test_every_message_holds_the_protocols_schema(spoken, tmp_path, record_property):
+async def test_every_message_matches_the_schema_of_the_protocol(spoken, tmp_path, record_property):
     chosen = ("--suite", "all", "--spec-version", spoken)
     async with run_suite_server(tmp_path) as url:
         version, scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)

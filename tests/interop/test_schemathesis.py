@@ -78,7 +78,7 @@ def recorded(report: dict[str, Any], caller: str) -> str:
     return json.dumps(["schemathesis", report["schemathesis_version"], what])
 
 
-async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_property):
+async def test_no_response_to_a_live_key_violates_the_document(tmp_path, record_property):
     async with run_service(
         tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
     ) as served:
@@ -96,9 +96,7 @@ async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_
     ("caller", "status"),
     [("without a key", 401), ("with a revoked key", 403), ("with a spent quota", 429)],
 )
-async def test_no_refusal_of_a_key_is_against_the_document(
-    caller, status, tmp_path, record_property
-):
+async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_path, record_property):
     async with run_service(
         tmp_path, make_coverage(), daily_limit=1, attempt_limit=UNLIMITED
     ) as served:

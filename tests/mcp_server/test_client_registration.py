@@ -72,7 +72,7 @@ async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsy
     assert "trend_oracle" in capsys.readouterr().out
 
 
-def test_the_registration_file_of_the_repository_is_the_manifests():
+def test_the_registration_file_of_the_repository_equals_that_of_the_manifest():
     shown = json.loads((ROOT / "mcp.json").read_text())
     assert shown == build_registration_file("http://127.0.0.1:8000")
 
@@ -91,12 +91,12 @@ def test_the_command_without_a_client_lists_the_clients(tmp_path):
     assert [line.split("\t")[0] for line in listed] == [client.name for client in CLIENTS]
 
 
-def test_an_unknown_client_is_refused_with_those_known(tmp_path):
+def test_an_unknown_client_is_refused_with_the_known_ones(tmp_path):
     done = run_signals(tmp_path, "connect", "emacs")
     assert done.returncode == 2
     assert all(client.name in done.stderr for client in CLIENTS)
 
 
-def test_the_address_is_that_of_the_settings_unless_given(tmp_path):
+def test_the_address_defaults_to_that_of_the_settings(tmp_path):
     done = run_signals(tmp_path, "connect", "codex", base_url=BASE)
     assert done.stdout == row("codex")

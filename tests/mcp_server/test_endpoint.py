@@ -37,7 +37,7 @@ def error_of(result):
 
 
 @pytest.mark.clause("4.14.3", "6.1")
-async def test_initialize_always_answers_the_one_protocol_version(served):
+async def test_initialize_always_offers_the_same_protocol_version(served):
     for asked in ("2024-11-05", "2025-06-18", "2026-07-28"):
         result = (await served.rpc("initialize", {"protocolVersion": asked}))["result"]
         assert result["protocolVersion"] == "2025-06-18"
@@ -46,14 +46,14 @@ async def test_initialize_always_answers_the_one_protocol_version(served):
     assert 0 < len(result["instructions"].encode()) < 1024
 
 
-def test_the_server_version_is_that_of_the_project():
+def test_the_server_version_equals_that_of_the_project():
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     assert project["version"] == SERVER_VERSION
     assert "simulated" in INSTRUCTIONS
 
 
 @pytest.mark.clause("4.14.1", "4.14.6")
-async def test_ping_answers_an_empty_result_and_echoes_every_kind_of_id(served):
+async def test_ping_returns_an_empty_result_and_echoes_every_kind_of_id(served):
     for request_id in ("a", "\ud800", 0, -5, 10**30, None):
         response = await served.post_mcp({**PING, "id": request_id})
         assert response.json() == {"jsonrpc": "2.0", "id": request_id, "result": {}}

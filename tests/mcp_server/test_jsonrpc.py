@@ -24,7 +24,7 @@ def made_up(random: Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
-def test_values_are_read_as_they_were_written(is_ascii: bool) -> None:
+def test_values_are_parsed_as_they_were_written(is_ascii: bool) -> None:
     random = Random(8)
     for number in range(300):
         params = {"name": "x", "arguments": made_up(random, 4)}

@@ -24,7 +24,7 @@ async def get(served: RunningService, path: str = STATE, **headers: str):
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
+async def test_a_response_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
     first = await get(served, path)
     again = await get(served, path, If_None_Match=first.headers["etag"])
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
@@ -33,7 +33,7 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningSe
         assert again.headers[name] == first.headers[name]
 
 
-async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService):
+async def test_a_304_response_counts_as_a_call(served: RunningService):
     first = await get(served)
     again = await get(served, If_None_Match=first.headers["etag"])
     left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (first, again)]
@@ -53,7 +53,7 @@ async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService)
         ("{bare}", 200),
     ],
 )
-async def test_a_tag_is_looked_for_in_all_that_the_client_names(
+async def test_a_tag_is_compared_with_all_tags_of_the_client(
     served: RunningService, named: str, status: int
 ):
     etag = (await get(served)).headers["etag"]
@@ -86,7 +86,9 @@ async def test_a_refusal_has_no_tag_and_answers_no_condition(served: RunningServ
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_a_long_answer_is_compressed_for_who_takes_it(served: RunningService, path: str):
+async def test_a_long_response_is_compressed_if_the_client_accepts_it(
+    served: RunningService, path: str
+):
     plain = await get(served, path)
     async with served.client.stream(
         "GET", path, headers=served.key_headers | {"Accept-Encoding": "br, gzip"}

@@ -242,7 +242,7 @@ async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     "8.14",
     "8.15",
 )
-async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
+async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(served, tmp_path):
     document = await fetch_document(served)
     app = create_app_without_billing(served, daily_limit=1)
     assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
@@ -330,7 +330,7 @@ async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, m
     assert served.api_key not in capsys.readouterr().out
 
 
-async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
+async def test_a_failure_outside_of_every_route_has_the_error_body_too(served):
     async def boom(request):
         raise RuntimeError("secret")
 

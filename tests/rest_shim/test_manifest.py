@@ -149,7 +149,7 @@ def test_an_asset_with_alerts_is_counted_in_their_tier():
     }
 
 
-async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(served_empty):
+async def test_before_coverage_is_published_only_the_numbers_are_missing(served_empty):
     shown = await served_manifest(served_empty)
     assert list(shown) == list(Manifest.model_fields)
     assert (shown["source"], shown["simulated"]) == (None, False)
@@ -168,7 +168,7 @@ async def test_it_follows_the_published_coverage(served_alone):
 
 
 @pytest.mark.clause("4.1.4")
-async def test_it_says_how_to_buy_as_a_refused_key_does(served):
+async def test_it_describes_the_purchase_like_a_refused_key_does(served):
     shown = await served_manifest(served)
     refused = (await served.client.get("/api/v1/state")).json()
     assert (
@@ -178,14 +178,14 @@ async def test_it_says_how_to_buy_as_a_refused_key_does(served):
     )
 
 
-def test_its_registration_is_that_of_the_repository():
+def test_its_registration_equals_that_of_the_repository():
     made = build_manifest("http://127.0.0.1:8000", None).mcp
     assert made.config == json.loads(Path("mcp.json").read_text())
     assert made.registration in Path("README.md").read_text()
 
 
 @pytest.mark.clause("6.8", "8.1", "8.45")
-def test_the_limits_are_those_of_the_specification():
+def test_the_limits_equal_those_of_the_contract():
     limits = build_manifest("http://h", None).limits.model_dump()
     assert limits.pop("note")
     assert limits == {
@@ -218,7 +218,7 @@ def test_the_note_on_purchases_depends_on_the_mode(mode, said):
     assert said in build_manifest("http://h", None, mode).auth.note
 
 
-async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
+async def test_the_mode_equals_that_of_billing(served_alone, tmp_path):
     assert "nothing is charged" in (await served_manifest(served_alone))["auth"]["note"]
     folder = tmp_path / "off"
     folder.mkdir()
@@ -270,13 +270,13 @@ def test_the_changelog_has_the_entries_of_the_contract(day, told):
 
 
 @pytest.mark.clause("9.5")
-def test_the_entry_that_takes_something_away_says_so():
+def test_the_entry_that_removed_something_is_not_additive():
     entries = build_manifest("http://h", None).changelog
     assert [entry.date for entry in entries if not entry.additive] == [date(2026, 9, 27)]
 
 
 @pytest.mark.clause("9.1")
-async def test_the_version_begins_every_path(served):
+async def test_every_path_begins_with_the_version(served):
     shown = await served_manifest(served)
     assert shown["api_version"] == shown["versioning"]["api_version"] == "v1"
     paths = [endpoint["path"] for endpoint in shown["endpoints"]]

@@ -184,7 +184,7 @@ def test_every_status_of_the_specification_is_listed(operation, statuses):
     assert statuses <= {int(status) for status in listed}
 
 
-def test_every_failure_is_the_error_object_but_for_the_protocols():
+def test_every_error_is_the_error_object_except_for_protocol_errors():
     for method, path, operation in DOCUMENT.operations():
         for status in operation["responses"]:
             if int(status) >= 400:
@@ -206,7 +206,7 @@ def test_a_missing_key_is_documented_with_how_to_get_one():
 
 
 @pytest.mark.parametrize("path", KEYED)
-def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
+def test_keyed_reads_accept_either_scheme_and_have_quota_headers(path):
     assert DOCUMENT.operation("GET", path)["security"] == [{"bearer": []}, {"apiKey": []}]
     for status in (200, 400, 403, 429, 500, 503):
         assert set(QUOTA_HEADERS) <= set(DOCUMENT.response("GET", path, status)["headers"])
@@ -215,12 +215,12 @@ def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
         assert "Retry-After" in DOCUMENT.response("GET", path, status)["headers"]
 
 
-def test_all_headers_but_the_quotas_always_come():
+def test_all_headers_except_the_quota_are_required():
     held = DOCUMENT.content["components"]["headers"]
     assert {name for name in held if not held[name]["required"]} == set(QUOTA_HEADERS)
 
 
-def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of_it_does():
+def test_only_results_of_the_mcp_endpoint_have_quota_headers():
     responses = DOCUMENT.operation("POST", "/api/v1/mcp")["responses"]
     carrying = {
         status
@@ -231,7 +231,7 @@ def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
+def test_open_reads_need_no_key_and_have_no_quota_headers(path):
     operation = DOCUMENT.operation("GET", path)
     assert operation["security"] == []
     own = ["ticker"] if path == "/api/v1/catalog" else []
@@ -241,7 +241,7 @@ def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
         assert not set(held) & set(QUOTA_HEADERS)
 
 
-def test_the_schemes_are_those_of_the_specification():
+def test_the_schemes_equal_those_of_the_contract():
     schemes = DOCUMENT.content["components"]["securitySchemes"]
     assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
     key = schemes["apiKey"]

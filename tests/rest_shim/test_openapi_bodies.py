@@ -88,7 +88,7 @@ def test_billing_is_monthly_by_default():
         ({"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10}, False),
     ],
 )
-def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
+def test_the_response_to_a_claim_has_one_of_two_shapes(answer, is_valid):
     response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
     validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
     assert validator.is_valid(answer) is is_valid

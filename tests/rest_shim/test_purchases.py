@@ -174,7 +174,7 @@ def test_a_body_that_is_not_json_is_refused_with_an_example(path: str, content: 
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("content", [b"", b" \n "])
-def test_an_empty_body_is_called_empty(path: str, content: bytes) -> None:
+def test_an_empty_body_is_reported_as_empty(path: str, content: bytes) -> None:
     assert (refused(path, content)).startswith("The body is empty. Send")
 
 
@@ -325,14 +325,14 @@ def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("name", ["\ud800", "\x00", "contact_email\n", ""])
-def test_a_field_of_any_name_is_refused_in_print(path: str, name: str) -> None:
+def test_the_name_of_an_unknown_field_is_printed_safely(path: str, name: str) -> None:
     content = json.dumps({**GOOD[path], name: 1}).encode()
     assert "unknown field" in refused(path, content)
 
 
 @pytest.mark.parametrize("name", ["agent_name", "operator", "use_case", "expected_volume"])
 @pytest.mark.parametrize(("text", "kept"), [("", None), ("  ", None), (" a b ", "a b")])
-def test_a_blank_text_counts_as_left_out(name: str, text: str, kept: str | None) -> None:
+def test_a_blank_text_counts_as_omitted(name: str, text: str, kept: str | None) -> None:
     body = parse_body(json.dumps({**EMAIL, name: text}).encode(), AccessRequestBody)
     assert getattr(body, name) == kept
 
@@ -400,7 +400,7 @@ def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
     assert "AAAA" not in message
 
 
-async def test_a_secret_in_the_wrong_place_is_not_repeated(served: RunningService) -> None:
+async def test_a_secret_in_the_wrong_field_is_not_repeated(served: RunningService) -> None:
     bodies = (
         {UNKNOWN: 1},
         {"token": UNKNOWN, UNKNOWN: UNKNOWN},
@@ -417,7 +417,7 @@ async def test_a_secret_in_the_wrong_place_is_not_repeated(served: RunningServic
 
 
 @pytest.mark.clause("4.12.4", "7.20")
-async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_ones(
+async def test_the_longest_token_and_body_are_accepted_and_longer_ones_refused(
     served: RunningService, document: OpenApiDocument
 ) -> None:
     async def chunks() -> AsyncIterator[bytes]:

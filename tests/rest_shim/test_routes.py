@@ -45,7 +45,7 @@ async def test_the_body_equals_the_result_of_the_tool(served, tool, arguments):
 
 
 @pytest.mark.clause("4.0.1")
-async def test_every_body_is_json_but_the_page_of_terms(served):
+async def test_every_body_is_json_except_the_page_of_terms(served):
     for method, path in list_operations(served):
         for headers in (served.key_headers, {}):
             response = await served.client.request(method, path, headers=headers)
@@ -191,7 +191,7 @@ async def test_head_answers_as_get_without_a_body(served, path):
         (DAY_PATHS, "public, max-age=86400"),
     ],
 )
-async def test_an_answer_says_who_may_keep_it_for_how_long(served, paths, cache):
+async def test_a_response_states_how_long_it_may_be_cached(served, paths, cache):
     for path in paths:
         response = await served.client.get(path, headers=served.key_headers)
         assert (response.status_code, response.headers["cache-control"]) == (200, cache)

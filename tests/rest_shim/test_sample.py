@@ -14,7 +14,7 @@ ROWS = build_sample().signals
 
 
 @pytest.mark.clause("4.5.1")
-async def test_it_is_served_before_anything_is_computed(served_empty):
+async def test_it_is_served_before_the_first_compute(served_empty):
     answers = [await served_empty.client.get("/api/v1/signals/sample") for _ in range(2)]
     assert [(answer.status_code, answer.text) for answer in answers] == [(200, render_sample())] * 2
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.clause("sales")
 PATH = "/webhooks/stripe"
 
 
-async def test_a_message_that_is_not_stripes_gets_the_one_error_body(shop: StripeShop) -> None:
+async def test_a_message_that_is_not_from_stripe_gets_the_error_body(shop: StripeShop) -> None:
     headers = (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"})
     for sent in headers:
         answer = await shop.served.client.post(PATH, content=b"{}", headers=sent)

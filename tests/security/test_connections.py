@@ -80,7 +80,7 @@ async def test_a_request_that_never_ends_is_aborted(short_timeout_url: str, sent
 
 
 @pytest.mark.parametrize("more", [b"G", POST + b"Content-Length: 9\r\n\r\n"], ids=["byte", "head"])
-async def test_an_answered_client_that_begins_another_request_has_no_longer(
+async def test_the_time_limit_applies_to_each_request_of_a_connection(
     short_timeout_url: str, more: bytes
 ):
     refused = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -99,7 +99,7 @@ async def test_a_refused_body_that_never_ends_is_not_read_for_ever(short_timeout
         assert parse_statuses(await read_until_closed(reader)) in ([405], [])
 
 
-async def test_a_client_that_reads_no_answer_is_given_up(short_timeout_url: str):
+async def test_a_client_that_reads_no_response_is_disconnected(short_timeout_url: str):
     async with open_raw_connection(short_timeout_url) as (reader, writer):
         writer.write((GET + b"\r\n") * 2000)
         await asyncio.wait_for(Hasty.lost.wait(), WITHIN_S)
@@ -113,7 +113,7 @@ def listing(number: int) -> bytes:
     return POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def test_a_client_that_reads_late_gets_every_answer_whole(served: RunningService):
+async def test_a_client_that_reads_late_gets_every_response_complete(served: RunningService):
     (first,) = ANSWER.findall(await exchange_bytes(served.base_url, listing(1) + LAST))
     times = MORE_THAN_SOCKETS_HOLD // len(first)
     async with open_raw_connection(served.base_url) as (reader, writer):
@@ -158,7 +158,7 @@ async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningSe
         pytest.param(4096, 3000, marks=pytest.mark.prove),
     ],
 )
-def test_others_are_answered_while_idle_clients_fill_the_process(
+def test_others_are_served_while_idle_clients_fill_the_process(
     tmp_path: Path, files: int, idle: int
 ):
     port, bars = find_free_port(), write_bars(tmp_path / "bars")

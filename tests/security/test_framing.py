@@ -102,7 +102,7 @@ async def test_an_unread_body_is_not_taken_for_a_request(
     assert b"hidden" not in received
 
 
-async def test_a_request_to_go_on_in_another_protocol_is_refused_and_closed(served: RunningService):
+async def test_an_upgrade_to_another_protocol_is_refused_and_closed(served: RunningService):
     upgrade = (
         b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST

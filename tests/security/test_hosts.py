@@ -79,7 +79,7 @@ async def test_an_origin_that_only_looks_like_ours_is_refused(served: RunningSer
     assert (await served.client.get("/api/v1/catalog", headers=both)).status_code == 403
 
 
-async def test_pages_and_unknown_paths_are_kept_from_others_too(served: RunningService):
+async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(served: RunningService):
     for method, path in [*PAGES, *PROBES, ("GET", "/nothing"), ("GET", "/")]:
         for name, value, status in (
             ("Host", "evil.example", 421),
@@ -89,7 +89,7 @@ async def test_pages_and_unknown_paths_are_kept_from_others_too(served: RunningS
             assert answer.status_code == status
 
 
-async def test_no_answer_lets_a_script_of_another_origin_read_it(served: RunningService):
+async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: RunningService):
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
     for method, path in [*list_operations(served), *PAGES]:
         for origin in [*OUR_ORIGINS, "https://evil.example"]:

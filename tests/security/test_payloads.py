@@ -163,7 +163,7 @@ async def test_a_head_without_end_is_refused_and_closed(served: RunningService, 
     assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
 
 
-async def test_parameters_without_number_are_refused_in_few_words(served: RunningService):
+async def test_very_many_parameters_are_refused_with_a_short_message(served: RunningService):
     many = "&".join(f"x{number}={number}" for number in range(1_500))
     for query in (many, "ticker=" + "A" * 12_000, "&" * 12_000 + "x=1", "=" * 12_000, "x" * 12_000):
         answer = await served.get_api(f"/state?{query}")
@@ -211,13 +211,11 @@ async def test_invalid_json_is_a_parse_error(served: RunningService, body: bytes
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-async def test_json_that_two_readers_may_understand_differently_is_no_request(
-    served: RunningService, body: bytes
-):
+async def test_ambiguous_json_is_refused(served: RunningService, body: bytes):
     assert (await served.post_mcp(body)).json()["error"]["code"] == -32600
 
 
-async def test_methods_names_and_ids_are_texts_like_any_other(served: RunningService):
+async def test_hostile_methods_names_and_ids_are_handled_like_any_text(served: RunningService):
     for payload in (*PAYLOADS, LONE_SURROGATE):
         answer = await served.post_mcp({**PING, "id": payload})
         assert json.loads(answer.content) == {"jsonrpc": "2.0", "id": payload, "result": {}}

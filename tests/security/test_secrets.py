@@ -155,7 +155,7 @@ async def test_the_store_is_queried_only_by_hashes(served: RunningService):
         assert secret.encode().hex().upper() not in asked.upper()
 
 
-async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(
+async def test_a_key_with_one_wrong_character_is_as_unknown_as_any(
     served: RunningService,
 ):
     answers = set()

@@ -32,7 +32,7 @@ def test_every_security_test_is_named():
     }
 
 
-def test_the_figures_of_the_page_are_those_of_the_code():
+def test_the_figures_of_the_page_match_the_code():
     assert f"within {EXCHANGE_TIMEOUT_S:.0f} seconds" in PAGE
     assert f"{RESERVED_DESCRIPTORS} of\n  which" in PAGE
     assert f"over {MAX_BODY_BYTES >> 20} MiB" in PAGE

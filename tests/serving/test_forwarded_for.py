@@ -84,7 +84,7 @@ def behind_proxies(store: AccessStore, clock: ManualClock) -> ForwardedForMiddle
         ("192.0.2.2", ["198.51.100.7"], "192.0.2.2"),
     ],
 )
-async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
+async def test_the_client_is_the_nearest_hop_that_is_not_a_trusted_proxy(
     store: AccessStore, peer: str, forwarded: list[str], client: str
 ) -> None:
     assert await who(behind_proxies(store, ManualClock()), peer, *forwarded) == client
@@ -122,7 +122,7 @@ class FullStore(AccessStore):
         raise StoreError("database or disk is full")
 
 
-async def test_a_notice_that_cannot_be_kept_fails_no_request(
+async def test_a_failure_to_store_a_notice_fails_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = await open_access_as(FullStore, tmp_path / "full.db")

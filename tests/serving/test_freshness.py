@@ -56,7 +56,7 @@ def test_simulated_data_say_so():
     assert "Simulated" in answer["note"]
 
 
-def test_live_data_without_anything_to_say_have_no_note():
+def test_live_data_have_no_note_by_default():
     assert meta(source="live")["note"] is None
 
 
@@ -67,7 +67,7 @@ def test_data_are_stale_once_the_next_run_is_overdue_beyond_the_grace():
     assert "Stale" in meta(now=due + 1)["note"]
 
 
-def test_a_recording_played_to_its_end_rests_and_is_never_stale():
+def test_a_finished_recording_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
     assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
     assert answer["stale"] is False
@@ -158,6 +158,6 @@ def test_freshness_changes_only_at_its_expiry_times(late, timeframe, market_time
     assert meta(market_time, now + 10**9, **given) == said
 
 
-def test_nothing_computed_yet_makes_no_board():
+def test_there_is_no_snapshot_before_the_first_compute():
     assert build_snapshot(StoredSnapshot(make_coverage(), None, 0, {})) is None
     assert build_snapshot(StoredSnapshot(None, NOON, 0, {})) is None

@@ -181,7 +181,7 @@ def test_every_read_is_tried():
 
 @pytest.mark.clause("2.6.1", "2.6.8", "2.6.20")
 @pytest.mark.parametrize("tool", CALLS)
-async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(served, tool):
+async def test_both_schemas_accept_the_result_and_reject_it_with_any_fault(served, tool):
     real = await answer_of(served, tool)
     answer = completed(tool, copy.deepcopy(real))
     document = await fetch_document(served)
@@ -205,7 +205,7 @@ async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(se
 
 
 @pytest.mark.parametrize("tool", CALLS)
-async def test_every_field_of_a_schema_occurs_in_the_answer_that_is_corrupted(served, tool):
+async def test_every_field_of_a_schema_occurs_in_the_corrupted_result(served, tool):
     answer = completed(tool, await answer_of(served, tool))
     seen = {dotted(keys) for keys, _ in walked(answer)}
     assert set(fields(build_output_schema(TOOLS_BY_NAME[tool].result))) <= seen

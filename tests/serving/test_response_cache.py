@@ -24,21 +24,21 @@ def result_of(members: bytes) -> dict:
     return json.loads(b"{%b}" % members)
 
 
-def test_a_tool_result_carries_the_text_as_text_and_as_structure():
+def test_a_tool_result_has_the_response_as_text_and_as_structure():
     result = result_of(ResponseBody(TEXT).result_members)
     assert result["content"] == [{"type": "text", "text": TEXT.decode()}]
     assert result["structuredContent"] == json.loads(TEXT)
     assert result["isError"] is False
 
 
-def test_each_form_of_an_answer_is_made_once():
+def test_each_form_of_a_response_is_built_once():
     answer = ResponseBody(TEXT)
     for form in ("result_members", "error_members", "etag", "gzip_bytes"):
         assert getattr(answer, form) is getattr(answer, form)
     assert gzip.decompress(answer.gzip_bytes) == TEXT
 
 
-def test_equal_texts_have_equal_tags_on_every_machine_and_others_have_not():
+def test_exactly_equal_texts_have_equal_tags():
     assert ResponseBody(TEXT).etag == ResponseBody(bytes(TEXT)).etag
     assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
 

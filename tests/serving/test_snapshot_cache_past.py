@@ -109,7 +109,7 @@ async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, t
         assert cells["BTC", "enzo", "1d"] == reading, after
 
 
-async def test_a_pass_written_late_counts_from_when_it_was_written(served, transport):
+async def test_a_batch_written_late_counts_from_the_time_of_writing(served, transport):
     run, written_at = NOON + HOUR_MS, NOON + HOUR_MS + 47 * MINUTE_MS
     rows = [
         make_change(written_at, "XAU", "enzo", "1d", 1, -1),
@@ -127,9 +127,7 @@ async def test_a_pass_written_late_counts_from_when_it_was_written(served, trans
         assert cells["XAU", "enzo", "1d"] == cells["XAU", "llnr", "1d"] == "bullish"
 
 
-async def test_hours_caught_up_after_a_stop_appear_at_once_when_they_were_written(
-    served, transport
-):
+async def test_hours_caught_up_after_a_stop_appear_at_the_time_of_writing(served, transport):
     back = NOON + 5 * HOUR_MS + 20 * MINUTE_MS
     rows = [
         make_change(back + n, "XAU", key, "1d", 1, -1) for n, key in enumerate(("enzo", "llnr"))
@@ -145,9 +143,7 @@ async def test_hours_caught_up_after_a_stop_appear_at_once_when_they_were_writte
     }
 
 
-async def test_assets_that_were_late_then_are_named_until_the_pass_that_brought_them(
-    served, transport
-):
+async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served, transport):
     run = NOON + HOUR_MS
     await commit(served, run, written_at=run, late="BTC")
     turned = make_change(run + 30_000, "BTC", "enzo", "1h", -1, 1)
@@ -227,7 +223,7 @@ async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served,
         assert readings(answer) == {("BTC", "perpkit", "1h"): reading}
 
 
-async def test_now_is_an_instant_as_any_other(served, transport):
+async def test_now_is_an_instant_like_any_other(served, transport):
     await commit(served, NOON + HOUR_MS, written_at=NOON + HOUR_MS + 5, late="ETH")
     current = await served.fetch_answer(transport, STATE)
     past = await state(served, transport, served.clock.now)
@@ -315,7 +311,7 @@ async def test_before_the_first_compute_the_past_is_unavailable_too(served_empty
     ],
     ids=["first row", "publish_from", "first pass written"],
 )
-async def test_the_past_begins_with_the_feed_and_its_first_pass(
+async def test_the_past_begins_with_the_feed_and_its_first_batch(
     served_empty, transport, written_at, published_from, earliest
 ):
     served, first = served_empty, written_at or NOON - HOUR_MS
@@ -403,7 +399,7 @@ async def test_past_confluence_follows_from_the_past_state(served, transport):
             )
 
 
-async def test_an_empty_confluence_then_says_why_of_that_time(served, transport):
+async def test_an_empty_past_confluence_says_why(served, transport):
     asked = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
     none = await served.fetch_answer(transport, CONFLUENCE, **asked, direction="bearish")
     assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
@@ -427,7 +423,7 @@ async def test_meta_of_a_past_snapshot_promises_no_update_and_says_so(served, tr
         assert "Simulated" in meta["note"]
 
 
-async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transport):
+async def test_a_past_snapshot_that_was_stale_says_so(served, transport):
     overdue = NOON + HOUR_MS + GRACE_MS
     back = NOON + 5 * HOUR_MS
     await commit(served, back, written_at=back)
@@ -437,7 +433,7 @@ async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transpo
         assert (meta["stale"], "Stale" in meta["note"]) == (stale, stale), format_instant(at)
 
 
-async def test_without_the_new_arguments_an_answer_has_no_new_field(served, transport):
+async def test_without_the_new_arguments_a_result_has_no_new_field(served, transport):
     assert set(await served.fetch_answer(transport, STATE)) == {"as_of", "assets", "counts", "meta"}
     answer = await served.fetch_answer(transport, CONFLUENCE)
     assert set(answer["query"]) == {"timeframe", "direction", "min_agree", "asset_class"}

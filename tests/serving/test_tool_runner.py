@@ -86,7 +86,7 @@ async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering
     assert answering.store.feeds == 3
 
 
-async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Answering):
+async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answering: Answering):
     """Require that both transports return the same objects as on the first call."""
     arguments = {"limit": 5}
     fields = {b"x-api-key": answering.mine.encode()}
@@ -106,7 +106,7 @@ async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Ans
     assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
 
 
-async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(
+async def test_a_cached_response_becomes_stale_as_time_passes(
     answering: Answering,
 ):
     overdue = NOON + HOUR_MS + 600_000
@@ -140,7 +140,7 @@ async def test_no_cached_response_has_the_label_of_a_key(answering: Answering):
         assert "mine" not in json.dumps(own)
 
 
-async def test_a_window_that_ends_now_is_never_kept(answering: Answering):
+async def test_a_window_that_ends_now_is_never_cached(answering: Answering):
     first = await answering.answer("signals_get_flips", timeframe="1h")
     answering.clock.now += 1000
     assert (await answering.answer("signals_get_flips", timeframe="1h"))["as_of"] > first["as_of"]

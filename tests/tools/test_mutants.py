@@ -111,7 +111,7 @@ def mutants(root: Path, *ids: str) -> CompletedProcess[str]:
     return CompletedProcess(ids, status, out.getvalue(), err.getvalue())
 
 
-def test_a_change_that_a_test_notices_is_caught_by_it(one):
+def test_a_change_that_fails_a_test_is_caught_by_it(one):
     tried, total = one.stdout.splitlines()
     assert tried.startswith("[1/1] 10.1 caught: ")
     assert "tests/test_day.py::test_each_begun_kilometre_costs_two" in tried
@@ -150,7 +150,7 @@ def test_a_test_that_fails_without_a_change_is_named_and_no_change_is_tried(tree
     assert "tests/test_short.py::test_a_short_ride_is_free" in run.stderr
 
 
-def test_an_id_that_chooses_nothing_is_named(tree):
+def test_an_id_that_matches_nothing_is_reported(tree):
     run = mutants(tree, "3.1")
     assert (run.returncode, run.stdout) == (2, "")
     assert "3.1" in run.stderr

@@ -175,7 +175,7 @@ async def test_state_has_readings_of_exactly_the_covered_assets(served, transpor
 
 
 @pytest.mark.clause("2.7.18")
-async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served_alone, transport):
+async def test_there_is_an_alert_engine_per_asset_timeframe_and_indicator(served_alone, transport):
     followed = changed(make_coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
     await served_alone.market.publish_coverage(followed)
     alerts = (await served_alone.fetch_answer(transport, CATALOG))["tiers"]["alerts"]
@@ -227,7 +227,7 @@ async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, tran
 
 
 @pytest.mark.clause("2.7.9", "2.7.11", "3.5.2", "4.2.2")
-async def test_an_indicators_note_and_status_are_those_published(whole, transport):
+async def test_an_indicator_has_the_published_note_and_status(whole, transport):
     listed = (await whole.fetch_answer(transport, CATALOG))["indicators"]
     assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
     assert {one["status"] for one in listed} == {"stable"}
@@ -236,7 +236,7 @@ async def test_an_indicators_note_and_status_are_those_published(whole, transpor
 
 @pytest.mark.clause("2.7.9", "3.5.1", "3.5.2")
 @pytest.mark.parametrize("status", ["stable", "experimental", "legacy"])
-async def test_an_indicator_has_the_status_that_was_published(served_alone, transport, status):
+async def test_a_changed_status_of_an_indicator_is_served(served_alone, transport, status):
     known = make_coverage().indicators
     first = known[0].model_copy(update={"status": status})
     held = make_coverage().model_copy(update={"indicators": (first, *known[1:])})
@@ -373,7 +373,7 @@ async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport
 
 
 @pytest.mark.parametrize("query", ["ticker=", "ticker=BTC,", "ticker=BTC&ticker=ETH"])
-async def test_an_open_endpoint_judges_the_parameter_that_it_has(served, query):
+async def test_an_open_endpoint_validates_its_own_parameter(served, query):
     response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
     assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
     assert "ticker" in response.json()["message"]

@@ -173,7 +173,7 @@ async def test_asset_class_narrows_the_results(served, transport):
     assert await tickers(served, transport, **asked, asset_class="crypto") == []
 
 
-async def test_an_asset_takes_part_until_the_day_of_its_removal(served, transport):
+async def test_an_asset_is_included_until_the_day_of_its_removal(served, transport):
     midnight = NOON - NOON % DAY_MS + DAY_MS
     matic = ASSETS[-1].model_copy(update={"removed_on": date(2026, 10, 1)})
     await publish_assets(served, *ASSETS[:-1], matic)

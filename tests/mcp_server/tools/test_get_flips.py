@@ -293,7 +293,7 @@ def test_groups_with_equal_score_and_latest_change_rank_by_ticker():
     ("before", "after", "kind"),
     [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
 )
-async def test_a_flip_says_from_what_to_what_at_which_price(served, transport, before, after, kind):
+async def test_a_flip_has_both_readings_and_the_price(served, transport, before, after, kind):
     await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
     (group,) = (await served.fetch_answer(transport, FLIPS))["groups"]
     (flip,) = group["flips"]
@@ -370,13 +370,13 @@ def test_the_schema_of_a_flip_names_only_the_logged_indicators():
     assert part["properties"]["indicator"]["enum"] == LOGGED
 
 
-async def test_a_first_reading_is_no_flip(served, transport):
+async def test_a_first_reading_is_not_a_flip(served, transport):
     first, later = turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, -1))
     await commit(served, [first._replace(before=None), later])
     assert cells(await served.fetch_answer(transport, FLIPS)) == {"XAU": ["llnr"]}
 
 
-async def test_a_removed_asset_takes_no_part(served, transport):
+async def test_a_removed_asset_is_excluded(served, transport):
     await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
     answer = await served.fetch_answer(transport, FLIPS)
     assert cells(answer) == {"ETH": ["llnr"]}
@@ -510,7 +510,7 @@ TURNED = st.tuples(
 @given(
     turned=st.lists(TURNED, max_size=40), direction=st.sampled_from(["all", "bullish", "bearish"])
 )
-def test_grouping_equals_a_slow_model(turned, direction):
+def test_grouping_equals_an_independent_implementation(turned, direction):
     rows = turns(*((ticker, id_, *readings) for ticker, id_, readings in turned))
     board = seeded_board()
     groups = group_flips(select_newest_changes(reversed(rows), board), direction, board)

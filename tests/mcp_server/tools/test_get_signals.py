@@ -139,7 +139,7 @@ async def test_filters_together_narrow_the_feed(served):
 
 
 @pytest.mark.clause("2.2.4", "4.7.18", "8.19")
-async def test_offset_pages_join_to_the_whole_feed(served):
+async def test_offset_pages_together_are_the_whole_feed(served):
     whole = (await signals(served))["signals"]
     first = await signals(served, limit=5)
     second = await signals(served, limit=5.0, offset=5)

@@ -148,7 +148,7 @@ async def test_filters_narrow_both_tiers_alike(served, transport):
 
 
 @pytest.mark.clause("4.7.3", "4.7.11", "4.7.18")
-async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, transport):
+async def test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing(served, transport):
     await publish_alerts(served)
     whole = await feed(served, transport, tier="all")
     pages = [

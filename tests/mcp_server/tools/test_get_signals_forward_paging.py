@@ -178,7 +178,7 @@ async def written_and_served(
     ("seed", "runs"),
     [(1, 8), *(pytest.param(n, 60, marks=pytest.mark.prove) for n in range(2, 8))],
 )
-async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_in_order(
+async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_order(
     tmp_path: Path, seeded: Path, transport: Transport, tier: str, seed: int, runs: int
 ):
     draw = Random(seed)

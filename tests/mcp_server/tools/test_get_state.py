@@ -16,7 +16,7 @@ async def state(served: RunningService, **arguments: object) -> dict:
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.2", "4.6.6")
-async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(served):
+async def test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker(served):
     answer = await state(served)
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH", "MATIC", "NVDA", "XAU"]
     assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
@@ -71,7 +71,7 @@ async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(serv
 
 
 @pytest.mark.clause("2.4.11")
-async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, transport):
+async def test_neither_runs_nor_pruning_remove_a_key_from_state(served_alone, transport):
     before = await served_alone.fetch_answer(transport, STATE)
     later = NOON + 500 * DAY_MS
     await served_alone.market.commit(
@@ -97,7 +97,7 @@ async def test_tickers_are_matched_in_any_case_and_once(served):
 
 
 @pytest.mark.clause("2.4.2", "4.6.3", "4.6.5")
-async def test_filters_together_narrow_the_board(served):
+async def test_filters_together_narrow_the_readings(served):
     answer = await state(
         served, asset_class="crypto", timeframe="4h", indicator="ceres", direction="bullish"
     )
@@ -172,7 +172,7 @@ async def test_an_empty_result_says_why_it_is_empty(served):
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.4", "4.6.6")
-async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
+async def test_a_committed_batch_is_seen_by_the_next_call(served_alone):
     before = await state(served_alone, ticker="XAU", indicator="enzo")
     later = NOON + 3_600_000
     await served_alone.market.commit(

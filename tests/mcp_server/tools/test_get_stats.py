@@ -137,7 +137,7 @@ async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, tr
 
 
 @pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
-async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
+async def test_the_window_is_the_30_days_up_to_the_snapshot(served, transport):
     window = (await served.fetch_answer(transport, STATS))["window"]
     # The newest row of the last run is five milliseconds after its market time.
     assert window == {
@@ -317,7 +317,7 @@ def is_performance(field: str) -> bool:
 
 @pytest.mark.clause("1.43")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-async def test_no_answer_has_a_field_of_performance(served, tool):
+async def test_no_result_has_a_field_on_performance(served, tool):
     shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
     answer = await served.fetch_answer("mcp", tool.name)
     fields = {*fields_of(shown), *fields_of(answer)}
@@ -327,7 +327,7 @@ async def test_no_answer_has_a_field_of_performance(served, tool):
 
 
 @pytest.mark.clause("1.42")
-async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(served):
+async def test_stats_have_only_volume_and_the_catalog_only_coverage(served):
     stats = await served.fetch_answer("mcp", STATS)
     tier = ["total_signals", "signals_per_day", "by_indicator", "by_timeframe", "by_direction"]
     assert {name: list(part) for name, part in stats.items() if name != "meta"} == {
@@ -354,7 +354,7 @@ async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(serve
     }
 
 
-def test_a_field_of_performance_would_be_found():
+def test_a_field_on_performance_would_be_found():
     deep = {"a": [{"b": {"win_rate": 1, "description": "The accuracy of it."}}]}
     assert [field for field in fields_of(deep) if is_performance(field)] == ["win_rate"]
     assert [text for text in descriptions_of(deep) if PROMISED.search(text)]

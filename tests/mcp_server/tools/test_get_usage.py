@@ -99,12 +99,12 @@ async def test_the_description_has_the_size(served):
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
-async def test_it_says_simulated_as_every_other_answer_does(served, transport):
+async def test_it_marks_simulated_data_like_every_other_result(served, transport):
     meta = (await served.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == ("simulated", True)
 
 
 @pytest.mark.clause("2.13.11")
-async def test_before_anything_is_covered_it_names_no_source(served_empty, transport):
+async def test_before_coverage_is_published_it_names_no_source(served_empty, transport):
     meta = (await served_empty.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == (None, False)

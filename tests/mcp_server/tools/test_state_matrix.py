@@ -153,7 +153,7 @@ async def test_a_row_shows_dexter_only_if_the_asset_has_it(served, transport):
     assert board["legend"] == {**SAID, ".": "no reading, or excluded by a filter"}
 
 
-async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
+async def test_a_board_without_matches_has_no_row_and_says_why(served, transport):
     answer = await served.fetch_answer(
         transport, STATE, view="board", asset_class="metal", timeframe="1h"
     )
