@@ -15,7 +15,7 @@ import httpx
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
 from bench.load import measure_load
-from bench.served import Service, copy_store, free_port, run_alone, serve_store
+from bench.served import Service, copy_store, free_port, run_module, serve_store
 from bench.table import Row, compare_rates
 from bench.workers import measure_cpu_s
 from store.sqlite.access_store import open_sqlite_access
@@ -147,7 +147,7 @@ async def sign_in_member(store: Path) -> str:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from bench.calls import (
 )
 from bench.load import measure_load
 from bench.peers.started import AS_OURS, DEFAULT, PEERS, SDK, start_limits, start_peers
-from bench.served import Service, copy_store, run_alone, serve_store
+from bench.served import Service, copy_store, run_module, serve_store
 from bench.table import Row, compare_rates
 
 # The same code differed by a factor of two within an hour on a busy machine, so rates are compared
@@ -173,7 +173,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from bench.calls import STATE, USAGE, Case, sample_call
 from bench.load import Arrivals, measure_arrivals, measure_load
 from bench.midnight import MovableService, Window, serve_movable
 from bench.peers.started import DEFAULT, start_limits
-from bench.served import copy_store, run_alone
+from bench.served import copy_store, run_module
 from bench.table import Row
 
 # The smallest and the largest response.
@@ -132,7 +132,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def copy_store(store: Path | None) -> Iterator[Path]:
             yield Path(folder) / store.name
 
 
-def run_alone(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
+def run_module(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
     """Run one module as a command with the option --store, and print its table."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--store", type=Path, help="copy a store that `signals serve` created")

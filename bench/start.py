@@ -13,7 +13,7 @@ import httpx
 
 from bench.calls import MCP_HEADERS, MCP_PATH, build_bearer_header
 from bench.midnight import serve_movable
-from bench.served import SIGNALS, copy_store, run_alone, run_command, start_service
+from bench.served import SIGNALS, copy_store, run_command, run_module, start_service
 from bench.table import Row
 from mcp_server.tools.registry import TOOLS
 
@@ -109,7 +109,7 @@ def _build_memory_row(what: str, mib: float) -> Row:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
 from bench.load import Load, measure_load
-from bench.served import Service, copy_store, run_alone, serve_store
+from bench.served import Service, copy_store, run_module, serve_store
 from bench.table import Row, compare_rates
 
 WORKERS = 2
@@ -85,7 +85,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

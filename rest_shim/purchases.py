@@ -179,7 +179,7 @@ def _shorten(text: str) -> str:
 
 
 def _describe_accepted(schema: Schema) -> str:
-    """Return the description of a field in lower case, as the end of a sentence."""
+    """Return the accepted values, or the field's description as the end of a sentence."""
     if "enum" in schema:
         return describe_accepted_values(schema)
     description = str(schema["description"]).rstrip(".")

@@ -103,7 +103,7 @@ def _count_readings(state: AssetState) -> int:
 
 
 def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:
-    """Return the requested tickers without bars in the source and readings in the store."""
+    """Return the requested tickers with neither bars in the source nor stored readings."""
     return sorted(
         ticker
         for ticker, asset in selected.items()

@@ -38,12 +38,12 @@ async def reversal_last_tuesday(agent: Agent) -> Any:
 
 async def agreement(agent: Agent) -> Any:
     """On which assets do most indicators agree on 1d, and has that changed since yesterday?"""
-    asked = {"timeframe": "1d", "min_agree": 5}
+    requested = {"timeframe": "1d", "min_agree": 5}
     found = {}
     for direction in ("bullish", "bearish"):
-        now = await agent.call(CONFLUENCE, **asked, direction=direction)
+        now = await agent.call(CONFLUENCE, **requested, direction=direction)
         then = await agent.call(
-            CONFLUENCE, **asked, direction=direction, as_of=agent.instant_ago(days=1)
+            CONFLUENCE, **requested, direction=direction, as_of=agent.instant_ago(days=1)
         )
         found[direction] = _to_tickers(then["results"]), _to_tickers(now["results"])
     return found
@@ -51,24 +51,28 @@ async def agreement(agent: Agent) -> Any:
 
 async def misspelt(agent: Agent) -> Any:
     """Which daily readings does the Trend Oracle have for Etherium, NVDIA and gold?"""
-    asked = {"indicator": "trend_oracle", "timeframe": "1d"}
+    requested = {"indicator": "trend_oracle", "timeframe": "1d"}
     try:
-        await agent.call(STATE, **asked, ticker="Etherium,NVDIA,gold")
+        await agent.call(STATE, **requested, ticker="Etherium,NVDIA,gold")
     except RefusedError as refusal:
         meant = re.findall(r"did you mean (\w+)\?", refusal.message)
-    answer = await agent.call(STATE, **asked, ticker=",".join(meant))
+    answer = await agent.call(STATE, **requested, ticker=",".join(meant))
     return {asset["ticker"]: asset["signals"]["trend_oracle"]["1d"] for asset in answer["assets"]}
 
 
 async def removed(agent: Agent) -> Any:
     """Which reading does Enzo have for MATIC on 1d?"""
-    asked = {"indicator": "enzo", "timeframe": "1d"}
-    answer = await agent.call(STATE, **asked, ticker="MATIC")
+    requested = {"indicator": "enzo", "timeframe": "1d"}
+    answer = await agent.call(STATE, **requested, ticker="MATIC")
     if "MATIC" not in answer["meta"]["removed_assets"]:
         return _get_only_reading(answer)
     (since,) = re.findall(r"MATIC was removed on ([\d-]+)", answer["meta"]["note"])
     (successor,) = re.findall(r"continues as (\w+)", answer["meta"]["note"])
-    return since, successor, _get_only_reading(await agent.call(STATE, **asked, ticker=successor))
+    return (
+        since,
+        successor,
+        _get_only_reading(await agent.call(STATE, **requested, ticker=successor)),
+    )
 
 
 async def sectors(agent: Agent) -> Any:
@@ -89,8 +93,8 @@ async def sectors(agent: Agent) -> Any:
 
 async def flips_from_the_feed(agent: Agent) -> Any:
     """Do the flips of the last two hours on 1h agree with the feed?"""
-    asked = {"timeframe": "1h", "hours": 2}
-    flips = await agent.call(FLIPS, **asked)
+    requested = {"timeframe": "1h", "hours": 2}
+    flips = await agent.call(FLIPS, **requested)
     rows = _to_rows(await _read_pages(agent, agent.instant_ago(hours=2), timeframe="1h"))
     newest = {(row["ticker"], row["indicator"]): row for row in rows}
     kept = [r for r in newest.values() if r["ticker"] not in flips["meta"]["removed_assets"]]
@@ -125,8 +129,8 @@ async def alerts(agent: Agent) -> Any:
     If an engine's newest action opened a position, the cooldown may hold back a CLOSE that ends
     it. The answer is "unclear" then.
     """
-    asked = {"tier": "alerts", "ticker": "SOL", "limit": 200}
-    answer = await agent.call(SIGNALS, **asked)
+    requested = {"tier": "alerts", "ticker": "SOL", "limit": 200}
+    answer = await agent.call(SIGNALS, **requested)
     (held,) = re.findall(r"\((\d+) hours on 4h, (\d+) days on 1d\)", answer["meta"]["cooldown"])
     window = {
         "4h": agent.instant_ago(hours=int(held[0])),
@@ -154,11 +158,11 @@ async def emptiness(agent: Agent) -> Any:
     actions = (await agent.call(SIGNALS, **perpkit, tier=tier))["signals"]
     no_alerts = await agent.call(SIGNALS, ticker="ETH", tier="alerts")
     (followed,) = re.findall(r"they follow (.+) on", no_alerts["meta"]["note"])
-    asked = {"asset_class": "stock", "timeframe": "1d", "direction": "bearish"}
-    nowhere = await agent.call(CONFLUENCE, **asked, min_agree=6)
+    requested = {"asset_class": "stock", "timeframe": "1d", "direction": "bearish"}
+    nowhere = await agent.call(CONFLUENCE, **requested, min_agree=6)
     if not nowhere["results"]:
         (highest,) = re.findall(r"lower min_agree to (\d)", nowhere["meta"]["note"])
-        nowhere = await agent.call(CONFLUENCE, **asked, min_agree=int(highest))
+        nowhere = await agent.call(CONFLUENCE, **requested, min_agree=int(highest))
     agreed = [(result["ticker"], result["agree"]) for result in nowhere["results"]]
     return [row["action"] for row in actions], followed, agreed
 
@@ -189,19 +193,19 @@ async def quota(agent: Agent) -> Any:
 
 async def first_compute(agent: Agent) -> Any:
     """Which readings does NVDA have on 1d? (Nothing has been computed yet.)"""
-    asked = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
+    requested = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
     while True:
         try:
-            return _get_only_reading(await agent.call(STATE, **asked))
+            return _get_only_reading(await agent.call(STATE, **requested))
         except RefusedError as refusal:
             await agent.wait(_parse_seconds(refusal))
 
 
 async def purchase(agent: Agent) -> Any:
     """Which readings does BTC have on 1d? Buy access if necessary. (The agent has no key.)"""
-    asked = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
+    requested = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
     try:
-        await agent.call(STATE, **asked)
+        await agent.call(STATE, **requested)
     except RefusedError as refusal:
         steps = refusal.error["how_to_get_access"]["steps"]
     method, url, fields = re.findall(r"(POST) (\S+) with (\{.*?\})", steps[0])[0]
@@ -216,7 +220,7 @@ async def purchase(agent: Agent) -> Any:
     await agent.wait(claim["retry_after_seconds"])
     claim = await agent.send_request(method, url, token)
     agent.set_header(claim["usage"]["header"].replace("<API_KEY>", claim["api_key"]))
-    return _get_only_reading(await agent.call(STATE, **asked))
+    return _get_only_reading(await agent.call(STATE, **requested))
 
 
 async def a_week(agent: Agent) -> Any:

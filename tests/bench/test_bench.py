@@ -161,19 +161,19 @@ async def test_results_must_be_equal_except_for_the_quota(served):
         require_equal("state", one, await over(USAGE.build_rest_call(us)))
 
 
-@pytest.mark.parametrize("asked", ["whole", "not modified", "gzip"])
-async def test_each_response_under_load_has_the_size_of_the_sample(served, asked):
+@pytest.mark.parametrize("requested", ["whole", "not modified", "gzip"])
+async def test_each_response_under_load_has_the_size_of_the_sample(served, requested):
     us = ours(served)
     plain = await asyncio.to_thread(sample_call, us.url, STATE.build_rest_call(us))
     given = {"not modified": {"If_None_Match": plain.headers["etag"]}}
-    call = STATE.build_rest_call(us, **given.get(asked, {"Accept_Encoding": asked}))
+    call = STATE.build_rest_call(us, **given.get(requested, {"Accept_Encoding": requested}))
     sample = await asyncio.to_thread(sample_call, us.url, call)
     at_rate = {"first": 0, "seconds": 0.02, "connections": 1, "rate": 100.0}
     load = await generate_load({"url": us.url, "call": asdict(call), **at_rate})
     assert (len(load["times"]), load["failed"]) == (2, 0)
     assert load["bytes"] == 2 * sample.wire_bytes
-    assert (sample.body_bytes == 0) is (asked == "not modified")
-    assert (sample.body_bytes < len(sample.content)) is (asked == "gzip")
+    assert (sample.body_bytes == 0) is (requested == "not modified")
+    assert (sample.body_bytes < len(sample.content)) is (requested == "gzip")
 
 
 @pytest.mark.parametrize(

@@ -140,19 +140,19 @@ async def test_every_error_reaches_the_model(client, served, record_property):
     )
     record_property("interop", json.dumps([report["client"], report["version"], "refusals"]))
     refused, keyless, wrong, revoked = [session["results"] for session in report["sessions"]]
-    assert [told(result)[0] for result in refused] == [
+    assert [parse_error(result)[0] for result in refused] == [
         "unknown_ticker",
         "unknown_indicator",
         "invalid_parameter",
         "invalid_parameter",
     ]
-    assert "BTC" in told(refused[0])[1]
-    assert "limit" in told(refused[2])[1]
-    assert "timeframes" in told(refused[3])[1]
+    assert "BTC" in parse_error(refused[0])[1]
+    assert "limit" in parse_error(refused[2])[1]
+    assert "timeframes" in parse_error(refused[3])[1]
     assert not keyless[0]["is_error"]
-    assert told(keyless[1])[0] == "missing_key"
-    assert told(wrong[0])[0] == "invalid_key"
-    assert told(revoked[0])[0] == "revoked_key"
+    assert parse_error(keyless[1])[0] == "missing_key"
+    assert parse_error(wrong[0])[0] == "invalid_key"
+    assert parse_error(revoked[0])[0] == "revoked_key"
 
 
 async def test_an_exhausted_quota_reaches_the_model(client, tmp_path, record_property):
@@ -163,7 +163,7 @@ async def test_an_exhausted_quota_reaches_the_model(client, tmp_path, record_pro
     answered, spent, usage = report["sessions"][0]["results"]
     assert not answered["is_error"]
     assert not usage["is_error"]
-    assert told(spent)[0] == "rate_limited"
+    assert parse_error(spent)[0] == "rate_limited"
 
 
 async def test_a_store_without_a_compute_run_reaches_the_model(
@@ -171,10 +171,10 @@ async def test_a_store_without_a_compute_run_reaches_the_model(
 ):
     report = await reported(client, served_empty, (served_empty.api_key, [(STATE, {})]))
     record_property("interop", json.dumps([report["client"], report["version"], "no data yet"]))
-    assert told(report["sessions"][0]["results"][0])[0] == "unavailable"
+    assert parse_error(report["sessions"][0]["results"][0])[0] == "unavailable"
 
 
-def told(result: dict[str, Any]) -> tuple[str, str]:
+def parse_error(result: dict[str, Any]) -> tuple[str, str]:
     """Return code and message of an error, found in the text that the client wraps around it."""
     text = result["text"]
     assert result["is_error"] is not False, text

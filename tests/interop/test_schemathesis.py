@@ -84,12 +84,12 @@ async def test_no_response_to_a_live_key_violates_the_document(tmp_path, record_
     ) as served:
         report = await reported(served, served.api_key, tmp_path, 150)
     record_property("interop", recorded(report, "with a live key"))
-    told = json.loads((tmp_path / "hooks.json").read_text())
-    assert all(told["excused"].values()), told["excused"]
+    hook_report = json.loads((tmp_path / "hooks.json").read_text())
+    assert all(hook_report["excused"].values()), hook_report["excused"]
     for endpoint in ENDPOINTS:
-        answered = told["answered"][f"{endpoint.method} {endpoint.path}"]
+        answered = hook_report["answered"][f"{endpoint.method} {endpoint.path}"]
         assert {success.status for success in endpoint.successes} <= set(answered)
-    assert {400, 404, 409} <= set(told["answered"][f"POST {CLAIM_KEY.path}"])
+    assert {400, 404, 409} <= set(hook_report["answered"][f"POST {CLAIM_KEY.path}"])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_pat
             await served.keys.revoke(max(key.id for key in await served.keys.list()))
         report = await reported(served, served.api_key if status != 401 else None, tmp_path, 20)
     record_property("interop", recorded(report, caller))
-    told = json.loads((tmp_path / "hooks.json").read_text())
-    assert status in told["answered"]["GET /api/v1/state"]
-    assert 200 not in told["answered"]["GET /api/v1/state"]
+    hook_report = json.loads((tmp_path / "hooks.json").read_text())
+    assert status in hook_report["answered"]["GET /api/v1/state"]
+    assert 200 not in hook_report["answered"]["GET /api/v1/state"]

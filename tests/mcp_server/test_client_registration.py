@@ -48,9 +48,9 @@ def test_cursor_reads_the_variable_of_its_environment():
 
 def test_vscode_prompts_for_the_key_like_a_password():
     made = json.loads(row("vscode"))
-    (asked,) = made["inputs"]
-    assert (asked["type"], asked["password"]) == ("promptString", True)
-    assert made["servers"]["signals"] == HTTP | {"headers": bearer(f"${{input:{asked['id']}}}")}
+    (requested,) = made["inputs"]
+    assert (requested["type"], requested["password"]) == ("promptString", True)
+    assert made["servers"]["signals"] == HTTP | {"headers": bearer(f"${{input:{requested['id']}}}")}
 
 
 def test_codex_reads_the_key_from_the_named_variable():

@@ -38,8 +38,8 @@ def error_of(result):
 
 @pytest.mark.clause("4.14.3", "6.1")
 async def test_initialize_always_offers_the_same_protocol_version(served):
-    for asked in ("2024-11-05", "2025-06-18", "2026-07-28"):
-        result = (await served.rpc("initialize", {"protocolVersion": asked}))["result"]
+    for requested in ("2024-11-05", "2025-06-18", "2026-07-28"):
+        result = (await served.rpc("initialize", {"protocolVersion": requested}))["result"]
         assert result["protocolVersion"] == "2025-06-18"
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert result["serverInfo"] == {"name": "signals", "version": SERVER_VERSION}
@@ -77,8 +77,8 @@ async def test_every_method_but_tools_call_needs_no_key(served, method):
 async def test_exactly_the_keyed_tools_require_a_key(served, tool):
     unknown = {"Authorization": "Bearer ek_" + "a" * 43}
     for headers, code in (({}, "missing_key"), (unknown, "invalid_key")):
-        told = (await served.call(tool, headers=headers))["_meta"].get("signals/error")
-        assert told == (code if tool in KEYED_PATHS else None)
+        reported = (await served.call(tool, headers=headers))["_meta"].get("signals/error")
+        assert reported == (code if tool in KEYED_PATHS else None)
 
 
 @pytest.mark.clause("4.14.17")

@@ -265,8 +265,8 @@ async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
     assert begun.status_code == 201
     app = create_app_without_billing(served)
     claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
-    asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
-    for name, body, status in asked:
+    requested = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
+    for name, body, status in requested:
         path = f"/api/v1/access/{name}"
         response = await failing(served, app, "POST", path, body)
         code = "unavailable" if status == 503 else "invalid_parameter"

@@ -83,11 +83,11 @@ async def test_polling_as_described_returns_only_new_rows(served):
     method, _, address = polling["call"].replace("<next_cursor>", cursor).partition(" ")
     response = await served.client.request(method, address, headers=served.key_headers)
     assert (response.status_code, response.json()["signals"]) == (200, [])
-    told = " ".join(polling["how"])
+    reported = " ".join(polling["how"])
     for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
-        assert said in told
+        assert said in reported
     for said in ("shift pages", "overlapping windows", "tier and id", "with /api/v1/state"):
-        assert said in told
+        assert said in reported
 
 
 @pytest.mark.clause("1.39")
@@ -241,13 +241,15 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
     assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
     words = {date(2026, 9, 27): ["asset", "/state"], date(2026, 9, 25): ["flips", "change_type"]}
     for entry in entries:
-        told = " ".join(entry.changes)
-        assert not [word for word in words.get(entry.date, ["meta", "/legal"]) if word not in told]
+        reported = " ".join(entry.changes)
+        assert not [
+            word for word in words.get(entry.date, ["meta", "/legal"]) if word not in reported
+        ]
 
 
 @pytest.mark.clause("9.8", "9.9", "9.10", "9.11", "9.12", "9.13", "9.14", "9.15", "9.16", "9.17")
 @pytest.mark.parametrize(
-    ("day", "told"),
+    ("day", "reported"),
     [
         (date(2026, 9, 27), "One asset was removed from coverage"),
         (date(2026, 9, 27), "because its readings had stopped updating"),
@@ -264,9 +266,9 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
         (date(2026, 9, 25), "the cooldown of alerts and the meaning of CLOSE"),
     ],
 )
-def test_the_changelog_has_the_entries_of_the_contract(day, told):
+def test_the_changelog_has_the_entries_of_the_contract(day, reported):
     (entry,) = (entry for entry in build_manifest("http://h", None).changelog if entry.date == day)
-    assert told in " ".join(entry.changes)
+    assert reported in " ".join(entry.changes)
 
 
 @pytest.mark.clause("9.5")
@@ -298,10 +300,10 @@ async def test_the_legal_part_summarizes_the_terms(served_alone):
     assert legal["disclaimer"] == "Informational indicator readings, not investment advice."
     assert legal["service_level"] == "No formal uptime SLA and no status page."
     assert "separate written agreement" in legal["redistribution"]
-    asked = await served_alone.client.post(
+    requested = await served_alone.client.post(
         legal["redistribution_request"], json={"contact_email": "agent@example.com"}
     )
-    assert (asked.status_code, asked.json()["status"]) == (201, "received")
+    assert (requested.status_code, requested.json()["status"]) == (201, "received")
 
 
 @pytest.mark.clause("1.3", "1.44", "1.45", "1.46", "4.1.7", "8.49")
@@ -310,12 +312,12 @@ async def test_the_terms_are_a_page_that_is_served(served, part):
     response = await served.client.get((await served_manifest(served))["legal"][part])
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
     assert re.findall(r"(?m)^## (.*)$", response.text) == HEADINGS
-    said_there = (
+    expected_texts = (
         "not investment advice",
         "no formal uptime SLA and no status page",
         "written agreement",
     )
-    for said in said_there:
+    for said in expected_texts:
         assert said in " ".join(response.text.split())
     stored = response.text.split("## Privacy")[1]
     for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):

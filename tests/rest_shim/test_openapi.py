@@ -306,8 +306,8 @@ async def test_a_list_is_valid_if_none_of_its_items_is_empty(served):
     for path in ("/api/v1/state", "/api/v1/catalog"):
         validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
         for text in full + empty:
-            asked = {"params": {"ticker": text}, "headers": served.key_headers}
-            response = await served.client.get(path, **asked)
+            requested = {"params": {"ticker": text}, "headers": served.key_headers}
+            response = await served.client.get(path, **requested)
             assert validator.is_valid(text) is response.is_success is (text in full)
 
 

@@ -35,9 +35,9 @@ async def test_only_post_is_served(shop: StripeShop) -> None:
 
 
 async def test_no_public_document_lists_the_address(shop: StripeShop) -> None:
-    told = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
-    told.append(await shop.served.client.get("/nowhere"))
-    assert [PATH in answer.text for answer in told] == [False] * 3
+    reported = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
+    reported.append(await shop.served.client.get("/nowhere"))
+    assert [PATH in answer.text for answer in reported] == [False] * 3
 
 
 async def test_the_address_exists_only_if_stripe_bills(

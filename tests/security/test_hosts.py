@@ -90,12 +90,15 @@ async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(serv
 
 
 async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: RunningService):
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
+    requested = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-api-key",
+    }
     for method, path in [*list_operations(served), *PAGES]:
         for origin in [*OUR_ORIGINS, "https://evil.example"]:
             sent = served.key_headers | {"Origin": origin}
             answer = await served.client.request(method, path, headers=sent)
-            preflight = await served.client.request("OPTIONS", path, headers=sent | asked)
+            preflight = await served.client.request("OPTIONS", path, headers=sent | requested)
             assert (answer.status_code == 403) is (origin not in OUR_ORIGINS)
             assert preflight.status_code == (405 if origin in OUR_ORIGINS else 403)
             for headers in (answer.headers, preflight.headers):

@@ -63,8 +63,8 @@ def mailed(client: httpx.Client, outbox: Path) -> str:
 
 def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
     """Sign in by mail and create a key; return the link, session and form tokens, and the key."""
-    asked = client.post("/sign-in", data={"contact_email": f"{MARK}@example.com"})
-    assert str(outbox) in asked.text
+    requested = client.post("/sign-in", data={"contact_email": f"{MARK}@example.com"})
+    assert str(outbox) in requested.text
     token = mailed(client, outbox).partition("/sign-in/")[2].split()[0]
     shutil.rmtree(outbox)
     client.get(f"/sign-in/{token}")
@@ -74,7 +74,7 @@ def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
     return [token, client.cookies["signals_session"], form_token, API_KEY.search(made)[0]]
 
 
-def ask_everywhere(client: httpx.Client, secret: str) -> None:
+def send_everywhere(client: httpx.Client, secret: str) -> None:
     """Put a forged log line and a secret into everything that a client may choose."""
     text = FORGED + secret
     keys = ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}, {})
@@ -109,13 +109,13 @@ def test_the_log_has_one_line_per_event_and_no_text_of_clients(
         secrets = [own_key, UNKNOWN_KEY, WRONG_TOKEN, *bought(client)]
         secrets += signed_in(client, tmp_path / "signals.db-outbox")
         for secret in secrets:
-            ask_everywhere(client, secret)
+            send_everywhere(client, secret)
         for raw in (b"\x1b[31mforged\r\n\r\n", upgrade(own_key)):
             asyncio.run(exchange_bytes(address, raw + LAST))
         assert_nowhere(secrets, [stored(tmp_path)])
         with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
             db.execute("ALTER TABLE keys RENAME TO mislaid")
-        ask_everywhere(client, own_key)
+        send_everywhere(client, own_key)
     assert service.stop() == 0
     lines = service.printed
     events = [line for line in lines if line.startswith(("at=", "level=", "tool="))]
@@ -148,11 +148,11 @@ async def test_the_store_is_queried_only_by_hashes(served: RunningService):
         await served.get_api("/usage", x_api_key=secret)
         await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})
         await served.client.post("/api/v1/access/claim", json={"claim_token": secret})
-    asked = "\n".join(statements)
+    requested = "\n".join(statements)
     for secret in secrets:
-        assert sha256(secret.encode()).hexdigest().upper() in asked.upper()
-        assert secret not in asked
-        assert secret.encode().hex().upper() not in asked.upper()
+        assert sha256(secret.encode()).hexdigest().upper() in requested.upper()
+        assert secret not in requested
+        assert secret.encode().hex().upper() not in requested.upper()
 
 
 async def test_a_key_with_one_wrong_character_is_as_unknown_as_any(

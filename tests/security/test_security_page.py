@@ -18,9 +18,9 @@ PROMISES = re.findall(
 
 def test_every_promise_names_test_files_that_exist():
     assert len(PROMISES) > 10
-    for promise, held_by in PROMISES:
-        files = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", held_by)
-        assert ", ".join(f"`{file}`" for file in files) == held_by, promise
+    for promise, tests_by_promise in PROMISES:
+        files = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", tests_by_promise)
+        assert ", ".join(f"`{file}`" for file in files) == tests_by_promise, promise
         for file in files:
             assert "\ndef test_" in (text := (ROOT / file).read_text()) or "async def test_" in text
 

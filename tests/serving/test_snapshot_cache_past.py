@@ -88,8 +88,8 @@ async def test_hourly_runs_within_one_nominal_batch_are_distinguished(served, tr
     for at, (as_of, enzo, llnr) in expected.items():
         answer = await state(served, transport, at, ticker="XAU")
         cells = readings(answer)
-        told = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
-        assert told == (as_of, enzo, llnr), format_instant(at)
+        reported = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
+        assert reported == (as_of, enzo, llnr), format_instant(at)
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "nominal"])
@@ -236,15 +236,17 @@ async def test_now_is_an_instant_like_any_other(served, transport):
 
 
 async def test_a_past_result_does_not_change_when_more_is_computed(served, transport):
-    asked = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
+    requested = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
     at = format_instant(NOON + MINUTE_MS)
-    before = [await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked]
+    before = [
+        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in requested
+    ]
     for hour in (1, 2):
         run = NOON + hour * HOUR_MS
         rows = [make_change(run + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
         await commit(served, run, *rows, written_at=run)
     assert [
-        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked
+        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in requested
     ] == before
 
 
@@ -374,8 +376,8 @@ async def test_past_confluence_follows_from_the_past_state(served, transport):
     await commit(served, run, late, written_at=run + 40)
     for at in (REMOVED - 1, run + 39, run + 40):
         board = await state(served, transport, at)
-        asked = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
-        for timeframe, (direction, min_agree) in asked:
+        requested = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
+        for timeframe, (direction, min_agree) in requested:
             answer = await served.fetch_answer(
                 transport,
                 CONFLUENCE,
@@ -400,11 +402,11 @@ async def test_past_confluence_follows_from_the_past_state(served, transport):
 
 
 async def test_an_empty_past_confluence_says_why(served, transport):
-    asked = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
-    none = await served.fetch_answer(transport, CONFLUENCE, **asked, direction="bearish")
+    requested = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
+    none = await served.fetch_answer(transport, CONFLUENCE, **requested, direction="bearish")
     assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
     few = await served.fetch_answer(
-        transport, CONFLUENCE, **asked | {"asset_class": "metal"}, timeframe="1d"
+        transport, CONFLUENCE, **requested | {"asset_class": "metal"}, timeframe="1d"
     )
     assert "No indicator of any metal asset is bullish on 1d then." in few["meta"]["note"]
     assert none["results"] == few["results"] == []

@@ -99,7 +99,7 @@ def check_flips(answer: dict[str, Any]) -> None:
     assert (newest - NOON) // HOUR_MS == run_of(answer)
 
 
-ASKED: tuple[tuple[str, dict[str, Any], Any], ...] = (
+CHECKED_CALLS: tuple[tuple[str, dict[str, Any], Any], ...] = (
     ("signals_get_state", {}, check_state),
     ("signals_get_signals", {"limit": 120}, check_signals),
     ("signals_get_confluence", {"min_agree": 6}, check_confluence),
@@ -115,7 +115,7 @@ async def read(
     newest, number = 0, first
     while number < first + CALLS or len(seen) < VERSIONS:
         number += 1
-        tool, arguments, check = ASKED[number % len(ASKED)]
+        tool, arguments, check = CHECKED_CALLS[number % len(CHECKED_CALLS)]
         answer = await served.fetch_answer(transport, tool, **arguments)
         check(answer)
         assert run_of(answer) >= newest
@@ -138,12 +138,12 @@ async def test_every_result_read_while_runs_commit_is_of_one_version(served: Run
         await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
     served.clock.now = NOON + 4 * HOUR_MS + 60_000
     seen = Counter[int]()
-    faces: tuple[Transport, ...] = ("mcp", "rest")
+    transports: tuple[Transport, ...] = ("mcp", "rest")
     async with asyncio.TaskGroup() as group:
         readers = [
             group.create_task(read(served, transport, number, seen))
             for number in range(READERS)
-            for transport in faces
+            for transport in transports
         ]
         last = await group.create_task(commit_runs(served, readers))
     assert seen.total() >= 2 * READERS * CALLS

@@ -93,15 +93,15 @@ async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answerin
     tool = TOOLS_BY_NAME["signals_get_signals"]
 
     def read() -> dict[str, Any]:
-        asked.append(arguments)
+        requested.append(arguments)
         return arguments
 
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
     outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
     answers = [outcome.response for outcome in outcomes]
     assert answers[0] is answers[1] is answers[2]
     assert answers[0].result_members is answers[2].result_members
-    assert len(asked) == 1
+    assert len(requested) == 1
     await answering.store.commit(make_batch(NOON + HOUR_MS, []))
     assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
 
@@ -120,11 +120,11 @@ async def test_a_cached_response_becomes_stale_as_time_passes(
 
 
 async def test_the_next_update_is_rendered_again_as_time_passes(answering: Answering):
-    told = []
+    reported = []
     for now in (NOON + 60_000, NOON + 180_000, NOON + HOUR_MS):  # ETH is late at NOON.
         answering.clock.now = now
-        told.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
-    assert told == [None, "2026-09-30T13:03:00.000Z", None]
+        reported.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
+    assert reported == [None, "2026-09-30T13:03:00.000Z", None]
 
 
 async def test_no_cached_response_has_the_label_of_a_key(answering: Answering):

@@ -104,7 +104,7 @@ async def test_a_form_keeps_what_was_chosen_and_the_tabs_keep_the_filter(served)
         ("direction=exit", "accepted: bullish, bearish, neutral."),
         ("indicator=cere", "'cere' is not an indicator; accepted: trend_oracle,"),
         (f"text={'a' * 61}", "at most 60 characters"),
-        ("text=a&text=b", "'text': is repeated; give it once."),
+        ("text=a&text=b", "'text' is repeated; send it once."),
     ],
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(served, query, told, is_member):

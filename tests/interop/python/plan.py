@@ -22,5 +22,5 @@ async def followed(plan, session):
     return sessions
 
 
-def told(is_error, text, structured=None):
+def build_entry(is_error, text, structured=None):
     return {"is_error": is_error, "text": text, "structured": structured}

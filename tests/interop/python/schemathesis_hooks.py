@@ -76,10 +76,10 @@ def after_call(context, case, response):
 
 
 @atexit.register
-def tell():
+def write_report():
     """Write the needed excuses and the statuses to hooks.json."""
-    told = {
+    report = {
         "excused": {excuse.why: excuse in needed for excuse in EXCUSES},
         "answered": {label: sorted(statuses) for label, statuses in answered.items()},
     }
-    Path("hooks.json").write_text(json.dumps(told))
+    Path("hooks.json").write_text(json.dumps(report))

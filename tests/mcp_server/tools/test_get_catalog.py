@@ -351,19 +351,19 @@ async def test_a_tool_without_arguments_refuses_any(served):
 
 async def test_only_given_tickers_are_listed_but_counts_cover_all(served, transport):
     whole = await served.fetch_answer(transport, CATALOG)
-    asked = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
-    for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
+    requested = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
+    for part in (requested["assets"]["list"], requested["coverage"]["assets"]):
         assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
-    assert "Both asset lists have only XAU, BTC" in asked["note"]
-    for answer in (whole, asked):
+    assert "Both asset lists have only XAU, BTC" in requested["note"]
+    for answer in (whole, requested):
         del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
-    assert asked == whole
+    assert requested == whole
 
 
 async def test_a_removed_ticker_is_not_listed_but_noted_with_its_successor(served, transport):
-    asked = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
-    assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
-    assert "MATIC was removed on 2026-09-27 and continues as POL" in asked["note"]
+    requested = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
+    assert requested["assets"]["list"] == requested["coverage"]["assets"] == []
+    assert "MATIC was removed on 2026-09-27 and continues as POL" in requested["note"]
 
 
 async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):

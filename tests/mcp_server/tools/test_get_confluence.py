@@ -167,10 +167,10 @@ async def test_an_asset_is_listed_once_it_reaches_min_agree(served, transport, m
 
 @pytest.mark.clause("4.8.8")
 async def test_asset_class_narrows_the_results(served, transport):
-    asked = {"timeframe": "1d", "direction": "bearish"}
-    assert await tickers(served, transport, **asked, asset_class="stock") == ["NVDA"]
-    assert await tickers(served, transport, **asked, asset_class="metal") == ["XAU"]
-    assert await tickers(served, transport, **asked, asset_class="crypto") == []
+    requested = {"timeframe": "1d", "direction": "bearish"}
+    assert await tickers(served, transport, **requested, asset_class="stock") == ["NVDA"]
+    assert await tickers(served, transport, **requested, asset_class="metal") == ["XAU"]
+    assert await tickers(served, transport, **requested, asset_class="crypto") == []
 
 
 async def test_an_asset_is_included_until_the_day_of_its_removal(served, transport):
@@ -286,15 +286,15 @@ async def test_confluence_follows_from_state(served, transport, seed):
     await served.market.commit(make_batch(later, rows))
     compared = 0
     for timeframe, direction in itertools.product(TIMEFRAMES, ["bullish", "bearish"]):
-        asked = {
+        requested = {
             "timeframe": timeframe,
             "direction": direction,
             "min_agree": draw.randint(1, 4),
         }
         asset_class = draw.choice([{}, {"asset_class": "crypto"}, {"asset_class": "metal"}])
         state = await served.fetch_answer(transport, STATE, **asset_class)
-        answer = await served.fetch_answer(transport, CONFLUENCE, **asked, **asset_class)
-        assert answer["results"] == modelled(state, **asked)
+        answer = await served.fetch_answer(transport, CONFLUENCE, **requested, **asset_class)
+        assert answer["results"] == modelled(state, **requested)
         assert answer["as_of"] == state["as_of"]
         compared += len(answer["results"])
     assert compared > 20

@@ -194,8 +194,8 @@ async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
 async def test_the_query_is_echoed_with_its_defaults(served, transport):
     answer = await served.fetch_answer(transport, FLIPS)
     assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
-    asked = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
-    assert (await served.fetch_answer(transport, FLIPS, **asked))["query"] == asked
+    requested = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
+    assert (await served.fetch_answer(transport, FLIPS, **requested))["query"] == requested
 
 
 @pytest.mark.clause("2.6.18", "2.6.19", "4.9.13", "4.9.15")
@@ -520,10 +520,10 @@ def test_grouping_equals_an_independent_implementation(turned, direction):
 
 async def fed(served: RunningService, transport: str, since: str, timeframe: str) -> list[dict]:
     """Read the feed after an instant page by page, and return its rows as flips, by ticker."""
-    asked = {"since": since, "timeframe": timeframe, "limit": 25}
+    requested = {"since": since, "timeframe": timeframe, "limit": 25}
     page, rows = {"has_more": True}, []
     while page["has_more"]:
-        answer = await served.fetch_answer(transport, SIGNALS, **asked, offset=len(rows))
+        answer = await served.fetch_answer(transport, SIGNALS, **requested, offset=len(rows))
         page = answer["pagination"]
         rows += answer["signals"]
     shared = ("ticker", "indicator", "indicator_name", "change_type", "price", "created_at")
@@ -549,8 +549,8 @@ async def test_flips_follow_from_the_feed(served, transport, seed):
         feed = await fed(served, transport, since, timeframe)
         assert len(feed) > 10
         for direction in ("all", "bullish", "bearish"):
-            asked = {"timeframe": timeframe, "hours": hours, "direction": direction}
-            answer = await served.fetch_answer(transport, FLIPS, **asked)
+            requested = {"timeframe": timeframe, "hours": hours, "direction": direction}
+            answer = await served.fetch_answer(transport, FLIPS, **requested)
             assert answer["groups"] == modelled(feed, direction)
             assert answer["counts"]["groups"] == len(answer["groups"]) > 0
 

@@ -112,7 +112,7 @@ class Reader:
         arguments: dict[str, Any] = {"tier": self.tier, "order": "oldest", "limit": limit}
         if self.cursor is not None:
             arguments["since"] = self._written(self.cursor)
-        answer = await asked(self.served, self.transport, **arguments)
+        answer = await requested(self.served, self.transport, **arguments)
         rows, pagination = answer["signals"], answer["pagination"]
         assert len(rows) == pagination["returned"] <= limit
         assert pagination["next_cursor"] == (rows[-1]["created_at"] if rows else None)
@@ -133,12 +133,14 @@ class Reader:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return at.astimezone(self.draw.choice(ZONES)).isoformat(timespec="milliseconds")
 
-    def begun_anew(self) -> "Reader":
+    def resumed(self) -> "Reader":
         """Return a reader that resumes from the stored cursor, as after a restart."""
         return Reader(self.served, self.transport, self.tier, self.draw, self.cursor, self.rows)
 
 
-async def asked(served: RunningService, transport: Transport, **arguments: Any) -> dict[str, Any]:
+async def requested(
+    served: RunningService, transport: Transport, **arguments: Any
+) -> dict[str, Any]:
     """Return a result without validating it, which would take longer than reading it."""
     if transport == "mcp":
         answer: dict[str, Any] = (await served.call(SIGNALS, arguments))["structuredContent"]
@@ -154,7 +156,7 @@ async def newest_first(served: RunningService, transport: Transport, tier: str) 
     """Read the whole feed with offset pages while nothing is written."""
     rows: list[dict[str, Any]] = []
     while True:
-        answer = await asked(served, transport, tier=tier, limit=200, offset=len(rows))
+        answer = await requested(served, transport, tier=tier, limit=200, offset=len(rows))
         rows += answer["signals"]
         if not answer["pagination"]["has_more"]:
             return [row["id"] for row in rows]
@@ -188,7 +190,7 @@ async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_or
             if draw.random() < 0.3 or not has_more:
                 await writer.write()
             if draw.random() < 0.3:
-                reader = reader.begun_anew()
+                reader = reader.resumed()
             served.market.between = writer.write if draw.random() < 0.2 else None
             has_more = await reader.page(draw.randint(1, 25)) or served.market.between is not None
         read = [row["id"] for row in reader.rows]
@@ -230,7 +232,7 @@ async def test_a_page_has_no_row_newer_than_its_meta(
     async with written_and_served(tmp_path, seeded, Random(5), 1) as (served, writer):
         before = await writer.stored(tier)
         served.market.between = writer.write
-        page = await asked(served, transport, tier=tier, order="oldest", limit=200)
+        page = await requested(served, transport, tier=tier, order="oldest", limit=200)
         assert [row["id"] for row in page["signals"]] == before
         assert page["meta"]["as_of"] == format_instant(NOON)
         assert len(await writer.stored(tier)) > len(before)

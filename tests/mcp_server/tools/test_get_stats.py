@@ -39,12 +39,12 @@ PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return fig
 
 
 class CountingStore(MarketStore):
-    asked = 0
+    requested = 0
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int
     ) -> Statistics:
-        self.asked += 1
+        self.requested += 1
         return await super().statistics(tier, after, until, visible_after)
 
 
@@ -245,7 +245,7 @@ async def test_concurrent_callers_share_one_count_per_version(served_alone, tran
     async with served_by(CountingStore, served_alone, tmp_path) as counting:
         await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
         await counting.fetch_answer("rest", STATS)
-        assert counting.market.asked == 2  # Once per tier.
+        assert counting.market.requested == 2  # Once per tier.
         later = NOON + HOUR_MS
         await counting.market.commit(
             make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
@@ -254,7 +254,7 @@ async def test_concurrent_callers_share_one_count_per_version(served_alone, tran
             *(counting.fetch_answer(transport, STATS) for _ in range(12))
         )
         assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
-        assert counting.market.asked == 4
+        assert counting.market.requested == 4
 
 
 @pytest.mark.clause("4.4.2", "7.29")
