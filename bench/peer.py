@@ -71,6 +71,7 @@ def trend_oracle(bars: Columns) -> Readings:
         gap = frame.ewm(span=fast, adjust=False).mean() - frame.ewm(span=slow, adjust=False).mean()
         y = gap.to_numpy().T / noise
         z = y / compute_rolling_sd(y, 126)
+        # 0.89 scales the peak to about 1; an extreme z counts less.
         total += z * np.exp(-z * z / 4) / 0.89
     return compute_latch(total / 3, 0.30, 0.10)
 
@@ -80,10 +81,13 @@ def bayesian_trend(bars: Columns) -> Readings:
     squares = to_pandas(np.diff(x) ** 2)
     v = np.maximum(squares.ewm(alpha=0.03, adjust=False).mean().to_numpy().T, 1e-10)
     z = _filter_one(x, v) if x.ndim == 1 else _filter_all(x, v)
+    # Latching z at the normal quantiles of 0.80 and 0.55 saves computing the probability.
     return compute_latch(z, 0.8416212335729143, 0.12566134685507402)
 
 
 def _filter_one(closes: Column, variances: Column) -> Column:
+    # Python floats are faster than NumPy scalars in a loop. p, q and r are the
+    # covariance matrix of level and slope: [[p, q], [q, r]].
     observed, noise = closes.tolist(), variances.tolist()
     level, slope, p, q, r = observed[0], 0.0, noise[0], 0.0, noise[0]
     z = [float("nan")]
@@ -134,6 +138,7 @@ def reversals(bars: Columns) -> Readings:
     highest_rsi = apply_per_asset(lambda x: talib.MAX(x, 5), rsi)
     bullish = (before <= shift(lower)) & (c > lower) & (lowest_rsi <= 30.0)
     bearish = (before >= shift(upper)) & (c < upper) & (highest_rsi >= 70.0) & ~bullish
+    # The latest event holds for 12 bars, unless the close passes the extreme before it.
     event = np.maximum(find_last_bar(bullish), find_last_bar(bearish))
     is_long, seen = find_last_bar(bullish) > find_last_bar(bearish), np.maximum(event, 0)
     lowest = np.take_along_axis(apply_per_asset(lambda x: talib.MIN(x, 5), bars.low), seen, axis=-1)
@@ -148,6 +153,7 @@ def reversals(bars: Columns) -> Readings:
 
 def ceres(bars: Columns) -> Readings:
     c = bars.close
+    # Shifted by a bar: a channel does not include the bar that may break out of it.
     highest40 = shift(apply_per_asset(lambda x: talib.MAX(x, 40), bars.high))
     highest20 = shift(apply_per_asset(lambda x: talib.MAX(x, 20), bars.high))
     lowest40 = shift(apply_per_asset(lambda x: talib.MIN(x, 40), bars.low))

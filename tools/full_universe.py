@@ -84,6 +84,7 @@ def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
     for asset in universe.assets:
         low, high = PRICES[asset.asset_class]
         price = low * (high / low) ** draw.random()
+        # Only assets tracked before the rename have the legacy key dexter.
         is_old = asset.added_on < universe.renamed_on
         for timeframe in TIMEFRAMES:
             lean = 1 if draw.random() < 0.5 else -1

@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
     if not all_runs:
         print(f"{results} has no tests of tests/interop", file=sys.stderr)
         return 1
+    # The date of the run, not of the rendering: the file may be from another machine.
     started_at = next(suites.iter("testsuite")).get("timestamp", "")
     content = f"Run on {started_at[:10]}.\n\n{render_table(all_runs)}"
     page.write_text(

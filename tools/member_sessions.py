@@ -16,6 +16,7 @@ async def create_session_cookie(
 ) -> str:
     """Return the session cookie of a new member, or of a former one if `is_member` is false."""
     token, now = secrets.token_urlsafe(32), clock()
+    # Each session has its own mailbox, because signing out ends all sessions of a mailbox.
     email = f"{token[:8]}-{EMAIL}"
     member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
     claim = ClaimRow(

@@ -26,6 +26,7 @@ import pytest
 from tools.clauses import ROOT, Clause, ClauseTests, find_clause_tests, read_specification
 
 TIMEOUT_S = 300
+# Changes are tried in parallel, each in its own copy of the tree.
 COPY_COUNT = 2
 MAX_SERIAL_TESTS = 100
 
