@@ -169,7 +169,7 @@ def _explain_empty(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snap
     if query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
         return (
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
-            "state has its current readings and tier=alerts its actions."
+            "read its current readings from state and its actions from tier=alerts."
         )
     if query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
         return f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"

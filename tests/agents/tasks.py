@@ -157,7 +157,7 @@ async def emptiness(agent: Agent) -> Any:
     (tier,) = re.findall(r"its actions from tier=(\w+)", none["meta"]["note"])
     actions = (await agent.call(SIGNALS, **perpkit, tier=tier))["signals"]
     no_alerts = await agent.call(SIGNALS, ticker="ETH", tier="alerts")
-    (followed,) = re.findall(r"they follow (.+) on", no_alerts["meta"]["note"])
+    (followed,) = re.findall(r"engines follow (.+) on", no_alerts["meta"]["note"])
     requested = {"asset_class": "stock", "timeframe": "1d", "direction": "bearish"}
     nowhere = await agent.call(CONFLUENCE, **requested, min_agree=6)
     if not nowhere["results"]:

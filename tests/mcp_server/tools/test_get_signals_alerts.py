@@ -202,7 +202,7 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, trans
         ({"tier": "alerts", "indicator": "ceres"}, "No row matched"),
         ({"tier": "all", "since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"tier": "alerts", "offset": 10**30}, "lower offset"),
-        ({"indicator": "perpkit"}, "tier=alerts its actions"),
+        ({"indicator": "perpkit"}, "its actions from tier=alerts"),
     ],
 )
 async def test_an_empty_page_says_why_it_is_empty(served, transport, arguments, reason):
