@@ -22,7 +22,8 @@ class FlipsQuery(Query):
         description="Window in hours. For 1h, 4h, 1d: default 3, 12, 48; maximum 6, 24, 72.",
     )
     direction: Literal["all", "bullish", "bearish"] = Field(
-        default="all", description="Only indicators whose newest change is to it. Default all."
+        default="all",
+        description="Only indicators whose newest change turned this way. Default all.",
     )
 
 

@@ -40,7 +40,7 @@ class SignalsQuery(Query):
     offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
     order: Literal["newest", "oldest"] = Field(
         default="newest",
-        description="Rows that come first; oldest reads forward from since. Default newest.",
+        description="Order of the rows; oldest reads forward from since. Default newest.",
     )
 
 

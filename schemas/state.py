@@ -24,7 +24,7 @@ class StateQuery(Query):
     )
     view: Literal["full", "board"] = Field(
         default="full",
-        description="full, or board: a compact letter matrix with a legend. Default full.",
+        description="board returns a compact letter matrix with a legend. Default full.",
     )
     as_of: AsOf = None
 

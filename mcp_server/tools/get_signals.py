@@ -54,8 +54,8 @@ DESCRIPTION = (
     "current readings. "
     "200 rows are about 69,000 characters, so filter or keep limit near 50. To read a backlog, set "
     "order to oldest and pass each page's next_cursor as since until has_more is false. "
-    "An alert is published at most once per 20 candles and action. An empty page means that no row "
-    "matched, and meta.note says why."
+    "The same alert action is published at most once per 20 candles. An empty page means that no "
+    "row matched, and meta.note says why."
 )
 
 
