@@ -1,1 +1,1 @@
-"""Speed, measured beside peers and limits: each module has `rows()`, `python -m bench` runs all."""
+"""Benchmarks against peers and limits: `python -m bench` runs every module that has `rows()`."""

@@ -1,6 +1,6 @@
-"""Run every module of the bench that has `rows()` and print one table; each row is a figure.
+"""Run every benchmark module that has `rows()` and print one table with a row per figure.
 
-`python -m bench [NAME ...] [--write]`; `--write` puts table and machine into docs/performance.md.
+`python -m bench [NAME ...] [--write]`; `--write` also updates docs/performance.md.
 """
 
 import argparse
@@ -30,8 +30,8 @@ LIBRARIES = ("uvicorn", "httptools", "starlette", "mcp", "pydantic", "numpy")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="modules; all without")
-    parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="modules to run (default: all)")
+    parser.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
     options = parser.parse_args(arguments)
     facts, durations = describe_machine(), dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def find_modules(names: Sequence[str] = ()) -> list[ModuleType]:
-    """Return the modules of the bench that have rows, or those of the names alone."""
+    """Return the benchmark modules that have `rows()`; if names are given, only those."""
     found = names or [found.name for found in pkgutil.iter_modules(bench.__path__)]
     imported = (import_module(f"bench.{name}") for name in found if name != "__main__")
     return [module for module in imported if hasattr(module, "rows")]
@@ -53,10 +53,11 @@ def find_modules(names: Sequence[str] = ()) -> list[ModuleType]:
 def measure_modules(
     found: Iterable[ModuleType], folder: Path, durations: dict[str, float]
 ) -> Iterator[Row]:
-    """Yield the rows of each, noting its seconds; what fails is told in a row, and others run.
+    """Yield the rows of each module and record its seconds in `durations`.
 
-    One store serves all that take one: a first start takes long.
+    If a module fails, its failure is a row and the others still run.
     """
+    # A first start computes a year of history, so all modules that need a store copy the same one.
     store: Path | None = None
     for module in found:
         takes_store = bool(inspect.signature(module.rows).parameters)
@@ -66,13 +67,14 @@ def measure_modules(
                     store = make_store(folder)
             with time_block(module.__name__, durations):
                 yield from module.rows(store) if takes_store else module.rows()
+        # Modules raise SystemExit if their results would not be comparable.
         except (Exception, SystemExit) as failure:
             yield Row(module.__name__, f"{FAILED}{failure!r}", is_met=False)
 
 
 @contextmanager
 def time_block(name: str, durations: dict[str, float]) -> Iterator[None]:
-    """Note and tell the seconds that the block takes."""
+    """Record and print the seconds that the block takes."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     began = time.monotonic()
     try:
@@ -90,9 +92,9 @@ def format_durations(durations: Mapping[str, float]) -> str:
 
 
 def describe_machine() -> str:
-    """Return what the figures depend on, in a sentence or two."""
+    """Return a sentence on the machine, the versions and the load generator."""
     versions = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
-    by = "wrk" if has_wrk() else "our own generator in Python, wrk being absent"
+    by = "wrk" if has_wrk() else "our own generator in Python (wrk is not installed)"
     return (
         f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores ({read_processor_name()}), "
         f"{platform.system()}, Python {platform.python_version()}, {versions}; load by {by}; "

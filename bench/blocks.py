@@ -1,8 +1,8 @@
-"""Time rebuilds and audits of blocks of assets: in one process, a pool of two, and two of Dask.
+"""Time rebuilds and audits in one process, in a pool of two processes and on two Dask workers.
 
-`python -m bench.blocks [--times N ...] [--write]`; `--write` puts the table into docs/scaling.md.
-Seconds are of processor time (the median of three runs), because the machine may be busy. The
-leader's share of them bounds how many times faster any number of workers can be.
+`python -m bench.blocks [--times N ...] [--write]`; `--write` also updates docs/scaling.md.
+Seconds are processor time (the median of three runs), because the machine may be busy. The
+leader's share bounds the speedup that any number of workers can reach.
 """
 
 import argparse
@@ -41,6 +41,7 @@ TABLE_HEAD = (
 )
 WORKERS = 2
 RUNS = 3
+# As much history as a first start computes.
 YEAR_S = 365 * DAY_S
 
 Workload = Callable[[MarketStore, Universe, ExecutorFactory], Awaitable[None]]
@@ -49,7 +50,7 @@ LOCAL_POOL = ExecutorFactory(open_local_executor, WORKERS)
 
 
 class Timing(NamedTuple):
-    """Processor seconds of one job over a year of so many assets."""
+    """Processor seconds of one job over a year of `assets` assets."""
 
     what: str
     assets: int
@@ -60,6 +61,8 @@ class Timing(NamedTuple):
 
     @property
     def line(self) -> str:
+        # Amdahl's law: the leader's part is serial, and on these cores leader and workers share
+        # the processor.
         both = self.leader_s + self.workers_s
         bounds = (
             self.one_process_s / max(self.leader_s, both / count_cores()),
@@ -71,13 +74,13 @@ class Timing(NamedTuple):
 
 
 def measure_children_s() -> float:
-    """Return the processor time of the child processes that have ended."""
+    """Return the processor seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def repeat_universe(universe: Universe, times: int) -> Universe:
-    """Return a universe of some times as many assets, under other tickers."""
+    """Return a universe with each asset `times` times, under different tickers."""
     assets = tuple(
         asset.model_copy(update={"ticker": f"{asset.ticker}{time or ''}", "continues_as": None})
         for time in range(times)
@@ -87,7 +90,7 @@ def repeat_universe(universe: Universe, times: int) -> Universe:
 
 
 async def compute_store(path: Path, universe: Universe) -> None:
-    """Compute a year of a simulated market as a first start does."""
+    """Compute a year of a simulated market into a new store, as a first start does."""
     until = LATEST_ORIGIN + YEAR_S
     source = SimulatedSource(universe, LATEST_ORIGIN, lambda: to_market_ms(until))
     store = await open_sqlite_market(path)
@@ -101,7 +104,10 @@ async def compute_store(path: Path, universe: Universe) -> None:
 
 
 async def build_outgrown_store(path: Path, model: Path, universe: Universe) -> None:
-    """Repeat a store's bars under other tickers, with carries of a version that is no more."""
+    """Copy a store's bars under different tickers, with carries of an outdated version.
+
+    Outdated carries make the next start rebuild every asset.
+    """
     source = await open_sqlite_market(model)
     store = await open_sqlite_market(path)
     try:
@@ -125,6 +131,7 @@ async def build_outgrown_batch(
 ) -> Batch:
     end = max(int(block.open_time[-1]) for block in source_blocks) + HOUR_S
     pairs = zip(source_blocks, blocks, strict=True)
+    # Each batch needs a later market time than the previous one, hence the added number.
     return Batch(
         market_time=to_market_ms(end) + number,
         bars=blocks,
@@ -160,7 +167,7 @@ async def audit(store: MarketStore, universe: Universe, executors: ExecutorFacto
 async def measure_cpu_s(
     work: Workload, path: Path, universe: Universe, executors: ExecutorFactory
 ) -> float:
-    """Return the processor time of this process only."""
+    """Return the processor seconds that a workload takes in this process."""
     store = await open_sqlite_market(path)
     try:
         started_at = time.process_time()
@@ -171,7 +178,7 @@ async def measure_cpu_s(
 
 
 def time_workload(work: Workload, path: Path, universe: Universe) -> list[Timing]:
-    """Time a job in one process, by a local pool and by Dask; medians of `RUNS` runs."""
+    """Time a workload on each executor; return medians of `RUNS` runs."""
     seconds: dict[str, list[tuple[float, float]]] = {}
     for _ in range(RUNS):
         for name, start in EXECUTORS.items():
@@ -194,8 +201,8 @@ def time_workload(work: Workload, path: Path, universe: Universe) -> list[Timing
 
 @contextmanager
 def start_dask() -> Iterator[ExecutorFactory]:
-    """Yield the executors of a scheduler in this process and two worker processes."""
-    # Imported here, because the whole bench imports this module.
+    """Run a Dask scheduler with two worker processes, and yield its executors."""
+    # Imported here, because `python -m bench` imports this module, and Dask is an extra.
     from distributed import LocalCluster
 
     from service.processes.dask_executor import open_dask_executor
@@ -214,7 +221,7 @@ EXECUTORS: dict[str, Callable[[], AbstractContextManager[ExecutorFactory]]] = {
 
 
 def measure(folder: Path, sizes: Sequence[int], assets: int | None) -> list[Timing]:
-    """Measure an audit of one universe, or of its first assets, and rebuilds of each size."""
+    """Measure an audit of the universe or of its first assets, and rebuilds of each size."""
     universe, model = repeat_universe(load_universe(), 1), folder / "year.db"
     universe = Universe(assets=universe.assets[:assets], renamed_on=universe.renamed_on)
     asyncio.run(compute_store(model, universe))
@@ -228,9 +235,11 @@ def measure(folder: Path, sizes: Sequence[int], assets: int | None) -> list[Timi
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.blocks", description=__doc__)
-    parser.add_argument("--times", type=int, nargs="*", default=[1], help="of all assets")
-    parser.add_argument("--assets", type=int, help="measure only so many of the universe")
-    parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
+    parser.add_argument(
+        "--times", type=int, nargs="*", default=[1], help="rebuild the universe N times over"
+    )
+    parser.add_argument("--assets", type=int, help="use only the first N assets of the universe")
+    parser.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
     options = parser.parse_args()
     about = describe_hardware()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The calls that are timed, as either face takes them, and what an ordinary client gets for one."""
+"""The calls to be timed, over MCP and REST, and sampling of a call with an ordinary client."""
 
 import json
 from collections.abc import Mapping
@@ -16,13 +16,16 @@ MCP_HEADERS = {
     "Accept": "application/json, text/event-stream",
     "MCP-Protocol-Version": "2025-06-18",
 }
-# Early in the thirty days of feed that a first start makes.
+# Early in the 30 days of feed that a first start publishes, so that the page is full.
 SINCE_DAYS = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call that both faces answer; `of_limit` is the share of fixed bytes that it shall reach."""
+    """A call that both transports support.
+
+    `limit_ratio` is the target: the rate of the call divided by that of fixed bytes of its size.
+    """
 
     name: str
     tool: str
@@ -33,6 +36,7 @@ class Case:
     def build_mcp_call(self, ours: Service) -> Call:
         params = {"name": self.tool, "arguments": dict(self.arguments)}
         request = {"jsonrpc": "2.0", "id": NUMBER, "method": "tools/call", "params": params}
+        # The placeholder becomes a number, so the quotes around it have to go.
         body = json.dumps(request).replace(f'"{NUMBER}"', NUMBER)
         return Call(MCP_PATH, body, MCP_HEADERS | build_bearer_header(ours), find_since_ms(ours))
 
@@ -56,7 +60,7 @@ VARIED = Case(
     {"limit": 50, "since": SINCE},
 )
 STATE = Case("state", "signals_get_state", "/state", 0.9)
-# Open to all and not counted.
+# Needs no key and is not counted: the difference to `usage` is the price of key and quota.
 STATS = Case("stats", "signals_get_stats", "/stats", 0.0)
 CASES = (USAGE, STATE_OF_ONE, SIGNALS, VARIED, STATE)
 
@@ -71,7 +75,7 @@ def find_since_ms(ours: Service) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One successful answer, and how many bytes it came in, without and with its head."""
+    """A successful response, and its size in bytes without and with its head."""
 
     call: Call
     content: bytes
@@ -81,16 +85,16 @@ class Sample:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The answer itself, out of what MCP wraps it in."""
+        """The result as JSON, taken out of the MCP envelope if there is one."""
         answer = json.loads(self.content)
         answer = answer["result"]["structuredContent"] if self.call.body else answer
         return dict(answer)
 
 
 def sample_call(url: str, call: Call) -> Sample:
-    """Send a call once as an ordinary client does; an answer that is no success ends the bench."""
+    """Send a call once with httpx; SystemExit if the response is an error."""
     numbered = call.with_number(1)
-    # Or httpx asks for gzip.
+    # httpx accepts gzip by default, while wrk does not.
     headers = {"Accept-Encoding": "identity"} | dict(numbered.headers)
     response = httpx.request(
         numbered.method, url + numbered.path, content=numbered.body, headers=headers, timeout=60
@@ -106,10 +110,10 @@ def sample_call(url: str, call: Call) -> Sample:
 
 
 def require_equal(what: str, one: Sample, other: Sample) -> None:
-    """End the bench where two answers differ in more than the count of calls."""
+    """Raise SystemExit if two results differ in more than the quota."""
     mine, theirs = (
         {name: part for name, part in sample.answer.items() if name != "quota"}
         for sample in (one, other)
     )
     if mine != theirs:
-        raise SystemExit(f"{what}: the answers differ, so their times cannot be compared")
+        raise SystemExit(f"{what}: the results differ, so their times cannot be compared")

@@ -1,7 +1,7 @@
-"""Throughput of calls with key and quota, beside fixed bytes and beside other people's servers.
+"""Measure the throughput of calls with key and quota against fixed bytes and other MCP servers.
 
-`python -m bench.endpoint [--store FILE]` serves by the real command and loads it, the limit and the
-peers by turns; the best round of each counts, since what else runs can only slow one down.
+`python -m bench.endpoint [--store FILE]` runs `signals serve` and loads it, the limit and the peers
+in turn. The best round of each counts, because other load on the machine can only slow one down.
 """
 
 import tempfile
@@ -23,12 +23,16 @@ from bench.calls import (
 )
 from bench.load import measure_load
 from bench.peers.started import AS_OURS, DEFAULT, PEERS, SDK, start_limits, start_peers
-from bench.served import Service, copy_store, run_alone, serve_store
+from bench.served import Service, copy_store, run_module, serve_store
 from bench.table import Row, compare_rates
 
+# The same code differed by a factor of two within an hour on a busy machine, so rates are compared
+# only within short alternating rounds, never across runs.
 ROUNDS, SECONDS = 3, 1.0
 MIN_SDK_RATIO, MIN_OPEN_RATIO = 10.0, 0.6
-# Heads and counters grow by some digits; a refusal is a fraction of an answer.
+# Numbers in heads and counters grow by some digits, while an error is a fraction of a response:
+# the mean size shows errors that are sent with status 200. Checking each response under wrk would
+# make the load generator the bottleneck.
 MAX_SIZE_DRIFT = 0.05
 PEERS_BY_CASE = {
     USAGE.name: (SDK,),
@@ -40,7 +44,10 @@ PEERS_BY_CASE = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One call to one server, as sampled there; `target` is what ours shall be times it."""
+    """A call to one server, with a sampled response.
+
+    `target` is the required ratio of our rate to this server's; None if there is no requirement.
+    """
 
     name: str
     url: str
@@ -48,36 +55,36 @@ class Target:
     target: float | None = None
 
     def measure_rate(self) -> float:
-        """Return the rate of one round; failures or answers of another size end the bench."""
+        """Return the rate of one round; SystemExit if calls fail or responses change in size."""
         load = measure_load(self.url, self.sample.call, SECONDS)
         grown = load.answer_bytes / self.sample.wire_bytes - 1
         if load.failed or abs(grown) > MAX_SIZE_DRIFT:
-            raise SystemExit(f"{self.name}: {load.failed} failed, answers {grown:+.0%} in size")
+            raise SystemExit(f"{self.name}: {load.failed} failed, responses {grown:+.0%} in size")
         return load.calls_s
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A call to ours, and the lanes beside it; `absent` tells what could not be."""
+    """A call to our service and to others; `absent` lists peers that are not available."""
 
     what: str
     ours: Target
-    beside: Sequence[Target]
+    others: Sequence[Target]
     absent: Sequence[str] = ()
 
     def measure_rows(self) -> Iterator[Row]:
-        lanes = [self.ours, *self.beside]
-        rounds = [[lane.measure_rate() for lane in lanes] for _ in range(ROUNDS)]
+        targets = [self.ours, *self.others]
+        rounds = [[target.measure_rate() for target in targets] for _ in range(ROUNDS)]
         ours, *rates = map(max, zip(*rounds, strict=True))
-        for lane, rate in zip(self.beside, rates, strict=True):
-            yield compare_rates(f"{self.what} / {lane.name}", ours, rate, lane.target)
+        for other, rate in zip(self.others, rates, strict=True):
+            yield compare_rates(f"{self.what} / {other.name}", ours, rate, other.target)
         for why in self.absent:
             yield Row(self.what, f"{ours:,.0f} calls/s", why)
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Ours, the peers and the limit, all of them serving."""
+    """Our service, the peers and the limit, all running."""
 
     ours: Service
     over_mcp: Mapping[str, Sample]
@@ -85,7 +92,10 @@ class Bench:
     limits: Mapping[str, str]
 
     def build_comparisons(self) -> Iterator[Comparison]:
-        """Yield one after the other: what a version of the store decides is sampled just before."""
+        """Yield the comparisons, each sampled just before it is measured.
+
+        A run of the compute process in between would change the responses.
+        """
         yield from map(self._compare_mcp, CASES)
         yield from map(self._compare_rest, CASES)
         etag = self._sample_rest(STATE).headers.get("etag", "none")
@@ -102,7 +112,7 @@ class Bench:
         if is_there:
             return self._compare_with_limit(what, of_limit, sample)
         return Comparison(
-            what, Target("ours", self.ours.url, sample), [], ["not what was asked for"]
+            what, Target("ours", self.ours.url, sample), [], ["not the requested form"]
         )
 
     def _sample_rest(self, case: Case, **headers: str) -> Sample:
@@ -124,7 +134,7 @@ class Bench:
         absent = [f"{name}: not installed" for name in peer_names if self.peers[name] is None]
         if case is USAGE:
             others += [self._sample_fixed(AS_OURS, sample), self._sample_open()]
-        return replace(limited, beside=[*limited.beside, *others], absent=absent)
+        return replace(limited, others=[*limited.others, *others], absent=absent)
 
     def _compare_with_limit(self, what: str, of_limit: float, sample: Sample) -> Comparison:
         limit = self._sample_fixed(DEFAULT, sample, of_limit)
@@ -147,7 +157,7 @@ class Bench:
 
 
 def rows(store: Path | None = None) -> list[Row]:
-    """Measure; on a copy of a store where there is one."""
+    """Measure on a copy of the store, or on a new store if none is given."""
     with (
         copy_store(store) as copy,
         serve_store(copy) as ours,
@@ -163,7 +173,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What a page of the feed costs at 0.5, 1 and 10 million rows, whatever is asked; what a row takes.
+"""Measure pages of the feed at 0.5, 1 and 10 million rows, bytes per row, and a migration.
 
 `python -m bench.feed` reads stores of a year through the real market store: every combination of
-filters, tier and order, first page, 20th page and a poll; the best of many rounds, by turns, since
-whatever else runs on the machine can only slow a read down. So what seems to have grown most is
-read again, at every size, and again what seems so then. The peer is half a million rows under
-the indexes of migration 3, one of which was walked past all that the other filters leave out.
+filters, tier and order, for the first page, the 20th page and a poll. The best of many rounds
+counts, because other load can only slow a read down; the reads that seem to have grown most are
+therefore repeated at every size. The peer is half a million rows with the indexes of migration 3,
+which scanned one index and skipped the rows that the other filters exclude.
 """
 
 import asyncio
@@ -44,12 +44,13 @@ FILTERS = [
     )
 ]
 OFFSETS = {"first page": 0, "20th page": 950, "poll": 0}
+# The number of changes and of alerts that a poll without filters returns.
 NEW_ROWS, NEW_ALERTS = 100, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One question to the feed of a tier, or of both where it is None, but for its `after`."""
+    """A read of the feed of one tier, or of both if `tier` is None; `query.after` is set later."""
 
     tier: Tier | None
     page: str
@@ -69,7 +70,10 @@ Best = dict[str, dict[Read, float]]
 
 
 def list_reads() -> list[Read]:
-    """Return every combination of tier, page, order and filters of busy, rare and absent rows."""
+    """Return every combination of tier, page, order and filters.
+
+    The filters match many, few or no rows.
+    """
     found = {
         Read(tier, page, replace(query, offset=OFFSETS[page], oldest_first=oldest_first))
         for tier in (*RETENTION_MS, None)
@@ -81,7 +85,7 @@ def list_reads() -> list[Read]:
 
 
 def list_queries() -> Iterator[FeedQuery]:
-    """Yield a query for each choice of filters."""
+    """Yield a query for every subset of each set of filters."""
     for filters in FILTERS:
         for number in range(len(filters) + 1):
             for names in combinations(filters, number):
@@ -89,7 +93,7 @@ def list_queries() -> Iterator[FeedQuery]:
 
 
 async def create_reader(store: MarketStore) -> Reader:
-    """Read through the store; a poll asks for what is newer than all but the newest rows."""
+    """Return a reader of a store; its polls request only the newest rows."""
     (change,) = await store.changes_feed(replace(ANY, limit=1, offset=NEW_ROWS))
     (alert,) = await store.alerts_feed(replace(ANY, limit=1, offset=NEW_ALERTS))
 
@@ -108,7 +112,10 @@ async def create_reader(store: MarketStore) -> Reader:
 
 
 def create_former_reader(connections: SqliteEngine) -> Reader:
-    """Read the pages of changes as before, and leave out making rows of what is found."""
+    """Return a reader that runs the former SQL for pages of changes, without building rows.
+
+    Skipping that work makes the former times too short, which favours the peer.
+    """
 
     async def read(one: Read) -> None:
         if one.tier == "universe" and one.page != "poll":
@@ -120,7 +127,7 @@ def create_former_reader(connections: SqliteEngine) -> Reader:
 
 
 def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
-    """Return the former statement of a page of changes, and its values."""
+    """Return the former SQL statement of a page of changes, and its values."""
     conditions = {
         "asset_id = (SELECT id FROM assets WHERE ticker = ?)": query.ticker,
         "indicator = ?": query.indicator and KEY_CODES[query.indicator],
@@ -128,6 +135,7 @@ def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
         '"after" = ?': query.direction,
     }
     filters = {condition: value for condition, value in conditions.items() if value is not None}
+    # INDEXED BY forces the index of that time; today's planner might choose another.
     sql = f"""
         SELECT c.*, (SELECT ticker FROM assets WHERE id = c.asset_id)
         FROM changes c INDEXED BY {choose_former_index(query)}
@@ -139,7 +147,7 @@ def build_former_statement(query: FeedQuery) -> tuple[str, list[object]]:
 
 
 def choose_former_index(query: FeedQuery) -> str:
-    """Choose the index that a page was walked by."""
+    """Return the index that the former statement used."""
     if query.ticker is not None:
         return "cell" if query.indicator and query.timeframe else "feed_asset"
     if query.indicator is not None:
@@ -152,7 +160,7 @@ def choose_former_index(query: FeedQuery) -> str:
 async def time_by_turns(
     best: Best, reads: Iterable[Read], readers: dict[str, Reader], rounds: int
 ) -> None:
-    """Note the shortest time of each read by each reader, in seconds."""
+    """Record the shortest time of each read by each reader in `best`, in seconds."""
     for _, one in product(range(rounds), reads):
         for name, read in readers.items():
             begun = time.perf_counter()
@@ -162,7 +170,7 @@ async def time_by_turns(
 
 
 async def time_reads(folder: Path) -> Best:
-    """Time every read of the stores of a folder."""
+    """Time every read on every store in a folder."""
     async with AsyncExitStack() as stores:
         readers: dict[str, Reader] = {}
         for name in SIZES:
@@ -185,12 +193,12 @@ async def time_reads(folder: Path) -> Best:
 
 
 def compute_growth(best: Best, read: Read) -> float:
-    """Return how many times as long a read takes at 10 million rows as at 1 million."""
+    """Return the time of a read at 10 million rows divided by that at 1 million."""
     return best[TEN][read] / best[ONE][read]
 
 
 def measure_bytes_per_row(path: Path) -> dict[str, float]:
-    """Return what each table and index of the tiers takes, divided by the number of changes."""
+    """Return the bytes per change of the table of changes and of each of its indexes."""
     with closing(sqlite3.connect(path)) as db:
         (rows,) = db.execute("SELECT count(*) FROM changes").fetchone()
         pages = db.execute(
@@ -201,7 +209,7 @@ def measure_bytes_per_row(path: Path) -> dict[str, float]:
 
 
 def rows() -> list[Row]:
-    """Build, read and migrate; return the figures."""
+    """Build the stores, time reads and a migration, and return the figures."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size, (number, assets) in SIZES.items():
@@ -212,7 +220,7 @@ def rows() -> list[Row]:
 
 
 def list_speed_rows(best: Best) -> Iterator[Row]:
-    """Yield how reads grow, and how long the slowest take."""
+    """Yield the growth of reads with the number of rows, and the slowest reads."""
     every = best[TEN]
     worst = max(every, key=lambda one: compute_growth(best, one))
     yield Row(
@@ -230,7 +238,7 @@ def list_speed_rows(best: Best) -> Iterator[Row]:
         now = of([best[HALF][one] for one in paged])
         then = of([best["former"][one] for one in paged])
         yield Row(
-            f"{label} page of changes, 0.5 million rows, beside the former indexes",
+            f"{label} page of changes, 0.5 million rows, against the former indexes",
             format_ms(now),
             format_ms(then),
             f"{then / now:.1f}",
@@ -238,18 +246,18 @@ def list_speed_rows(best: Best) -> Iterator[Row]:
 
 
 def list_size_rows(folder: Path) -> Iterator[Row]:
-    """Yield what a row takes, in all and by table and index."""
+    """Yield the bytes per change, in total and by table and index."""
     now, then = measure_bytes_per_row(folder / HALF), measure_bytes_per_row(folder / "former")
     ratio = sum(then.values()) / sum(now.values())
     yield Row(
-        "bytes a change", *(f"{sum(one.values()):.0f}" for one in (now, then)), f"{ratio:.2f}"
+        "bytes per change", *(f"{sum(one.values()):.0f}" for one in (now, then)), f"{ratio:.2f}"
     )
     for name, size in now.items():
-        yield Row(f"of them {name}", f"{size:.1f}", f"{then[name]:.1f}" if name in then else "")
+        yield Row(f"of these, {name}", f"{size:.1f}", f"{then[name]:.1f}" if name in then else "")
 
 
 def time_migration(path: Path) -> Row:
-    """Migrate the former store."""
+    """Migrate the former store to the current schema and return the time."""
     begun = time.perf_counter()
     migrate(path, MARKET_MIGRATIONS)
     taken = time.perf_counter() - begun
@@ -257,7 +265,7 @@ def time_migration(path: Path) -> Row:
 
 
 def format_ms(seconds: float) -> str:
-    """Write a time in milliseconds."""
+    """Format seconds as milliseconds."""
     return f"{seconds * 1000:.2f} ms"
 
 

@@ -1,4 +1,4 @@
-"""Stores of a year of feed, of any size: the schema of real migrations, rows inserted in bulk."""
+"""Builds stores with a year of feed, of any size: the real schema, with rows inserted in bulk."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,7 @@ from store.sqlite.schema import migrate
 
 BEGIN = 1_764_547_200_000
 HOURS = 365 * 24
+# Only 219 hours are drawn at random; repeated 40 times, they fill the 8,760 hours of a year.
 DRAWN_HOURS = 219
 END = BEGIN + HOURS * HOUR_MS
 ALERTS, ALERTS_BEGIN = 20_000, END - 90 * DAY_MS
@@ -19,9 +20,10 @@ RARE = 37
 
 
 def draw_changes(rows: int, assets: int) -> list[list[object]]:
-    """Draw the changes of some hours, in columns: hour, place in it, and the columns of a row.
+    """Draw the changes of DRAWN_HOURS hours: columns of hour, position in it, and the row's fields.
 
-    trend_oracle is never neutral, reversals on 1d is so nowhere yet, perpkit is not published.
+    trend_oracle is never neutral, reversals on 1d not yet (see `insert_rare`), and perpkit is not
+    published.
     """
     rng, count = np.random.default_rng(8), rows * DRAWN_HOURS // HOURS
     cells = np.unique(
@@ -46,9 +48,10 @@ def draw_changes(rows: int, assets: int) -> list[list[object]]:
 
 
 def build_store(path: Path, rows: int, assets: int, migrations: Sequence[str]) -> None:
-    """Make a store of a year: the drawn hours again and again, the rare cell, and alerts."""
+    """Create a store of a year: the drawn hours repeated, a rare reading, and alerts."""
     migrate(path, migrations)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        # The file is thrown away if this fails, so it needs no journal.
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64000"):
             db.execute(f"PRAGMA {pragma}")
         with drop_indexes_and_triggers(db):
@@ -61,12 +64,12 @@ def build_store(path: Path, rows: int, assets: int, migrations: Sequence[str]) -
 
 
 def list_tickers(assets: int) -> Iterator[tuple[int, str]]:
-    """Yield ids and tickers."""
+    """Return ids and tickers of assets."""
     return ((number, f"T{number}") for number in range(assets))
 
 
 def insert_changes(db: sqlite3.Connection, columns: list[list[object]]) -> None:
-    """Insert drawn changes, moved through the year."""
+    """Insert the drawn changes repeatedly, shifted to fill the year."""
     db.execute("CREATE TEMP TABLE drawn (hour, place, asset_id, indicator, timeframe, turn, shown)")
     db.executemany("INSERT INTO drawn VALUES (?, ?, ?, ?, ?, ?, ?)", zip(*columns, strict=True))
     for first in range(0, HOURS, DRAWN_HOURS):
@@ -79,7 +82,7 @@ def insert_changes(db: sqlite3.Connection, columns: list[list[object]]) -> None:
 
 
 def insert_rare(db: sqlite3.Connection) -> None:
-    """Insert what reversals are neutral on 1d, as few rows in any store."""
+    """Insert a few neutral changes of reversals on 1d, equally many in every store."""
     for number in range(RARE):
         at = BEGIN + (number * HOURS // RARE) * HOUR_MS + 2 * RUN_DELAY_MS
         db.execute(
@@ -88,7 +91,7 @@ def insert_rare(db: sqlite3.Connection) -> None:
 
 
 def insert_alerts(db: sqlite3.Connection) -> None:
-    """Insert the same alerts in any store: 90 days of 168 engines."""
+    """Insert 90 days of alerts, the same in every store."""
     rng = np.random.default_rng(9)
     at = ALERTS_BEGIN + np.arange(ALERTS) * (90 * DAY_MS // 60_000) // ALERTS * 60_000 + 30_000
     columns = (
@@ -105,7 +108,7 @@ def insert_alerts(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def drop_indexes_and_triggers(db: sqlite3.Connection) -> Iterator[None]:
-    """Drop what slows rows in bulk down, and make it again."""
+    """Drop the indexes and triggers during the block, then create them again."""
     dropped = db.execute(
         "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL "
         "AND type IN ('index', 'trigger') AND tbl_name IN ('changes', 'alerts')"

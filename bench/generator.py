@@ -1,8 +1,8 @@
-"""The load generator of our own, in a process of its own: calls on raw asyncio connections.
+"""Our own load generator, which runs in a separate process on raw asyncio connections.
 
-`python -m bench.generator` reads from standard input what is asked and prints what came of it. With
-a rate, calls fall due on a fixed schedule and latency counts from there, so that a stall of
-the server is seen by every call that it held up; without one, the next follows the answer.
+`python -m bench.generator` reads options as JSON from standard input and prints the results. If a
+rate is given, calls are due on a fixed schedule and latency counts from the due time, so that a
+stall of the server delays every call due in it. If not, each call follows the previous response.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bench.load import Call
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request at a time and reads its answer, of known length or chunked."""
+    """Sends one request at a time and reads its response, with a known length or chunked."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._resolve(b"")
 
     async def send(self, request: bytes) -> bytes:
-        """Return the answer with its head, empty where the connection ended."""
+        """Return the response with its head, or empty bytes if the connection ended."""
         if self.transport.is_closing():
             return b""
         self._received.clear()
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
 
 
 def is_complete(received: bytearray) -> bool:
-    """Tell whether an answer has come in whole."""
+    """Return true if the received bytes are a complete response."""
     end = received.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -61,6 +61,7 @@ def is_complete(received: bytearray) -> bool:
         return received.endswith(b"\r\n0\r\n\r\n")
     _, found, rest = head.partition(b"\r\ncontent-length: ")
     length = int(rest.partition(b"\r\n")[0]) if found else 0
+    # A 304 has the length of the full response, but no body.
     return head.startswith(b"http/1.1 304") or len(received) >= end + 4 + length
 
 
@@ -73,7 +74,7 @@ def encode_request(call: Call, host: str) -> bytes:
 
 
 class Generator:
-    """Makes calls until the time is over; `times` holds when each was due and how long it took."""
+    """Makes calls for some seconds; `times` has each call's due time (epoch s) and its seconds."""
 
     def __init__(self, url: str, call: Call, first: int, seconds: float, rate: float | None):
         address = urlsplit(url)
@@ -85,7 +86,7 @@ class Generator:
         self.bytes = self.failed = 0
 
     async def run(self, connections: int) -> float:
-        """Make the calls and return how long that took; no call waits for the first connections."""
+        """Make the calls and return the seconds they took, without opening the connections."""
         opened = [await self._connect() for _ in range(connections)]
         self._began = time.time()
         self._until = self._began + self._seconds
@@ -93,7 +94,7 @@ class Generator:
         return time.time() - self._began
 
     async def _run_on(self, connection: Connection) -> None:
-        """Make calls on a connection, on another where that breaks."""
+        """Make calls on a connection; if it breaks, continue on a new one."""
         for number in self._numbers:
             due = time.time() if self._rate is None else self._began + number / self._rate
             if due >= self._until:
@@ -131,7 +132,8 @@ async def generate_load(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    # epoll wakes at whole milliseconds, select to the microsecond.
+    # asyncio's usual epoll wakes at whole milliseconds, which would be the latency measured here;
+    # select wakes to the microsecond.
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     print(json.dumps(loop.run_until_complete(generate_load(json.load(sys.stdin)))))
     loop.close()

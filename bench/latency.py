@@ -1,7 +1,7 @@
-"""Latency at half of the maximum throughput, also while midnight runs commit; event-loop lag.
+"""Measure latency at half of the maximum throughput, also during midnight runs; event-loop lag.
 
-`python -m bench.latency [--store FILE]`. Calls fall due on a schedule and count from there, so
-that a stall is seen by every call that it holds up.
+`python -m bench.latency [--store FILE]`. Calls are due on a schedule and latency counts from the
+due time, so that a stall delays every call that is due in it.
 """
 
 import time
@@ -16,9 +16,10 @@ from bench.calls import STATE, USAGE, Case, sample_call
 from bench.load import Arrivals, measure_arrivals, measure_load
 from bench.midnight import MovableService, Window, serve_movable
 from bench.peers.started import DEFAULT, start_limits
-from bench.served import copy_store, run_alone
+from bench.served import copy_store, run_module
 from bench.table import Row
 
+# The smallest and the largest response.
 CASES = (USAGE, STATE)
 ROUNDS, ROUND_S = 3, 1.0
 TURNS, STEADY_S, MIDNIGHT_S, LEAD_S = 2, 2.0, 4.0, 0.5
@@ -29,7 +30,10 @@ LAG_P99_MS = 50.0
 
 @dataclass
 class HalfLoad:
-    """A case at half of its maximum: with no run beside it, around midnights, and fixed bytes."""
+    """Latencies of a case at half of its maximum rate.
+
+    `steady` is without runs, `around` with midnight runs, `fixed` for fixed bytes of its size.
+    """
 
     case: Case
     rate: float
@@ -45,7 +49,7 @@ class HalfLoad:
             for turns in (self.steady, self.fixed)
         )
         midnight = np.concatenate([select_during(arrivals, windows) for arrivals in self.around])
-        called = f"MCP {self.case.name} at half of the most, {self.rate:,.0f} calls/s"
+        called = f"MCP {self.case.name} at half of the maximum, {self.rate:,.0f} calls/s"
         runs = f"the same while {len(windows)} midnight runs commit"
         runs_s = sum(end - start for start, end in windows)
         return [
@@ -61,7 +65,7 @@ def build_latency_row(what: str, ours: np.ndarray, baseline: np.ndarray, name: s
 
 
 def select_during(arrivals: Arrivals, windows: Sequence[Window]) -> np.ndarray:
-    """Return how long the calls took that were waiting within any of the windows."""
+    """Return the seconds of the calls that were in progress within any of the windows."""
     due, done = arrivals.due_at, arrivals.due_at + arrivals.took_s
     within = [(due < end) & (done > start) for start, end in windows]
     return arrivals.took_s[np.any(within, axis=0)]
@@ -83,7 +87,7 @@ def build_lag_row(what: str, lags: np.ndarray, windows: Sequence[Window]) -> Row
 
 
 def run_at_half_load(service: MovableService, case: Case, fixed_url: str) -> HalfLoad:
-    """Find the maximum, then call at half of it: fixed bytes, ours, and ours around midnights."""
+    """Find the maximum rate, then measure at half of it: fixed bytes, ours, and during runs."""
     url, call = service.ours.url, case.build_mcp_call(service.ours)
     fixed = replace(call, path=f"/{sample_call(url, call).body_bytes}")
     rate = max(measure_load(url, call, ROUND_S).calls_s for _ in range(ROUNDS)) / 2
@@ -94,6 +98,7 @@ def run_at_half_load(service: MovableService, case: Case, fixed_url: str) -> Hal
     for _ in range(MIDNIGHTS):
         with ThreadPoolExecutor() as executor:
             calling = executor.submit(measure_arrivals, url, call, rate, MIDNIGHT_S)
+            # The load has to be steady before the run starts.
             time.sleep(LEAD_S)
             service.advance_hour(case.name)
         half.around.append(calling.result())
@@ -102,9 +107,9 @@ def run_at_half_load(service: MovableService, case: Case, fixed_url: str) -> Hal
 
 
 def run_idle(service: MovableService) -> Window:
-    """Let midnights come with no calls beside them; return a time in which nothing ran at all."""
+    """Run midnights without calls; then return a window in which neither runs nor calls happen."""
     for _ in range(MIDNIGHTS):
-        service.advance_hour("alone")
+        service.advance_hour("no calls")
         service.advance_to_evening()
     began = time.time() + LEAD_S
     time.sleep(IDLE_S + LEAD_S)
@@ -112,7 +117,7 @@ def run_idle(service: MovableService) -> Window:
 
 
 def rows(store: Path | None = None) -> list[Row]:
-    """Measure; on a copy of a store where there is one."""
+    """Measure on a copy of the store, or on a new store if none is given."""
     with copy_store(store) as copy, serve_movable(copy) as service, start_limits() as fixed:
         idle = run_idle(service)
         halves = [run_at_half_load(service, case, fixed[DEFAULT]) for case in CASES]
@@ -121,13 +126,13 @@ def rows(store: Path | None = None) -> list[Row]:
     return [
         *(row for half in halves for row in half.list_rows(windows[half.case.name])),
         build_lag_row("idle", lags, [idle]),
-        build_lag_row("during midnight runs", lags, windows["alone"]),
+        build_lag_row("during midnight runs", lags, windows["no calls"]),
         build_lag_row("the same under the calls above", lags, loaded),
     ]
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Load on one address: as much as it takes, by wrk or our own generator, or at a fixed rate.
+"""Load on one address: at maximum throughput, by wrk or our own generator, or at a fixed rate.
 
-Every call differs from the one before: `NUMBER` in its path and body counts up, and `SINCE` is an
-instant that moves on by a millisecond.
+Every call differs from the previous one: `NUMBER` in path and body counts up, and `SINCE` is an
+instant that advances by a millisecond.
 """
 
 import json
@@ -21,6 +21,8 @@ from schemas.vocabulary import format_instant
 
 CONNECTIONS = 32
 NUMBER, SINCE = "@number@", "@since@"
+# Filling in a number per call costs wrk little; checking each response in Lua would make wrk the
+# bottleneck, so only statuses and sizes are summed up.
 SCRIPT = """
 local count = {first}
 local method, path, body, headers = {method}, {path}, {body}, {headers}
@@ -46,7 +48,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An HTTP call; a body makes it a POST. `since_ms` is where `SINCE` starts, epoch ms."""
+    """An HTTP call: POST if it has a body, else GET. `since_ms` is the first `SINCE` (epoch ms)."""
 
     path: str
     body: str = ""
@@ -58,7 +60,7 @@ class Call:
         return "POST" if self.body else "GET"
 
     def with_number(self, number: int) -> "Call":
-        """Return the call as it goes out as number so many."""
+        """Return the call with its placeholders replaced for a call number."""
         since = format_instant(self.since_ms + number) or ""
         path, body = (
             text.replace(NUMBER, str(number)).replace(SINCE, since)
@@ -69,9 +71,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of it; `failed` counts HTTP statuses from 400 on and broken connections.
+    """The result of a load; `failed` counts statuses of 400 or more and broken connections.
 
-    `cpu_ratio` is the share of a core that the generator took.
+    `answer_bytes` is the mean size of a response, `cpu_ratio` the generator's share of a core.
     """
 
     calls_s: float
@@ -82,9 +84,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Calls at a fixed rate, shapes (calls,): when each was due, epoch s, and how long it took.
+    """Calls at a fixed rate, arrays of shape (calls,): due time (epoch s) and seconds taken.
 
-    A call that had to wait for its turn counts from when it was due.
+    The seconds of a call count from its due time, even if it had to wait for a connection.
     """
 
     due_at: np.ndarray
@@ -97,7 +99,7 @@ def has_wrk() -> bool:
 
 
 def measure_load(url: str, call: Call, seconds: float, connections: int = CONNECTIONS) -> Load:
-    """Call as often as the address answers; by wrk where there is one."""
+    """Load an address at its maximum rate, with wrk if it is installed."""
     generated = _run_wrk if has_wrk() else _run_own_generator
     before, began = _measure_cpu_s(), time.perf_counter()
     done = generated(url, call, seconds, connections)
@@ -109,7 +111,10 @@ def measure_load(url: str, call: Call, seconds: float, connections: int = CONNEC
 def measure_arrivals(
     url: str, call: Call, rate: float, seconds: float, connections: int = 64
 ) -> Arrivals:
-    """Make calls fall due at a fixed rate, whether or not the ones before are answered."""
+    """Make calls due at a fixed rate, whether or not earlier ones have been answered.
+
+    wrk cannot do this: a generator that waits for a response before the next call hides stalls.
+    """
     done = _run_generator(url, call, seconds, connections, rate)
     due_at, took_s = np.array(done["times"]).reshape(-1, 2).T
     return Arrivals(due_at, took_s, done["failed"])
@@ -158,7 +163,7 @@ def _run_command(command: list[str], stdin: str | None = None) -> str:
 
 
 def _next_first_number() -> int:
-    """Return a number that no call of this run had: they go out slower than one a microsecond."""
+    """Return a number above those of all earlier calls, at less than one call per microsecond."""
     return time.monotonic_ns() // 1000 % 10**9
 
 

@@ -1,8 +1,8 @@
-"""The service with a clock that is told where to stand, and how late its event loop is.
+"""The service with a settable clock, and measurement of its event-loop lag.
 
-`python -m bench.midnight TIME` is a process of its own: it serves as the environment says, takes
-another TIME (epoch ms) a line on standard input, and when it is stopped prints as JSON when
-the compute side saw each, and every lag of the loop with when it ended.
+`python -m bench.midnight TIME` serves with the settings of its environment and reads further TIMEs
+(epoch ms), one per line, from standard input. When it is stopped, it prints JSON: when the compute
+code first saw each time, and every lag of the event loop with its end.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from service.commands.serve import serve
 from service.config.settings import Settings
 
 HOUR_S, DAY_S = 3600, 86_400
-# No pass for late assets is waited for.
+# Each move goes past the batches for late assets, so that an hour is complete after one move.
 AFTER_LATE_MS = 300_000
 SAMPLE_S = 0.001
 MAX_WAIT_S = 60
@@ -36,7 +36,7 @@ Window = tuple[float, float]
 
 
 class ManualClock:
-    """Stands still between moves, and notes when the compute side first saw each."""
+    """A clock that stands still between moves and records when compute code first saw each."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -47,6 +47,7 @@ class ManualClock:
         self._now_ms, self._is_seen = int(sys.stdin.readline() or self._now_ms), False
 
     def __call__(self) -> int:
+        # A run starts when compute reads the new time, not when the clock is moved.
         caller = sys._getframe(1).f_globals["__name__"]
         if not self._is_seen and caller.startswith("compute."):
             self._is_seen = True
@@ -55,9 +56,10 @@ class ManualClock:
 
 
 async def sample_lag(lags: "array[float]") -> None:
-    """Sleep for a millisecond again and again and note when it woke and how much too late.
+    """Sleep for a millisecond repeatedly, and record each wake-up time and its lag.
 
-    A long lag stands for all the sleeps that it swallowed: each counts with what it would have had.
+    A long lag also counts for every sleep that would have ended during it, with the lag that sleep
+    would have had.
     """
     while True:
         before = time.perf_counter()
@@ -69,7 +71,7 @@ async def sample_lag(lags: "array[float]") -> None:
 
 
 async def serve_and_sample(now_ms: int) -> dict[str, Any]:
-    # An array, so that the memory that is measured is the service's.
+    # An array is compact: the lags of a day must not show in the measured memory of the service.
     clock, lags = ManualClock(now_ms), array("d")
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), clock.move)
     sampling = asyncio.create_task(sample_lag(lags))
@@ -80,7 +82,7 @@ async def serve_and_sample(now_ms: int) -> dict[str, Any]:
 
 @dataclass
 class MovableService:
-    """The service on a store, its clock at 23:03 of some day; `moves` have a name and an end."""
+    """The service on a store, with its clock at 23:03; `moves` are (name, end in epoch s)."""
 
     ours: Service
     process: "subprocess.Popen[str]"
@@ -89,15 +91,15 @@ class MovableService:
     moves: list[tuple[str, float]] = field(default_factory=list)
 
     def advance_hour(self, name: str) -> None:
-        """Let the next hour come, at 23:03 the first of a day, and wait until it is committed."""
+        """Move to the next hour, which at 23:03 is midnight, and wait until it is committed."""
         self._advance(name, self.hour + HOUR_S)
 
     def advance_to_evening(self) -> None:
-        """Let the rest of the day pass, up to 23:03."""
+        """Move to 23:03 of the same day."""
         self._advance("to evening", self.hour + DAY_S - HOUR_S)
 
     def stop(self) -> tuple[np.ndarray, dict[str, list[Window]]]:
-        """Stop the service; return its lags (when, how long) and when the moves were at work."""
+        """Stop the service; return its lags (end, seconds) and the windows of runs by move name."""
         self.process.terminate()
         assert self.process.stdout is not None
         found = json.loads(self.process.stdout.read())
@@ -108,25 +110,26 @@ class MovableService:
 
     def _advance(self, name: str, hour: int) -> None:
         assert self.process.stdin is not None
+        # The store is polled from outside, because a request to the service would disturb it.
         print((hour + RUN_DELAY_S) * 1000 + AFTER_LATE_MS, file=self.process.stdin, flush=True)
         give_up = time.monotonic() + MAX_WAIT_S
         while read_market_time(self.store) < to_market_ms(hour):
             if time.monotonic() > give_up:
-                raise SystemExit("the clock was moved and nothing was computed")
+                raise SystemExit(f"nothing was computed {MAX_WAIT_S} s after the clock was moved")
             time.sleep(0.02)
         self.moves.append((name, time.time()))
         self.hour = hour
 
 
 def read_market_time(store: Path) -> int:
-    """Return the market clock of a store, epoch ms."""
+    """Return the market time of a store (epoch ms)."""
     with closing(sqlite3.connect(store)) as db:
         return int(db.execute("SELECT market_time FROM clock").fetchone()[0])
 
 
 @contextmanager
 def serve_movable(store: Path) -> Iterator[MovableService]:
-    """Serve a store from the first 23:03 on that it has not computed."""
+    """Serve a store, with the clock at the first 23:03 that it has not computed."""
     stored_until = read_market_time(store) // 1000
     hour = (stored_until // DAY_S + 1) * DAY_S - HOUR_S
     now_ms = (hour + RUN_DELAY_S) * 1000

@@ -1,7 +1,7 @@
 """The seven indicators as a user of TA-Lib, pandas and NumPy would write them; no project code.
 
-Every function takes whole columns, time on the last axis: shape (bars,) for one asset, or
-(assets, bars) for all at once. Only the two recursions that neither library offers (Kalman filter,
+Every function takes whole columns with time on the last axis: shape (bars,) for one asset, or
+(assets, bars) for all at once. Only the two recursions that no library offers (Kalman filter,
 SuperTrend) are loops: over Python floats for one asset, over NumPy rows for all.
 """
 
@@ -48,7 +48,7 @@ def shift(x: Column, bars: int = 1) -> Column:
 
 
 def find_last_bar(flags: Flags) -> NDArray[np.int64]:
-    """Return, per bar, the number of the latest bar so far that is flagged, -1 for none."""
+    """Return for each bar the index of the latest flagged bar up to it, or -1."""
     return np.maximum.accumulate(np.where(flags, np.arange(flags.shape[-1]), -1), axis=-1)
 
 
@@ -71,6 +71,7 @@ def trend_oracle(bars: Columns) -> Readings:
         gap = frame.ewm(span=fast, adjust=False).mean() - frame.ewm(span=slow, adjust=False).mean()
         y = gap.to_numpy().T / noise
         z = y / compute_rolling_sd(y, 126)
+        # 0.89 scales the peak to about 1; an extreme z counts less.
         total += z * np.exp(-z * z / 4) / 0.89
     return compute_latch(total / 3, 0.30, 0.10)
 
@@ -80,10 +81,13 @@ def bayesian_trend(bars: Columns) -> Readings:
     squares = to_pandas(np.diff(x) ** 2)
     v = np.maximum(squares.ewm(alpha=0.03, adjust=False).mean().to_numpy().T, 1e-10)
     z = _filter_one(x, v) if x.ndim == 1 else _filter_all(x, v)
+    # Latching z at the normal quantiles of 0.80 and 0.55 saves computing the probability.
     return compute_latch(z, 0.8416212335729143, 0.12566134685507402)
 
 
 def _filter_one(closes: Column, variances: Column) -> Column:
+    # Python floats are faster than NumPy scalars in a loop. p, q and r are the
+    # covariance matrix of level and slope: [[p, q], [q, r]].
     observed, noise = closes.tolist(), variances.tolist()
     level, slope, p, q, r = observed[0], 0.0, noise[0], 0.0, noise[0]
     z = [float("nan")]
@@ -134,6 +138,7 @@ def reversals(bars: Columns) -> Readings:
     highest_rsi = apply_per_asset(lambda x: talib.MAX(x, 5), rsi)
     bullish = (before <= shift(lower)) & (c > lower) & (lowest_rsi <= 30.0)
     bearish = (before >= shift(upper)) & (c < upper) & (highest_rsi >= 70.0) & ~bullish
+    # The latest event holds for 12 bars, unless the close passes the extreme before it.
     event = np.maximum(find_last_bar(bullish), find_last_bar(bearish))
     is_long, seen = find_last_bar(bullish) > find_last_bar(bearish), np.maximum(event, 0)
     lowest = np.take_along_axis(apply_per_asset(lambda x: talib.MIN(x, 5), bars.low), seen, axis=-1)
@@ -148,6 +153,7 @@ def reversals(bars: Columns) -> Readings:
 
 def ceres(bars: Columns) -> Readings:
     c = bars.close
+    # Shifted by a bar: a channel does not include the bar that may break out of it.
     highest40 = shift(apply_per_asset(lambda x: talib.MAX(x, 40), bars.high))
     highest20 = shift(apply_per_asset(lambda x: talib.MAX(x, 20), bars.high))
     lowest40 = shift(apply_per_asset(lambda x: talib.MIN(x, 40), bars.low))
@@ -166,12 +172,14 @@ def enzo(bars: Columns) -> Readings:
 
 
 def _compute_slope_weights() -> Column:
-    """Return the weights of a weighted `np.polyfit` slope; it is linear in the values."""
+    """Return the weights of a weighted `np.polyfit` slope."""
+    # The slope is linear in the values, so fitting the identity matrix yields the weights.
     time = np.arange(-63.0, 1.0)
     root = np.exp(-0.25 * (time / 16.0) ** 2)
     return np.polyfit(time, np.eye(64), 1, w=root)[0]
 
 
+# Computed once: calling polyfit for every bar would make the peer needlessly slow.
 SLOPE_WEIGHTS = _compute_slope_weights()
 
 
@@ -246,7 +254,7 @@ INDICATORS: dict[str, Callable[[Columns], Readings]] = {
 
 
 def read_one_by_one(bars: Columns, ids: list[str]) -> Readings:
-    """Return readings, shape (assets, indicators, bars), each asset's columns computed alone."""
+    """Return readings, shape (assets, indicators, bars), computed one asset at a time."""
     out = np.empty((len(bars.close), len(ids), bars.close.shape[-1]), dtype=np.int8)
     for asset, rows in enumerate(zip(*bars, strict=True)):
         for column, id in enumerate(ids):
@@ -255,5 +263,5 @@ def read_one_by_one(bars: Columns, ids: list[str]) -> Readings:
 
 
 def read_all_at_once(bars: Columns, ids: list[str]) -> Readings:
-    """Return the same from one pass over all assets, TA-Lib alone being called for each."""
+    """Return the same readings, computed for all assets at once; TA-Lib still runs per asset."""
     return np.stack([INDICATORS[id](bars) for id in ids], axis=1)

@@ -1,7 +1,7 @@
-"""What 1, 2 and 4 processes serve of one PostgreSQL database, and what a call asks of it.
+"""Measure 1, 2 and 4 serving processes on one PostgreSQL database, and its transactions per call.
 
-`python -m bench.processes URL [--write]`, with an empty database that only this uses. The load and
-the server of the database run on the same cores.
+`python -m bench.processes URL [--write]` needs an empty database that has no other clients. The
+load generator and the database server share the cores with the service.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from bench.table import Row, compare_rates, describe_hardware, format_table, rep
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 PROCESS_COUNTS = (1, 2, 4)
 CONNECTIONS, SECONDS, ROUNDS = 64, 2.0, 3
-# After which a server has told its counters what a session did.
+# PostgreSQL sessions report to the statistics view at most once a second.
 COUNTER_DELAY_S = 1.5
 COMMITS_SQL = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 
 
 def measure_best_rate(ours: Service, case: Case) -> float:
-    """Return how many calls a second were answered in the best of some rounds."""
+    """Return the calls per second of the best round."""
     loads = [
         measure_load(ours.url, case.build_mcp_call(ours), SECONDS, CONNECTIONS)
         for _ in range(ROUNDS)
@@ -37,7 +37,7 @@ def measure_best_rate(ours: Service, case: Case) -> float:
 
 
 def measure_transactions(url: str, ours: Service, case: Case) -> float:
-    """Return how many transactions a call costs the database, under load."""
+    """Return the transactions per call on the database, under load."""
     before = asyncio.run(read_commits(url))
     load = measure_load(ours.url, case.build_mcp_call(ours), SECONDS, CONNECTIONS)
     time.sleep(COUNTER_DELAY_S)
@@ -53,9 +53,11 @@ async def read_commits(url: str) -> int:
 
 
 def measure(url: str) -> Iterator[Row]:
-    """Measure all cases at every number of processes, beside one process on SQLite."""
+    """Measure all cases at each number of processes, and with one process on SQLite."""
+    # The first start computes the history, which must not run during the measurements.
     with start_service([SIGNALS, "serve"], url):
         pass
+    # --no-compute on both sides, so that no hourly run falls into a measurement.
     with copy_store(None) as file, serve_store(file, "--no-compute") as ours:
         on_sqlite = {case.name: measure_best_rate(ours, case) for case in CASES}
     found: dict[tuple[str, int], float] = {}
@@ -71,13 +73,13 @@ def measure(url: str) -> Iterator[Row]:
         yield compare_rates(f"MCP {case.name}: 1 process / 1 on SQLite", one, on_sqlite[case.name])
         for count in PROCESS_COUNTS[1:]:
             yield compare_rates(f"the same: {count} processes / 1", found[case.name, count], one)
-        yield Row("the same: transactions a call, 1 process", f"{costs[case.name]:.3f}")
+        yield Row("the same: transactions per call, 1 process", f"{costs[case.name]:.3f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.processes", description=__doc__)
-    parser.add_argument("url", help="postgresql://..., of an empty database")
-    parser.add_argument("--write", action="store_true", help=f"into docs/{PAGE.name} too")
+    parser.add_argument("url", help="postgresql://..., an empty database")
+    parser.add_argument("--write", action="store_true", help=f"also update docs/{PAGE.name}")
     options = parser.parse_args()
     about = describe_hardware()
     text = f"{about}\n\n{format_table(measure(options.url))}\n"

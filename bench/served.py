@@ -1,4 +1,4 @@
-"""What is measured, as processes of their own: `signals`, on a store that it made."""
+"""Runs `signals` and other servers as separate processes, for modules that measure them."""
 
 import argparse
 import os
@@ -27,7 +27,7 @@ STORE = "signals.db"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The running service, a key, when it began to serve, and its first process."""
+    """A running service: its URL, an API key, its start time (epoch ms) and its main process."""
 
     url: str
     api_key: str
@@ -36,6 +36,7 @@ class Service:
 
 
 def free_port() -> int:
+    # Another process could take the port before it is used; then the caller fails and is rerun.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])
@@ -48,7 +49,7 @@ def run_process(
     folder: Path = TREE,
     **options: Any,
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command until the block ends, quietly; it sees this tree first."""
+    """Run a command until the block ends, without output and with this tree on its path."""
     seen = os.environ | {"PYTHONPATH": str(TREE)} | dict(environment or {})
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options
     running = subprocess.Popen(command, cwd=folder, env=seen, text=True, **quiet)
@@ -63,14 +64,14 @@ def run_process(
 
 
 def wait_until_answering(running: "subprocess.Popen[str]", url: str) -> None:
-    """Wait until anything at all is answered; an answer is waited for where the port is taken."""
+    """Wait until a server sends any response; SystemExit if it ends or START_S seconds pass."""
     give_up = time.monotonic() + START_S
     while time.monotonic() < give_up and running.poll() is None:
         with suppress(httpx.ConnectError):
             httpx.get(url, timeout=START_S)
             return
         time.sleep(0.01)
-    raise SystemExit(f"nothing answers at {url}")
+    raise SystemExit(f"no response from {url} after {START_S} s")
 
 
 # A SQLite file, or the URL of a PostgreSQL database.
@@ -78,7 +79,8 @@ Store = Path | str
 
 
 def build_environment(store: Store) -> dict[str, str]:
-    """Return the environment of `signals` on a store."""
+    """Return the environment variables that run `signals` on a store, with an ample quota."""
+    # The quota is so large that no load exhausts it.
     return {
         "SIGNALS_DATABASE_URL": store if isinstance(store, str) else f"sqlite:///{store}",
         "SIGNALS_DAILY_LIMIT": "1000000000",
@@ -89,7 +91,7 @@ def build_environment(store: Store) -> dict[str, str]:
 def start_service(
     command: Sequence[str], store: Store, operations_port: int | None = None, **options: Any
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """Run what serves a store until the block ends; yield it and its address once it answers."""
+    """Run a serving command until the block ends; yield the process and its URL when it is up."""
     port, operations_port = free_port(), operations_port or free_port()
     ports = {"SIGNALS_PORT": str(port), "SIGNALS_METRICS_PORT": str(operations_port)}
     url = f"http://127.0.0.1:{port}"
@@ -102,13 +104,13 @@ def start_service(
 def serve_store(
     store: Store, *arguments: str, operations_port: int | None = None
 ) -> Iterator[Service]:
-    """Serve a store by the real command; the store is changed by it."""
+    """Run `signals serve` on a store, which it changes."""
     with start_service([SIGNALS, "serve", *arguments], store, operations_port) as (running, url):
         yield Service(url, create_key(store), time.time_ns() // 1_000_000, running.pid)
 
 
 def run_command(store: Store, *arguments: str) -> str:
-    """Run a command of `signals` on a store to its end and return what it printed."""
+    """Run a `signals` command on a store and return its output."""
     environment = os.environ | {"PYTHONPATH": str(TREE)} | build_environment(store)
     command, nothing = [SIGNALS, *arguments], subprocess.DEVNULL
     return subprocess.run(
@@ -121,7 +123,7 @@ def create_key(store: Store) -> str:
 
 
 def make_store(folder: Path) -> Path:
-    """Return a store as a first start leaves it: the whole simulated market up to now."""
+    """Create a store by a first start, with the whole simulated market up to now."""
     store = folder / STORE
     with start_service([SIGNALS, "serve"], store):
         return store
@@ -129,18 +131,19 @@ def make_store(folder: Path) -> Path:
 
 @contextmanager
 def copy_store(store: Path | None) -> Iterator[Path]:
-    """Yield a copy of a store, or a new one where there is none."""
+    """Yield a copy of a store, or a new store if none is given."""
     with tempfile.TemporaryDirectory() as folder:
         if store is None:
             yield make_store(Path(folder))
         else:
+            # A store is several files: market, access and their write-ahead logs.
             for file in store.parent.glob(f"{store.name}*"):
                 shutil.copy(file, folder)
             yield Path(folder) / store.name
 
 
-def run_alone(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
-    """Run one module that takes a store, as its own command, and print its table."""
+def run_module(rows: Callable[[Path | None], list[Row]], about: str | None) -> None:
+    """Run one module as a command with the option --store, and print its table."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--store", type=Path, help="a store that `signals serve` made, to copy")
+    parser.add_argument("--store", type=Path, help="copy a store that `signals serve` created")
     print(format_table(rows(parser.parse_args().store)))

@@ -1,7 +1,7 @@
-"""How soon a year-old store is served, what a command loads, and what a day of load holds.
+"""Measure the start on a year-old store, short commands, and memory over a day of load.
 
-`python -m bench.start [--store FILE]` starts `signals serve` again and again; then the same service
-runs on a clock that is moved hour by hour, while all the tools are called.
+`python -m bench.start [--store FILE]` starts `signals serve` repeatedly. For the day of load, the
+service runs with a settable clock, which is advanced hour by hour while all tools are called.
 """
 
 import time
@@ -13,17 +13,18 @@ import httpx
 
 from bench.calls import MCP_HEADERS, MCP_PATH, build_bearer_header
 from bench.midnight import serve_movable
-from bench.served import SIGNALS, copy_store, run_alone, run_command, start_service
+from bench.served import SIGNALS, copy_store, run_command, run_module, start_service
 from bench.table import Row
 from mcp_server.tools.registry import TOOLS
 
 STARTS, SHORT_RUNS, DAY_H, WARM_H, CALLS_AN_HOUR = 3, 5, 24, 12, 10
 START_S, MEMORY_MIB, GROWTH_MIB = 3.0, 300, 20
+# Short commands import only what they need; this shows if one imports the service or NumPy.
 COMMANDS = (("keys", "list"), ("connect", "cursor"), ("stdio",))
 
 
 def rows(store: Path | None = None) -> list[Row]:
-    """Measure; on a copy of a store where there is one."""
+    """Measure on a copy of the store, or on a new store if none is given."""
     with copy_store(store) as copy:
         return [
             *_measure_starts(copy),
@@ -44,21 +45,21 @@ def _measure_starts(store: Path) -> Iterator[Row]:
 
 
 def time_start(store: Path) -> tuple[float, float]:
-    """Serve a store; return the seconds to the first answer, and the MiB held then."""
+    """Serve a store; return the seconds until the first response and the resident MiB then."""
     began = time.perf_counter()
     with start_service([SIGNALS, "serve"], store) as (running, _):
         return time.perf_counter() - began, read_resident_mib(running.pid)
 
 
 def read_resident_mib(pid: int) -> float:
-    """Return what a process holds in memory."""
+    """Return the resident memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     held = next(line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(held.split()[1]) / 1024
 
 
 def _time_command(store: Path, arguments: tuple[str, ...]) -> Row:
-    """Return what a command takes that does next to nothing: its imports, the best of some."""
+    """Return the best time of a short command, which is mostly its imports."""
     durations = []
     for _ in range(SHORT_RUNS):
         began = time.perf_counter()
@@ -68,7 +69,7 @@ def _time_command(store: Path, arguments: tuple[str, ...]) -> Row:
 
 
 def _measure_day(store: Path) -> Iterator[Row]:
-    """Yield what the service holds after a day of runs and calls, and what its end added."""
+    """Yield the memory of the service after a day of runs and calls, and its late growth."""
     memory = []
     with (
         serve_movable(store) as service,
@@ -79,6 +80,7 @@ def _measure_day(store: Path) -> Iterator[Row]:
             service.advance_hour("hour")
             _call_all_tools(client)
             memory.append(read_resident_mib(service.ours.pid))
+    # Bounded caches fill in the first hours; only growth after that would be a leak.
     growth = memory[-1] - memory[WARM_H - 1]
     yield _build_memory_row(
         f"resident memory after {DAY_H} simulated hours of all tools", memory[-1]
@@ -92,7 +94,7 @@ def _measure_day(store: Path) -> Iterator[Row]:
 
 
 def _call_all_tools(client: httpx.Client) -> None:
-    """Call every tool some times."""
+    """Call every tool CALLS_AN_HOUR times."""
     for name in [tool.name for tool in TOOLS] * CALLS_AN_HOUR:
         call = {"name": name, "arguments": {}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
@@ -107,7 +109,7 @@ def _build_memory_row(what: str, mib: float) -> Row:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

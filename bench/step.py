@@ -1,6 +1,6 @@
-"""Time the engine beside TA-Lib, pandas and NumPy: live steps, a cold year, and what limits them.
+"""Time the engine against TA-Lib, pandas and NumPy: live steps, a cold year, and their limits.
 
-`python -m bench.step` prints how far the two sides agree too.
+`python -m bench.step` also prints how far the readings of both sides agree.
 """
 
 import sys
@@ -24,11 +24,13 @@ YEAR = 8_760
 BATCH = BATCH_S // 3600
 AGREEMENT_BARS = 1_000
 AGREEMENT_RATIO = 0.98
-# One bar alone is a weak test: readings a bar late still agree on up to 97.5% of all bars.
+# A single bar is a weak test: readings that are one bar late still agree on up to 97.5% of all
+# bars. So all bars after the settling time are compared, too.
 SETTLED, SETTLED_RATIO = 500, 0.999
+# These must agree; for the others, the agreement is only printed.
 STRICT_INDICATORS = {"trend_oracle", "reversals", "ceres", "llnr"}
-# How often the assets are repeated, and how many steps of the engine and of each peer are timed.
-# One by one the peer's time grows with the assets exactly: it need not run for half a minute.
+# Copies of the 251 assets, and the timed steps of the engine and of each peer. The one-by-one peer
+# is not timed at larger sizes, because its time is exactly proportional to the number of assets.
 SIZES = {1: (200, 4, 6), 10: (50, 0, 1), 100: (20, 0, 1)}
 
 IDS = [indicator.id for indicator in INDICATORS]
@@ -53,6 +55,7 @@ def make_market(bars: int) -> Bar:
     low = np.minimum(open_, close) / (1.0 + sds * np.abs(ranges[::-1]) * 0.6)
     funding = 0.10 + 0.35 * np.sin(np.arange(bars)[:, np.newaxis] / 150 + np.arange(ASSETS))
     funding = funding + 0.2 * np.roll(ranges, 1, axis=1)
+    # Assets without a perpetual have no funding.
     funding[:, ASSETS // 2 :] = np.nan
     return Bar(open_, high, low, close, np.full(shape, 1e6), funding)
 
@@ -62,7 +65,7 @@ def iterate_bars(market: Bar, start: int, stop: int) -> Iterator[Bar]:
 
 
 def to_columns(market: Bar) -> Columns:
-    """Return the layout that the peer likes best: each asset's column contiguous."""
+    """Return the layout that is fastest for the peer: each asset's column contiguous."""
     fields = (market.high, market.low, market.close, market.funding)
     return Columns(*(np.ascontiguousarray(field.T) for field in fields))
 
@@ -72,7 +75,7 @@ def cut_columns(columns: Columns, assets: int, start: int, stop: int) -> Columns
 
 
 def build_single_step(assets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what says that every asset steps on one bar."""
+    """Return the engine's arguments for a step of every asset on one bar."""
     return np.arange(assets), np.ones(assets, dtype=np.int64)
 
 
@@ -84,7 +87,7 @@ def warm_up_engine(market: Bar, bars: int) -> Engine[Bar]:
 
 
 def repeat_engine(engine: Engine[Bar], times: int) -> Engine[Bar]:
-    """Return an engine of some times as many assets, each as in the given one."""
+    """Return an engine with the state of each asset `times` times."""
     larger = Engine(INDICATORS, times * ASSETS)
     for column in range(len(IDS)):
         for row, data in enumerate(engine.dump_carries(column, np.arange(ASSETS)) * times):
@@ -95,7 +98,7 @@ def repeat_engine(engine: Engine[Bar], times: int) -> Engine[Bar]:
 def step_batches(market: Bar, bars: int) -> Readings:
     """Return the engine's readings of the first bars, shape (assets, indicators, bars).
 
-    They step in passes as long as a first start's.
+    The bars are stepped in batches as long as those of a first start.
     """
     engine, readings = Engine(INDICATORS, ASSETS), []
     for first in range(0, bars, BATCH):
@@ -114,7 +117,7 @@ def time_work(work: Callable[[], object]) -> float:
 
 
 def measure_peak_bytes(work: Callable[[], object]) -> int:
-    """Return tracemalloc's peak over what was allocated before; a pass of its own, never timed."""
+    """Return the peak of memory that `work` allocates, by tracemalloc; too slow to time as well."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1]
@@ -123,7 +126,7 @@ def measure_peak_bytes(work: Callable[[], object]) -> int:
 
 
 def compare_readings(market: Bar, columns: Columns) -> Iterator[str]:
-    """Yield the lines of a table; SystemExit where an indicator that must agree does not."""
+    """Yield the lines of a table; SystemExit if an indicator that must agree does not."""
     ours = step_batches(market, AGREEMENT_BARS)
     window = cut_columns(columns, ASSETS, 0, AGREEMENT_BARS)
     peers = [read(window, IDS) for read in PEERS.values()]
@@ -158,7 +161,7 @@ def format_mib(size: float) -> str:
 
 
 def compare_times(what: str, ours: float, name: str, theirs: float) -> Row:
-    """Return the row of two times; a peer is to be slower."""
+    """Return the row of two times; the target is that the peer is slower."""
     ratio = theirs / ours
     return Row(
         what,
@@ -171,7 +174,7 @@ def compare_times(what: str, ours: float, name: str, theirs: float) -> Row:
 
 
 def measure_live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
-    """Yield live steps of ever more assets, the peer on so many bars, and what limits them."""
+    """Yield live steps at each number of assets, the peers' times, the limits, and memory."""
     warm, timed = warm_up_engine(market, WINDOW), {}
     for times, (steps, *reads) in SIZES.items():
         assets, engine = times * ASSETS, repeat_engine(warm, times)
@@ -195,7 +198,7 @@ def measure_live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
     peak = measure_peak_bytes(lambda: warm_up_engine(market, WINDOW + 1))
     theirs = window_bytes + measure_peak_bytes(lambda: read_one_by_one(window, IDS))
     yield Row(
-        f"memory of it, {ASSETS} assets",
+        f"peak memory of a step, {ASSETS} assets",
         format_mib(peak),
         format_mib(theirs),
         f"{theirs / peak:.2f}",
@@ -203,14 +206,16 @@ def measure_live_rows(market: Bar, columns: Columns) -> Iterator[Row]:
 
 
 def measure_limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
-    """Yield what a step cannot be faster than: its NumPy calls, and the carries' way and back."""
+    """Yield two lower limits of a step: its NumPy calls, and copying its carries."""
+    # A step of one asset is nearly all call overhead. A large step has to move every carry to the
+    # indicator and back, which takes at least as long as copying them.
     engine, one = Engine(INDICATORS, 1), np.zeros(1, dtype=np.int64)
     spent = [
         time_work(lambda bar=bar: engine.step(one, one + 1, Bar(*(f[:1] for f in bar))))
         for bar in iterate_bars(market, 0, 2 * WINDOW)
     ]
     calls = median(spent[WINDOW:])
-    what = f"of a step of {ASSETS} assets"
+    what = f"limit of a step of {ASSETS} assets"
     yield Row(
         what, format_ms(few), f"{format_ms(calls)} (calls: a step of 1 asset)", f"{calls / few:.2f}"
     )
@@ -219,12 +224,12 @@ def measure_limit_rows(market: Bar, few: float, many: float) -> Iterator[Row]:
     copy = np.empty_like(source)
     moved = min(time_work(lambda: np.copyto(copy, source)) for _ in range(7))
     limit = f"{format_ms(moved)} (copying its {format_mib(size)} of carries)"
-    what = f"of a step of {max(SIZES) * ASSETS:,} assets"
+    what = f"limit of a step of {max(SIZES) * ASSETS:,} assets"
     yield Row(what, format_ms(many), limit, f"{moved / many:.2f}")
 
 
 def measure_year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
-    """Yield a cold year in passes beside a peer's one batch, its best case."""
+    """Yield a cold year in batches against the peers in one batch, which is their best case."""
     ours = time_work(lambda: step_batches(market, YEAR))
     whole = cut_columns(columns, ASSETS, 0, YEAR)
     for name, read in PEERS.items():
@@ -234,7 +239,7 @@ def measure_year_rows(market: Bar, columns: Columns) -> Iterator[Row]:
 
 
 def rows() -> list[Row]:
-    """Return the times and limits; SystemExit where the two sides do not agree."""
+    """Return the times and limits; SystemExit if the two sides do not agree."""
     market = make_market(YEAR)
     columns = to_columns(market)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -1,4 +1,4 @@
-"""The one table of the bench: a line a figure, beside its peer or limit and its target."""
+"""The table of the benchmarks: one row per figure, with its peer or limit and its target."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ TITLES = ("what", "ours", "peer or limit", "ratio", "target", "met")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure with its unit; `is_met` is None where nothing is asked of it."""
+    """One figure with its unit; `is_met` is None if the figure has no target."""
 
     what: str
     ours: str
@@ -22,7 +22,7 @@ class Row:
     is_met: bool | None = None
 
     def list_cells(self) -> tuple[str, ...]:
-        """Return the cells as the table's titles name them."""
+        """Return the cells in the order of TITLES."""
         met = {None: "", True: "yes", False: "**no**"}[self.is_met]
         return self.what, self.ours, self.peer, self.ratio, self.target, met
 
@@ -34,14 +34,14 @@ def format_table(rows: Iterable[Row]) -> str:
 
 
 def compare_rates(what: str, ours: float, theirs: float, target: float | None = None) -> Row:
-    """Return the row of two rates, calls a second; ours is to be `target` times theirs, if any."""
+    """Return the row of two rates in calls/s; `target` is the required ratio, if there is one."""
     ratio = ours / theirs
     verdict = ("", None) if target is None else (f">= {target:g}", ratio >= target)
     return Row(what, f"{ours:,.0f} calls/s", f"{theirs:,.0f} calls/s", f"{ratio:.2f}", *verdict)
 
 
 def describe_hardware() -> str:
-    """Return on what was measured, and how busy that was, in a sentence."""
+    """Return a sentence on the date, the processor and the load average."""
     cores, load = os.cpu_count(), os.getloadavg()[0]
     today, processor = time.strftime("%Y-%m-%d"), read_processor_name()
     return f"{today}, {cores} cores ({processor}), load average {load:.1f}."
@@ -54,10 +54,10 @@ def read_processor_name() -> str:
 
 
 def replace_between_markers(page: str, name: str, text: str) -> str:
-    """Return a page with a text in place of what lies between the markers of a name."""
+    """Return a page with the text between the markers of `name` replaced."""
     begin, end = f"<!-- generated: {name} -->\n", "<!-- end -->"
     before, found, rest = page.partition(begin)
     _, ended, after = rest.partition(end)
     if not (found and ended):
-        raise SystemExit(f"the page lacks the markers of {name}")
+        raise SystemExit(f"the page has no markers for {name}")
     return f"{before}{begin}\n{text}\n{end}{after}"

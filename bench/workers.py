@@ -1,7 +1,7 @@
-"""What a second serving process adds: `signals serve --workers 2` beside `signals serve`.
+"""Measure the gain of a second serving process: `signals serve --workers 2` against one.
 
-`python -m bench.workers [--store FILE]` calls both by turns. The load runs on the same cores: two
-workers and it share what one worker and it need not, so the share that it took is told.
+`python -m bench.workers [--store FILE]` loads both in turn. The load generator runs on the same
+cores, which two workers have to share with it while one worker does not, so its share is reported.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
 from bench.load import Load, measure_load
-from bench.served import Service, copy_store, run_alone, serve_store
+from bench.served import Service, copy_store, run_module, serve_store
 from bench.table import Row, compare_rates
 
 WORKERS = 2
@@ -23,7 +23,7 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of calling for some seconds, and the CPU of the servers for each call."""
+    """The result of a load, and the CPU time of the servers per call in milliseconds."""
 
     load: Load
     call_ms: float
@@ -41,7 +41,8 @@ def measure_round(ours: Service, case: Case) -> Round:
 
 
 def measure_cpu_s(ours: Service) -> float:
-    """Return the seconds of CPU that all processes of the service have used."""
+    """Return the CPU seconds used by the main process and its children."""
+    # Workers are direct children, and the load generator is not one of them.
     children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children").read_text().split()
     return sum(read_cpu_ticks(pid) for pid in (str(ours.pid), *children)) / TICKS_A_SECOND
 
@@ -52,11 +53,13 @@ def read_cpu_ticks(pid: str) -> int:
 
 
 def compare_turns(case: Case, alone: Service, several: Service) -> Iterator[Row]:
-    """Call both by turns; the fastest round of each counts."""
+    """Load both in turn and compare the fastest round of each."""
     rounds = [(measure_round(alone, case), measure_round(several, case)) for _ in range(ROUNDS)]
     one, two = (max(of, key=lambda each: each.load.calls_s) for of in zip(*rounds, strict=True))
     what, rate, cores = f"MCP {case.name}, {WORKERS} workers", two.load.calls_s, os.cpu_count() or 1
     yield compare_rates(f"{what} / 1", rate, one.load.calls_s)
+    # Corrected by the cores that the load left over, not by the servers' CPU time per call, which
+    # would take waiting for the store's lock for idle cores.
     available = min(WORKERS, cores - two.load.cpu_ratio)
     yield compare_rates(
         f"the same, had the load not taken {two.load.cpu_ratio:.2f} of {cores} cores",
@@ -66,12 +69,12 @@ def compare_turns(case: Case, alone: Service, several: Service) -> Iterator[Row]
     )
     cost_ratio = f"{two.call_ms / one.call_ms:.2f}"
     by_call = (f"{each.call_ms:.2f} ms" for each in (two, one))
-    yield Row("the same, CPU of the servers a call", *by_call, cost_ratio)
-    yield Row("the same, cores used: servers, load", two.cores(), one.cores())
+    yield Row("the same, CPU of the servers per call", *by_call, cost_ratio)
+    yield Row("the same, cores used: servers, load", two.format_cores(), one.format_cores())
 
 
 def rows(store: Path | None = None) -> list[Row]:
-    """Measure; on copies of a store where there is one."""
+    """Measure on copies of the store, or on a new store if none is given."""
     with (
         copy_store(store) as first,
         copy_store(first) as second,
@@ -82,7 +85,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The MCP transport: the endpoint, and one file a tool. Imports serving and the layers below."""
+"""The MCP transport: the endpoint, and one file per tool. Imports serving and the layers below."""

@@ -1,7 +1,7 @@
-"""How each client registers the MCP server: the one source of README, manifest and `connect`.
+"""Registration snippets of the MCP server for each client.
 
-The lines name the environment variable that holds the key and never the key, in each client's own
-syntax, as its documentation gives it.
+The README, the manifest and `signals connect` all use them. A snippet names the environment
+variable that holds the key, never the key itself, in the syntax of the client's documentation.
 """
 
 import json
@@ -19,9 +19,9 @@ DEFAULT_COMMAND: Final = "signals"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program or framework that agents run in.
+    """An agent host or framework, and the snippet that registers the server in it.
 
-    `render` takes the address of the service and the command that starts its stdio bridge.
+    `render` takes the base URL of the service and the command that starts its stdio bridge.
     """
 
     name: str
@@ -33,27 +33,32 @@ class Client:
 
     @property
     def instructions(self) -> str:
-        """Where the lines go, and what else to know."""
+        """A heading that says where the snippet goes, with the client's note."""
         return f"{self.title}, {self.location}" + (f"; {self.note}" if self.note else "") + ":"
 
     def render_lines(self, base_url: str, command: str = DEFAULT_COMMAND) -> str:
-        """Return what registers the server, ending with a line end."""
+        """Return the registration snippet, ending with a newline."""
         return self.render(base_url, command) + "\n"
 
 
 def build_server_entry(base_url: str, api_key: str = f"${{{KEY_VARIABLE}}}") -> dict[str, Any]:
-    """Return the entry that most JSON files take; `api_key` is how the client expands it."""
+    """Return the server entry that most JSON files accept.
+
+    `api_key` is the placeholder that the client replaces with the key.
+    """
     headers = {"Authorization": f"Bearer {api_key}"}
     return {"type": "http", "url": base_url + PATHS[0], "headers": headers}
 
 
 def build_registration_file(base_url: str) -> dict[str, Any]:
-    """Return the registration file that most hosts take."""
+    """Return the content of the registration file that most hosts accept."""
     return {"mcpServers": {"signals": build_server_entry(base_url)}}
 
 
 def render_claude_code(base_url: str, command: str = DEFAULT_COMMAND) -> str:
-    """Return the command line; its single quotes leave the key out of the file that it writes."""
+    """Return the command that registers the server in Claude Code."""
+    # Single quotes keep the shell from expanding the variable, so Claude Code stores its name and
+    # the key stays out of the file that the command writes.
     return (
         f"claude mcp add --transport http signals {shlex.quote(base_url + PATHS[0])} "
         f"--header 'Authorization: Bearer ${{{KEY_VARIABLE}}}'"
@@ -61,6 +66,8 @@ def render_claude_code(base_url: str, command: str = DEFAULT_COMMAND) -> str:
 
 
 def _render_claude_desktop(base_url: str, command: str) -> str:
+    # This file takes stdio servers only, so the entry starts the bridge. Claude Desktop expands no
+    # variables in it, so the user has to write the key in place of the placeholder.
     arguments = ["stdio", "--url", base_url]
     server = {"command": command, "args": arguments, "env": {KEY_VARIABLE: "YOUR_API_KEY"}}
     return _format_json({"mcpServers": {"signals": server}})
@@ -68,11 +75,14 @@ def _render_claude_desktop(base_url: str, command: str) -> str:
 
 def _render_cursor(base_url: str, command: str) -> str:
     server = build_server_entry(base_url, f"${{env:{KEY_VARIABLE}}}")
+    # Cursor's format for a remote server has no `type`; the `url` implies it.
     del server["type"]
     return _format_json({"mcpServers": {"signals": server}})
 
 
 def _render_vscode(base_url: str, command: str) -> str:
+    # VS Code prompts for an input once and keeps it in its secret storage, so no environment
+    # variable is needed.
     key_input = {
         "type": "promptString",
         "id": "signals_key",
@@ -100,7 +110,7 @@ def _format_json(value: Any) -> str:
 
 
 def _create_python_renderer(imports: str, body: str) -> Callable[[str, str], str]:
-    """Return what makes a whole program of a client's imports and what it does."""
+    """Return a renderer of a complete program from a framework's imports and the body of main."""
 
     def render(base_url: str, command: str) -> str:
         return (
@@ -121,7 +131,7 @@ CLIENTS = (
         "in `claude_desktop_config.json` (Settings, Developer, Edit Config)",
         "json",
         _render_claude_desktop,
-        "it expands no variables, so write the key in place of YOUR_API_KEY",
+        "it expands no variables, so replace YOUR_API_KEY with the key",
     ),
     Client("cursor", "Cursor", "in `.cursor/mcp.json`", "json", _render_cursor),
     Client(
@@ -130,7 +140,7 @@ CLIENTS = (
         "in `.vscode/mcp.json`",
         "json",
         _render_vscode,
-        "it asks for the key once",
+        "it prompts for the key once",
     ),
     Client("codex", "Codex", "in `~/.codex/config.toml`", "toml", _render_codex),
     Client(

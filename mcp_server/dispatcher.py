@@ -1,4 +1,4 @@
-"""The MCP methods: initialize, ping, tools/list and tools/call, each answered as JSON text."""
+"""Dispatches the MCP methods initialize, ping, tools/list and tools/call; results are JSON text."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -18,6 +18,8 @@ from serving.json_text import to_json
 from serving.tool import to_mcp_tool
 from serving.tool_runner import AnyTool, CallResult, ToolRunner
 
+# initialize always offers this version. As MCP's lifecycle prescribes, a client that does not
+# support it disconnects.
 PROTOCOL_VERSION = "2025-06-18"
 SERVER_VERSION = "0.1.0"
 METHODS = ("initialize", "ping", "tools/list", "tools/call")
@@ -25,12 +27,12 @@ INSTRUCTIONS = (
     f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
     "stocks and metals on "
     "1h, 4h and 1d, recomputed hourly at minute :03 UTC. Informational readings, not investment "
-    "advice. Start with signals_get_state (where things stand; filter by ticker or direction, the "
-    "whole board is large), then poll signals_get_signals with since = the last next_cursor, at "
-    "most every 900 seconds. Every answer's meta says its source (simulated, recorded or live), "
-    "and with readings as_of, next_update and whether they are stale: tell the user when data are "
-    "simulated or stale. A refusal names the accepted values and the next step. All but catalog "
-    "and stats need an API key in the header Authorization: Bearer."
+    "advice. Start with signals_get_state for the current readings (filter by ticker or direction, "
+    "because an unfiltered result is large), then poll signals_get_signals with since = the last "
+    "next_cursor, at most every 900 seconds. The meta of every result names its source (simulated, "
+    "recorded or live); with readings it also has as_of, next_update and stale. Tell the user if "
+    "data are simulated or stale. An error names the accepted values and the next step. All tools "
+    "except catalog and stats need an API key in the header Authorization: Bearer."
 )
 
 log = structlog.get_logger("mcp")
@@ -41,36 +43,40 @@ _INITIALIZED = mcp_types.InitializeResult(
     server_info=mcp_types.Implementation(name="signals", version=SERVER_VERSION),
     instructions=INSTRUCTIONS,
 )
+# Rendered once, because it depends neither on the caller nor on coverage.
 INITIALIZE_RESULT = _INITIALIZED.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 class DispatchResult(NamedTuple):
-    """The result of a request as JSON text in parts, and what it left of a key's quota."""
+    """The result of a request as JSON text in parts, and the key's quota after the call."""
 
     result: tuple[bytes, ...]
     quota: QuotaUsage | None = None
 
 
 class Dispatcher:
-    """Answers requests over the tools that it is handed."""
+    """Handles JSON-RPC requests for a fixed set of tools."""
 
     def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
         self._runner = runner
         self._tools = {tool.name: tool for tool in tools}
+        # Two entries: the coverage in use, and the one that replaces it.
         self._get_tools_list = lru_cache(maxsize=2)(self._render_tools_list)
 
     async def dispatch(
         self, message: Message, headers: HeaderMap, request_id: bytes | None
     ) -> DispatchResult:
-        """Return what a request came to; RpcError for what the protocol refuses.
+        """Return the result of a request; raise RpcError for a protocol error.
 
-        `request_id` is that of the HTTP request, which the result of a call repeats.
+        `request_id` is the id of the HTTP request, which the result of a tool call repeats.
         """
         try:
             if message.method != "tools/call":
                 return await self._handle_protocol_method(message)
             params = _get_params(message)
             tool, arguments = self._find_tool(params), _get_arguments(params)
+            # repr() is a cheap cache key that differs whenever the arguments differ. The same
+            # arguments in another order get an entry of their own, which does no harm.
             result = await self._runner.run(tool, headers, repr(arguments), lambda: arguments)
             return DispatchResult(_build_tool_result(result, request_id), result.quota)
         except RpcError as error:
@@ -88,7 +94,7 @@ class Dispatcher:
             )
         params = _get_params(message)
         if message.method == "tools/list" and params.get("cursor") is not None:
-            raise _invalid_params_error("cursor: all tools are on one page, leave it out")
+            raise _invalid_params_error("cursor: all tools are on one page; omit cursor")
         if message.method == "tools/list":
             return DispatchResult(
                 (self._get_tools_list(await self._runner.context.snapshots.coverage()),)
@@ -96,7 +102,7 @@ class Dispatcher:
         return DispatchResult((INITIALIZE_RESULT if message.method == "initialize" else b"{}",))
 
     def _render_tools_list(self, coverage: Coverage | None) -> bytes:
-        """Return the result of tools/list over a published coverage, the same text every time."""
+        """Return the result of tools/list for a coverage; equal coverage gives equal bytes."""
         tools = [to_mcp_tool(tool, coverage) for tool in self._tools.values()]
         tool_dicts = [
             tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools
@@ -110,13 +116,14 @@ class Dispatcher:
         if name not in self._tools:
             hint = format_suggestion(name, self._tools)
             raise _invalid_params_error(
-                f"unknown tool {quote_value(name)}{hint}; tools/list names them"
+                f"unknown tool {quote_value(name)}{hint}; tools/list returns the names"
             )
         return self._tools[name]
 
 
 def _get_params(message: Message) -> Params:
     params = message.params
+    # Some clients send null for absent params or arguments.
     if params is None:
         return {}
     if not isinstance(params, dict):
@@ -134,7 +141,11 @@ def _get_arguments(params: Params) -> dict[str, Any]:
 
 
 def _build_tool_result(result: CallResult, request_id: bytes | None) -> tuple[bytes, ...]:
-    """Return a tool's result; its `_meta` is what a model cannot see of the HTTP answer."""
+    """Return the result of tools/call in parts.
+
+    `_meta` repeats the status and headers of the HTTP response, which a host does not pass on.
+    """
+    # Concatenated from rendered bytes: a cached response is never parsed or serialized again.
     response, error, quota = result
     members = response.result_members if error is None else response.error_members
     meta = [] if error is None else _build_error_meta(error)

@@ -1,6 +1,7 @@
-"""The MCP endpoint: stateless Streamable HTTP with JSON answers over a dispatcher of our own.
+"""The MCP endpoint: stateless Streamable HTTP with JSON responses.
 
-The SDK's HTTP app cannot keep SPEC.md (docs/decisions.md); its wire types serve here.
+It uses the wire types of the MCP SDK but not its HTTP app, which cannot meet the contract: quota
+headers, the error body and the status codes of docs/contract.md.
 """
 
 from collections.abc import Iterable
@@ -27,24 +28,27 @@ from serving.http import (
 )
 from serving.tool_runner import AnyTool, ToolRunner
 
+# Both spellings are served, because not every client repeats a POST after a redirect.
 PATHS = ("/api/v1/mcp", "/api/v1/mcp/")
+# Clients name the negotiated version in a header. Responses are the same in all of these versions.
 SUPPORTED_VERSIONS = ("2025-03-26", "2025-06-18", "2025-11-25")
 _SUPPORTED_VERSION_BYTES = frozenset(version.encode() for version in SUPPORTED_VERSIONS)
 
 
 class McpEndpoint:
-    """ASGI app of one path; it keeps nothing between requests."""
+    """ASGI app of the MCP endpoint. It has no sessions and keeps no state between requests."""
 
     def __init__(self, runner: ToolRunner, tools: Iterable[AnyTool]) -> None:
         self._runner = runner
         self._dispatcher = Dispatcher(runner, tools)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+        """Handle one HTTP request."""
         request_headers = read_headers(scope)
         try:
+            # MCP allows 405 on GET and DELETE from a server without streams and sessions.
             if scope["method"] != "POST":
-                raise http_error(405, "The MCP endpoint takes POST alone; it opens no stream.")
+                raise http_error(405, "The MCP endpoint accepts only POST; it has no event stream.")
             check_media_types(request_headers)
             body = take_ready_body(scope) or await read_body(scope, receive)
         except ClientDisconnect:
@@ -58,6 +62,8 @@ class McpEndpoint:
         try:
             _check_version(request_headers)
             message = parse_message(body)
+            # The body of a 202 is empty. A malformed notification is accepted too: JSON-RPC never
+            # answers one, and none is executed.
             if message.is_notification:
                 status, headers = 202, []
             else:

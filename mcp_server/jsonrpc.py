@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 messages: bytes to request or notification, results and errors to bytes."""
+"""Parses JSON-RPC 2.0 requests and notifications, and formats results and errors as bytes."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ Params = dict[str, Any]
 
 
 class RpcError(Exception):
-    """A failure of the protocol, answered as a JSON-RPC error object under an HTTP status."""
+    """A protocol error, sent as a JSON-RPC error object with an HTTP status."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RpcError(Exception):
 
 
 class Message(NamedTuple):
-    """A call; without the key `id` it is a notification. `params` is None where absent."""
+    """A request, or a notification if the body has no `id`. `params` is None if absent."""
 
     method: str
     params: Any
@@ -42,23 +42,23 @@ class Message(NamedTuple):
 
 
 def parse_message(body: bytes) -> Message:
-    """Return the message in a body; RpcError -32700 for what is not JSON, -32600 if malformed."""
+    """Parse a body; raise RpcError -32700 if it is not JSON, -32600 if the message is malformed."""
     value = _parse_json(body)
     if isinstance(value, list):
-        raise _invalid_request_error("batches are not supported, send one object a request")
+        raise _invalid_request_error("batches are not supported; send one object per request")
     if not isinstance(value, dict):
         raise _invalid_request_error("the body must be one JSON object")
     return _build_message(value)
 
 
 def build_result_parts(request_id: RequestId, result: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the response that carries a result given as JSON text in parts; none is copied."""
+    """Return the response with a result, as parts of JSON text; the result's are not copied."""
     encoded_id = b"%d" % request_id if type(request_id) is int else to_utf8(to_json(request_id))
     return (b'{"jsonrpc":"2.0","id":%b,"result":' % encoded_id, *result, b"}")
 
 
 def format_error_response(error: RpcError) -> bytes:
-    """Return the response that carries an error."""
+    """Return the response with an error, as JSON text."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
@@ -67,11 +67,13 @@ def format_error_response(error: RpcError) -> bytes:
 
 def _parse_json(body: bytes) -> Any:
     try:
+        # Decoded here, because json.loads() guesses UTF-16 and UTF-32 from the bytes; a message is
+        # UTF-8. Only JSON's own whitespace may surround it.
         text = body.decode("utf-8").strip(" \t\r\n")
         value, end = _DECODER.raw_decode(text)
         if end < len(text):
             raise ValueError("something follows the value")
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # Deep nesting raises RecursionError.
         raise RpcError(mcp_types.PARSE_ERROR, "Parse error: the body is not valid JSON.") from None
     return value
 
@@ -81,9 +83,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; parsers disagree on which of two equal names counts, so refuse both."""
+    """Return an object; raise RpcError if a name occurs twice."""
+    # Parsers disagree on which of two equal names counts, so a gateway that checks tool names
+    # could see another tool than the one that runs.
     if len(unique := dict(pairs)) < len(pairs):
-        raise _invalid_request_error("an object names something more than once")
+        raise _invalid_request_error("an object has the same name twice; send each name once")
     return unique
 
 
@@ -98,6 +102,7 @@ def _invalid_request_error(reason: str, request_id: RequestId = None) -> RpcErro
 
 def _build_message(value: dict[str, Any]) -> Message:
     request_id = value.get("id")
+    # `type`, not isinstance(): JSON's true is a Python bool, which is an int but not a valid id.
     if type(request_id) not in _ID_TYPES:
         raise _invalid_request_error("id must be a string, an integer or null")
     if value.get("jsonrpc") != "2.0":

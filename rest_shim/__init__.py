@@ -1,1 +1,1 @@
-"""The REST transport: /api/v1 routes onto the same tool handlers. Imports mcp_server and below."""
+"""The REST transport: /api/v1 routes to the tool handlers. Imports mcp_server and layers below."""

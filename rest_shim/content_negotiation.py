@@ -1,17 +1,18 @@
-"""Conditional and compressed responses: 304 if the client has the text, gzip if it accepts it."""
+"""Conditional and compressed responses: 304 for a matching ETag, gzip if the client accepts it."""
 
 from rest_shim.endpoints import Endpoint
 from serving.http import JSON, HeaderList, HeaderMap, accepts_gzip
 from serving.response_cache import ResponseBody
 
-# Below this size, compressing does not save a packet.
+# A smaller response fits into one packet anyway, so compressing it saves nothing.
 MIN_COMPRESSED_BYTES = 1_000
 
 
 def negotiate_response(
     response: ResponseBody, endpoint: Endpoint, request_headers: HeaderMap
 ) -> tuple[int, HeaderList, bytes]:
-    """Return status, headers and body of an endpoint's success, as a request's headers ask."""
+    """Return status, headers and body of a successful response, as the request headers allow."""
+    # One weak ETag serves both forms, and Vary keeps caches from mixing them up.
     headers: HeaderList = [(b"etag", response.etag), (b"vary", b"Accept-Encoding")]
     if endpoint.cache_control:
         headers.append((b"cache-control", endpoint.cache_control.encode()))
@@ -19,6 +20,7 @@ def negotiate_response(
     if if_none_match is not None and _has_tag(if_none_match, response.etag):
         return 304, headers, b""
     success = endpoint.successes[0]
+    # JSON is UTF-8 by definition; Markdown needs the charset.
     text_type = "" if success.media_type == JSON else "; charset=utf-8"
     headers.append((b"content-type", f"{success.media_type}{text_type}".encode()))
     if len(response.text) < MIN_COMPRESSED_BYTES or not accepts_gzip(
@@ -29,6 +31,6 @@ def negotiate_response(
 
 
 def _has_tag(if_none_match: bytes, etag: bytes) -> bool:
-    """Tell whether If-None-Match names a tag; a tag is compared without what marks it weak."""
+    """Return true if If-None-Match names a tag; weakness is ignored, as HTTP prescribes."""
     tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
     return b"*" in tags or etag.removeprefix(b"W/") in tags

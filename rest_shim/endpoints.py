@@ -1,4 +1,4 @@
-"""The one table of endpoints: routes, manifest, OpenAPI and the 404 message are made from it."""
+"""The table of endpoints, from which routes, manifest, OpenAPI and the 404 message are built."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -40,7 +40,7 @@ Tag = Literal["reads", "open", "access", "mcp"]
 
 @dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """One successful answer; without a model it is text of the media type, or nothing at all."""
+    """A successful response: JSON of a model, text of a media type, or an empty body."""
 
     status: int
     description: str
@@ -50,9 +50,9 @@ class SuccessResponse:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One operation: the first of its paths is the one that is documented.
+    """One operation of the API. Only the first of its paths is documented.
 
-    `tool` answers it if there is one; `cache_control` is the header of its success.
+    If `tool` is set, it handles the requests. `cache_control` is sent with successful responses.
     """
 
     operation_id: str
@@ -76,6 +76,7 @@ class Endpoint:
 
 def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
     """Return the GET endpoint of a tool; its operation id is the tool's name."""
+    # A tool without arguments cannot get a bad one, since open endpoints ignore unknown names.
     argument_refusals = (refusals.INVALID_ARGUMENT,) if tool.query.model_fields else ()
     open_refusals = (*argument_refusals, refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS)
     return Endpoint(
@@ -92,12 +93,13 @@ def _build_read_endpoint(path: str, tool: AnyTool) -> Endpoint:
     )
 
 
+# Clients build URLs from a base with or without a slash at its end, so both paths are served.
 GET_MANIFEST = Endpoint(
     operation_id="signals_get_manifest",
     paths=("/api/v1", "/api/v1/"),
     tag="open",
     summary="Manifest",
-    description="What the API serves, every endpoint, how to authenticate, buy, poll and register.",
+    description="Every endpoint, and how to authenticate, buy access, poll and register MCP.",
     successes=(SuccessResponse(200, "The manifest", Manifest),),
     refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
     cache_control=CACHE_ONE_MINUTE,
@@ -107,7 +109,7 @@ GET_OPENAPI = Endpoint(
     paths=("/api/v1/openapi.json",),
     tag="open",
     summary="OpenAPI definition",
-    description="This document: OpenAPI 3.1, its enums cut to what is covered.",
+    description="This document, in OpenAPI 3.1. Its enums list only what is covered.",
     successes=(SuccessResponse(200, "The OpenAPI 3.1 document", OpenApiDocument),),
     refusals=(refusals.UNAVAILABLE, *refusals.OPEN_REFUSALS),
     cache_control=CACHE_ONE_MINUTE,
@@ -117,7 +119,7 @@ GET_SAMPLE = Endpoint(
     paths=("/api/v1/signals/sample",),
     tag="open",
     summary="Sample of the feed",
-    description="Fixed documentation rows of both tiers in the exact live shape; not live data.",
+    description="Fixed documentation rows of both tiers in the exact live shape. Not live data.",
     successes=(SuccessResponse(200, "Fixed documentation rows", SignalsResponse),),
     refusals=refusals.OPEN_REFUSALS,
     cache_control=CACHE_ONE_DAY,
@@ -127,7 +129,7 @@ GET_LEGAL = Endpoint(
     paths=("/legal",),
     tag="open",
     summary="Terms, privacy and licence",
-    description="Terms of use, what is stored about a user, redistribution, service level.",
+    description="Terms of use, stored personal data, redistribution and service level.",
     successes=(SuccessResponse(200, "The page, in Markdown", media_type="text/markdown"),),
     refusals=refusals.OPEN_REFUSALS,
     cache_control=CACHE_ONE_DAY,
@@ -137,7 +139,7 @@ CREATE_CHECKOUT = Endpoint(
     paths=("/api/v1/access/checkout",),
     method="POST",
     tag="access",
-    summary="Begin a purchase",
+    summary="Start a purchase",
     description="Returns checkout_url and a one-time claim_token, which cannot be recovered: store "
     "it before opening checkout_url.",
     cache_control=CACHE_NO_STORE,
@@ -151,17 +153,19 @@ CREATE_CHECKOUT = Endpoint(
         *refusals.OPEN_REFUSALS,
     ),
 )
+# Not throttled like the other two: a claim token has 256 bits, so guessing it is no threat, and
+# clients poll this route while the payment settles.
 CLAIM_KEY = Endpoint(
     operation_id="signals_claim_key",
     paths=("/api/v1/access/claim",),
     method="POST",
     tag="access",
     summary="Claim the API key",
-    description="Returns the API key exactly once when the payment has settled. While pending, "
-    "retry every 10 seconds for up to 5 minutes.",
+    description="Returns the API key exactly once after the payment has settled. While status is "
+    "pending, retry every 10 seconds for up to 5 minutes.",
     cache_control=CACHE_NO_STORE,
     body=ClaimBody,
-    successes=(SuccessResponse(200, "The key, or that payment has not settled", ClaimResponse),),
+    successes=(SuccessResponse(200, "The key, or a pending status", ClaimResponse),),
     refusals=(
         refusals.INVALID_BODY,
         refusals.BODY_TOO_LARGE,
@@ -176,14 +180,14 @@ REQUEST_ACCESS = Endpoint(
     paths=("/api/v1/access-request",),
     method="POST",
     tag="access",
-    summary="Ask for redistribution, volume pricing or custom terms",
+    summary="Request redistribution, volume pricing or custom terms",
     description="Optional; a human replies by e-mail.",
     cache_control=CACHE_NO_STORE,
     body=AccessRequestBody,
     successes=(
         SuccessResponse(201, "Request received", AccessRequestResponse),
         SuccessResponse(
-            200, "The request of this e-mail address was updated", AccessRequestResponse
+            200, "An earlier request of this e-mail address was updated", AccessRequestResponse
         ),
     ),
     refusals=(
@@ -200,10 +204,10 @@ CALL_MCP = Endpoint(
     method="POST",
     tag="mcp",
     summary="MCP server",
-    description="JSON-RPC 2.0 over Streamable HTTP with JSON answers, no stream. initialize, ping, "
-    "tools/list and the catalog and stats tools need no key; the other tools share the quota of "
-    "the REST reads, told in headers and in the result's _meta. Refusals by a tool are results "
-    "with isError true whose text is the Error object.",
+    description="JSON-RPC 2.0 over Streamable HTTP with JSON responses, no stream. initialize, "
+    "ping, tools/list and the catalog and stats tools need no key. The other tools share the quota "
+    "of the REST reads, which is in the headers and in _meta of the result. An error of a tool is "
+    "a result with isError true and the Error object as its text.",
     body=RpcRequest,
     successes=(
         SuccessResponse(200, "A JSON-RPC result or error", RpcAnswer),
@@ -219,6 +223,7 @@ CALL_MCP = Endpoint(
     auth="api_key",
 )
 
+# In the order of the manifest and the OpenAPI document: open reads, keyed reads, purchase, MCP.
 ENDPOINTS: tuple[Endpoint, ...] = (
     GET_MANIFEST,
     _build_read_endpoint("/api/v1/catalog", GET_CATALOG),

@@ -1,4 +1,4 @@
-"""The failures of routing (404, 405) and unexpected ones (500) in the one error body."""
+"""Sends Starlette's routing errors (404, 405) and unexpected failures (500) in the error body."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -17,7 +17,7 @@ ExceptionHandler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
 def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
-    """Return the handlers that give 404, 405 and 500 the one error body."""
+    """Return Starlette exception handlers for 404, 405 and 500."""
 
     async def on_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -25,6 +25,7 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
             return _build_wrong_method_response(request, error, runner)
         return build_error_response(_no_such_path_error(request), runner)
 
+    # Starlette sends this response and raises the error again, so that the server logs it.
     async def on_unexpected_error(request: Request, error: Exception) -> Response:
         return build_error_response(internal_error(), runner)
 
@@ -34,9 +35,10 @@ def build_exception_handlers(runner: ToolRunner) -> dict[Any, ExceptionHandler]:
 def _build_wrong_method_response(
     request: Request, error: HTTPException, runner: ToolRunner
 ) -> Response:
-    """Return the refusal of a method; Starlette names those allowed in the order of a set."""
+    """Return the 405 response, with the allowed methods in Allow and in the message."""
+    # Starlette joins a set, so the order differs between processes unless it is sorted.
     allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
-    message = f"{quote_value(request.method)} is not allowed here; accepted: {allowed}."
+    message = f"Method {quote_value(request.method)} is not allowed here; accepted: {allowed}."
     return build_error_response(
         ApiError("invalid_parameter", message, 405), runner, headers={"Allow": allowed}
     )
@@ -47,5 +49,7 @@ def _no_such_path_error(request: Request) -> ApiError:
     hint = format_suggestion(path, (endpoint.path for endpoint in ENDPOINTS))
     served = ", ".join(f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS)
     return ApiError(
-        "invalid_parameter", f"{quote_value(path)} does not exist{hint}; served: {served}.", 404
+        "invalid_parameter",
+        f"Path {quote_value(path)} does not exist{hint}; available: {served}.",
+        404,
     )

@@ -1,4 +1,4 @@
-"""The manifest: one page from which an agent can find, buy, register and poll everything."""
+"""Builds the manifest, from which an agent learns to buy access, register, call and poll."""
 
 from functools import lru_cache
 
@@ -57,20 +57,23 @@ VERSIONING_POLICY = (
 )
 
 
+# By billing mode; None is a deployment without billing.
 PURCHASE_NOTES: dict[Mode | None, str] = {
-    None: "Purchases are not open on this deployment: its operator makes keys with "
+    None: "Purchases are not open on this deployment: its operator creates keys with "
     "`signals keys create`.",
-    "test": "Keys are bought self-serve in test mode: nothing is charged, and a key bought so "
-    "stops working once the server bills in live mode.",
+    "test": "Keys are bought self-serve in test mode: nothing is charged, and the key stops "
+    "working once the server bills in live mode.",
     "live": "Keys are bought self-serve, without approval.",
 }
 
 
+# Two entries: the coverage in use and the one that replaces it. Base URL and mode never change in
+# a process.
 @lru_cache(maxsize=2)
 def render_manifest(
     base_url: str, coverage: Coverage | None, mode: Mode | None, daily_limit: int
 ) -> str:
-    """Return the manifest as minified JSON, the same text until another coverage is published."""
+    """Return the manifest as minified JSON, cached until another coverage is published."""
     return build_manifest(base_url, coverage, mode, daily_limit).model_dump_json()
 
 
@@ -80,7 +83,7 @@ def build_manifest(
     mode: Mode | None = None,
     daily_limit: int = DAILY_LIMIT,
 ) -> Manifest:
-    """Return the manifest; `base_url` ends without a slash and begins every address."""
+    """Build the manifest; `base_url` has no trailing slash and starts every URL."""
     return Manifest(
         name="signals",
         api_version="v1",
@@ -170,7 +173,7 @@ def _build_coverage(coverage: Coverage | None, catalog_url: str) -> ManifestCove
 def _build_tier(
     assets: list[tuple[Timeframe, ...]], indicators: tuple[CoveredIndicator, ...]
 ) -> TierCoverage:
-    """Return what a tier covers, given the timeframes on which it follows each asset."""
+    """Return the coverage of a tier, given the timeframes of each asset in it."""
     return TierCoverage(
         assets=sum(map(bool, assets)),
         timeframes=merge_timeframes(assets),
@@ -183,18 +186,19 @@ def _build_polling(base_url: str) -> Polling:
         recommended_interval_s=POLL_INTERVAL_S,
         call=f"GET {base_url}/api/v1/signals?since=<next_cursor>",
         how=[
-            "Start from /api/v1/state and keep its as_of as the first since.",
-            "Poll with since = the next_cursor of the last first page; null means keep the old "
-            "since, for nothing has changed.",
-            "While has_more is true, raise offset by limit with since and all filters unchanged; "
-            "read every page before moving since to the next_cursor of the first one.",
-            "Rows that arrive meanwhile shift pages: overlap windows where it matters, "
-            "deduplicate by tier and id, and reconcile with /api/v1/state.",
+            "Start with /api/v1/state and keep its as_of as the first since.",
+            "Poll with since = the next_cursor of the previous first page. If it is null, nothing "
+            "has changed: keep the old since.",
+            "While has_more is true, raise offset by limit with since and all filters unchanged. "
+            "Read every page before you set since to the next_cursor of the first one.",
+            "Rows that arrive in the meantime shift pages. If that matters, use overlapping "
+            "windows, deduplicate by tier and id, and reconcile with /api/v1/state.",
         ],
     )
 
 
 def _build_limits(daily_limit: int) -> Limits:
+    # Read from the query model, so that the manifest cannot state another page size.
     page = build_input_schema(SignalsQuery)["properties"]["limit"]
     return Limits(
         daily_quota=daily_limit,
@@ -212,7 +216,7 @@ def _build_legal(base_url: str) -> Legal:
         privacy=page,
         disclaimer=DISCLAIMER,
         redistribution="Redistribution or resale of the raw feed needs a separate written "
-        f"agreement: ask for it with POST {REQUEST_ACCESS.path}.",
+        f"agreement: request one with POST {REQUEST_ACCESS.path}.",
         redistribution_request=base_url + REQUEST_ACCESS.path,
         service_level="No formal uptime SLA and no status page.",
         software_license="Apache-2.0",

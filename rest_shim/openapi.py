@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of endpoints and the models of `schemas`."""
+"""Builds the OpenAPI 3.1 document from the table of endpoints and the models in `schemas`."""
 
 from functools import lru_cache
 from typing import Any
@@ -25,13 +25,14 @@ from serving.json_text import to_json
 JsonObject = dict[str, Any]
 
 TAGS = {
-    "reads": "Reads that need an API key and count against its daily quota, refused arguments too.",
+    "reads": "Reads that need an API key. Each counts against its quota, even with bad arguments.",
     "open": "Reads that need no key, ignore unknown parameters and are never counted.",
-    "access": "Buying access: check out, pay, claim the key.",
+    "access": "Purchase of access: check out, pay, claim the key.",
     "mcp": "The same reads as MCP tools.",
 }
 KEY_SECURITY: list[JsonObject] = [{"bearer": []}, {"apiKey": []}]
-# Every item of a list is a name. Said here alone: not every model provider takes a pattern.
+# Free texts must have a letter or digit in every comma-separated item. Only this document says so,
+# because not every model provider accepts `pattern` in a tool schema.
 NAMES_PATTERN = "^[^,]*[A-Za-z0-9][^,]*(,[^,]*[A-Za-z0-9][^,]*)*$"
 MCP_CALL = {
     "jsonrpc": "2.0",
@@ -39,22 +40,22 @@ MCP_CALL = {
     "method": "tools/call",
     "params": {"name": "signals_get_state", "arguments": {"ticker": "BTC"}},
 }
-NOT_MODIFIED_TEXT = "The answer is still the one that If-None-Match names. A keyed call counts."
+NOT_MODIFIED_TEXT = "The response still matches If-None-Match. The call counts if it needs a key."
 CLAIM_LINK = {
     "operationId": CLAIM_KEY.operation_id,
-    "description": "Once checkout_url is paid, the claim_token turns into the API key.",
+    "description": "After payment at checkout_url, the claim_token is exchanged for the API key.",
     "requestBody": {"claim_token": "$response.body#/claim_token"},
 }
 
 
 @lru_cache(maxsize=2)
 def render_openapi(base_url: str, coverage: Coverage | None) -> str:
-    """Return the document as minified JSON, the same text until another coverage is published."""
+    """Return the document as minified JSON, cached until another coverage is published."""
     return to_json(build_openapi(base_url, coverage))
 
 
 def build_openapi(base_url: str, coverage: Coverage | None) -> JsonObject:
-    """Return the document; a coverage cuts the enums of parameters to what it holds."""
+    """Build the document; if `coverage` is given, enums of parameters list only covered values."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -92,7 +93,8 @@ def _build_operation(endpoint: Endpoint, coverage: Coverage | None) -> JsonObjec
 
 
 def _build_security(endpoint: Endpoint) -> list[JsonObject]:
-    """Return the alternatives; on the MCP endpoint it depends on the tool, so none is one."""
+    """Return the alternative security requirements of an operation."""
+    # Whether the MCP endpoint needs a key depends on the tool, so {} (no key) is an alternative.
     if endpoint is CALL_MCP:
         return [{}, *KEY_SECURITY]
     return KEY_SECURITY if endpoint.auth == "api_key" else []
@@ -117,6 +119,7 @@ def _build_parameter(name: str, schema: JsonObject, location: str) -> JsonObject
     )
     if value_schema["type"] == "string" and not value_schema.keys() & {"enum", "format"}:
         value_schema["pattern"] = NAMES_PATTERN
+    # No tool has a required argument, and the protocol version header is optional too.
     return {"name": name, "in": location, "required": False, **description, "schema": value_schema}
 
 

@@ -1,4 +1,4 @@
-"""What the operations of the OpenAPI document refer to: schemas, refusals, headers, key schemes."""
+"""Builds the components of the OpenAPI document: schemas, errors, headers and security schemes."""
 
 from functools import cache
 from typing import Any
@@ -19,38 +19,41 @@ JsonObject = dict[str, Any]
 
 COUNT_SCHEMA = {"type": "integer", "minimum": 0}
 HEADER_DEFINITIONS: dict[str, tuple[str, JsonObject]] = {
-    "X-RateLimit-Limit": ("Calls a day; present when a quota snapshot exists.", COUNT_SCHEMA),
+    "X-RateLimit-Limit": ("Calls per day; present when a quota snapshot exists.", COUNT_SCHEMA),
     "X-RateLimit-Remaining": (
-        "Calls left today; present when a quota snapshot exists, absence does not mean zero.",
+        "Calls left today; present when a quota snapshot exists. Absence does not mean zero.",
         COUNT_SCHEMA,
     ),
     "X-RateLimit-Reset": (
-        "When the count starts anew; present when a quota snapshot exists.",
+        "When the count returns to zero; present when a quota snapshot exists.",
         INSTANT_SCHEMA,
     ),
-    "Retry-After": ("Seconds after which to come back.", COUNT_SCHEMA),
-    "WWW-Authenticate": ("The scheme of a key.", {"type": "string", "const": "Bearer"}),
-    "ETag": ("Names the answer, for If-None-Match.", {"type": "string"}),
-    "Allow": ("The methods that the path takes.", {"type": "string"}),
+    "Retry-After": ("Seconds to wait before retrying.", COUNT_SCHEMA),
+    "WWW-Authenticate": ("Authentication scheme.", {"type": "string", "const": "Bearer"}),
+    "ETag": ("Tag of the response, for If-None-Match.", {"type": "string"}),
+    "Allow": ("Methods that the path accepts.", {"type": "string"}),
 }
 SECURITY_SCHEMES = {
     "bearer": {
         "type": "http",
         "scheme": "bearer",
-        "description": "Authorization: Bearer <API_KEY>; keys begin with ek_.",
+        "description": "Authorization: Bearer <API_KEY>. Keys begin with ek_.",
     },
     "apiKey": {
         "type": "apiKey",
         "in": "header",
         "name": "X-Api-Key",
-        "description": "The same key in a header of its own.",
+        "description": "The same key in X-Api-Key.",
     },
 }
 SAMPLE_NAME = "SignalsSample"
 
 
 class _ComponentSchemas(GenerateJsonSchema):
-    """pydantic's schemas without made-up titles; what may be left out has no default of null."""
+    """pydantic's schemas without generated titles and without null defaults.
+
+    A default of null would contradict a schema that does not accept null.
+    """
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -74,6 +77,7 @@ def build_components() -> JsonObject:
         "headers": {
             name: {
                 "description": description,
+                # Without a live key there is no quota snapshot, and no quota header.
                 "required": name not in QUOTA_HEADERS,
                 "schema": schema,
             }
@@ -85,17 +89,19 @@ def build_components() -> JsonObject:
 
 
 def build_ref(kind: str, name: str) -> JsonObject:
-    """Return a reference to a component."""
+    """Return a $ref to a component."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
 def build_header_refs(names: tuple[str, ...]) -> JsonObject:
-    """Return the headers of a response."""
+    """Return references to the definitions of response headers."""
     return {name: build_ref("headers", name) for name in names}
 
 
 @cache
 def _build_schemas() -> JsonObject:
+    # One call for all models, so that equal names become one shared component. Responses and
+    # request bodies differ in mode: a default is optional in a request, always there in a response.
     _, generated = models_json_schema(
         [(model, "serialization") for model in _list_response_models()]
         + [(endpoint.body, "validation") for endpoint in ENDPOINTS if endpoint.body],
@@ -114,6 +120,7 @@ def _list_response_models() -> list[type[BaseModel]]:
 
 def _build_response(refusal: Refusal) -> JsonObject:
     schema = build_ref("schemas", refusal.body.__name__)
+    # how_to_get_access is optional in the shared Error model, but a 401 always has it.
     if refusal is NO_LIVE_KEY:
         schema = {"allOf": [schema, {"required": ["how_to_get_access"]}]}
     response = {

@@ -1,4 +1,4 @@
-"""The POST routes of purchases: parse a JSON body strictly, and send the handler's result."""
+"""The POST routes of purchases: parse the JSON body strictly, run the handler, send its result."""
 
 import asyncio
 import json
@@ -33,15 +33,15 @@ from serving.json_schema import Schema
 
 BodyT = TypeVar("BodyT", bound=Body)
 ResultT = TypeVar("ResultT")
-# Takes a parsed body and the client's address.
+# Called with the parsed body and the client's address.
 PurchaseHandler: TypeAlias = Callable[[BodyT, str], Awaitable[ResultT]]
-# Keys and claim tokens are longer: what may be one, put where it does not belong, is not quoted.
+# Keys and claim tokens are longer, so a secret pasted into the wrong field is never quoted.
 MAX_QUOTED_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class PurchaseHandlers:
-    """The handler of each purchase route."""
+    """The handlers of the purchase routes."""
 
     checkout: PurchaseHandler[CheckoutBody, CheckoutResponse]
     claim: PurchaseHandler[ClaimBody, ActiveClaim | PendingClaim]
@@ -54,7 +54,11 @@ async def handle_purchase(
     body_type: type[BodyT],
     handler: PurchaseHandler[BodyT, BaseModel],
 ) -> Response:
-    """Return the response to one purchase request; ApiError for a refusal."""
+    """Parse the body of a purchase request, run the handler and return its response.
+
+    ApiError if the body is invalid or the handler refuses it.
+    """
+    # Content-Type is not checked, because `curl -d` sends that of a form.
     body = parse_body(await read_body(request.scope, request.receive), body_type)
     address = request.client.host if request.client else "unknown"
     result = await run_while_connected(request, handler(body, address))
@@ -68,9 +72,9 @@ async def handle_purchase(
 
 
 async def run_while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
-    """Return the result of `work`; cancel it and raise ClientDisconnect if the client leaves.
+    """Return the result of `work`; if the client disconnects, cancel it and raise ClientDisconnect.
 
-    So a claim whose client gave up cannot take the key from the claim that was sent in its place.
+    Otherwise an abandoned claim could redeem the key that the client's retry is waiting for.
     """
     work_task = asyncio.ensure_future(work)
     disconnect_task = asyncio.create_task(_wait_for_disconnect(request))
@@ -90,9 +94,10 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 def parse_body(content: bytes, model: type[BodyT]) -> BodyT:
-    """Return the model that a JSON body makes; one ApiError naming each bad field."""
+    """Parse a JSON body; raise one ApiError that names each bad field."""
     raw = _parse_object(content, model)
     recognized = {name: value for name, value in raw.items() if name in model.model_fields}
+    # Optional fields accept None in the model, because None is their default, but not in JSON.
     bad_names = {name for name, value in recognized.items() if value is None}
     parsed: BodyT | None = None
     try:
@@ -124,7 +129,7 @@ def _parse_object(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
 def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields := dict(pairs)) < len(pairs):
         raise invalid_parameter_error(
-            "The body names a field more than once: give each field once."
+            "The body has the same field more than once; send each field once."
         )
     return fields
 
@@ -132,7 +137,7 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _describe_problems(
     bad_names: set[str], raw: Mapping[str, Any], model: type[BaseModel]
 ) -> list[str]:
-    """Say what is wrong with each field, in the model's order, quoting none that may be secret."""
+    """Return a message for each bad field, in the model's order, without quoting likely secrets."""
     fields = get_argument_schemas(model)
     required = {name for name, field in model.model_fields.items() if field.is_required()}
     invalid = [
@@ -148,11 +153,12 @@ def _describe_problem(
     name: str, schema: Schema, raw: Mapping[str, Any], *, is_required: bool
 ) -> str:
     if name not in raw:
-        return f"{name}: is missing; accepted: {_describe_accepted(schema)}"
+        return f"{name}: missing; accepted: {_describe_accepted(schema)}"
     value = raw[name]
     if value is None:
-        advice = "give a value" if is_required else "leave it out or give a value"
+        advice = "give a value" if is_required else "omit it or give a value"
         return f"{name}: null is not accepted, {advice}; accepted: {_describe_accepted(schema)}"
+    # The only value that is quoted, shortened so that a key pasted here does not show.
     if "enum" in schema and isinstance(value, str):
         return describe_rejected_value(name, schema, _shorten(value))
     return f"{name}: {_describe_fault(schema, value)}; accepted: {_describe_accepted(schema)}"
@@ -160,11 +166,11 @@ def _describe_problem(
 
 def _describe_fault(schema: Schema, value: Any) -> str:
     if not isinstance(value, str):
-        return "is not text"
+        return "not a string"
     if not value:
-        return "is empty"
+        return "empty"
     if len(value) > schema.get("maxLength", len(value)):
-        return f"has {len(value)} characters"
+        return f"too long ({len(value)} characters)"
     return "has characters that are not accepted"
 
 
@@ -173,7 +179,7 @@ def _shorten(text: str) -> str:
 
 
 def _describe_accepted(schema: Schema) -> str:
-    """Say what a field takes: its description, as the rest of a sentence."""
+    """Return the accepted values, or the field's description as the end of a sentence."""
     if "enum" in schema:
         return describe_accepted_values(schema)
     description = str(schema["description"]).rstrip(".")

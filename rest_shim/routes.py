@@ -1,4 +1,4 @@
-"""Every route except the MCP endpoint's: reads by the tools' handlers, documents, purchases."""
+"""Builds all routes except the MCP endpoint: reads, documents and purchases."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
@@ -39,9 +39,9 @@ DocumentRenderer = Callable[[ToolRunner], Awaitable[str]]
 
 
 class ToolRoute:
-    """ASGI app of one GET: the answer of a tool, with HTTP's validators and compression.
+    """ASGI app of a GET endpoint that runs a tool, with ETag and compression.
 
-    An open one looks at no key and at no parameter but its own.
+    If the tool needs no key, keys and unknown parameters are ignored.
     """
 
     def __init__(self, endpoint: Endpoint, tool: AnyTool, runner: ToolRunner) -> None:
@@ -50,7 +50,8 @@ class ToolRoute:
         self._runner = runner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
+        # The query string itself is the runner's cache key: equal bytes parse to equal arguments.
         request_headers, tool, query_string = read_headers(scope), self._tool, scope["query_string"]
 
         def parse_arguments() -> dict[str, Any]:
@@ -65,11 +66,12 @@ class ToolRoute:
             status, headers, body = negotiate_response(response, self._endpoint, request_headers)
             await respond(scope, send, status, [*headers, *build_quota_headers(quota)], body)
         else:
+            # Errors are rare, so they take Starlette's slower response.
             await build_error_response(error, self._runner, quota)(scope, receive, send)
 
 
 def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
-    """Return the routes of every path of every endpoint; a GET answers HEAD too."""
+    """Return a route for every path of every endpoint; Starlette adds HEAD to each GET."""
     purchase_responders = _build_purchase_responders(handlers, runner)
     return [
         Route(
@@ -86,7 +88,7 @@ def build_routes(runner: ToolRunner, handlers: PurchaseHandlers) -> list[Route]:
 def _build_responder(
     endpoint: Endpoint, runner: ToolRunner, purchase_responders: Mapping[str, Responder]
 ) -> ToolRoute | Responder:
-    """Return the responder of an endpoint; KeyError at start for one without any."""
+    """Return the responder of an endpoint; KeyError at startup if it has none."""
     if endpoint.tool is not None:
         return ToolRoute(endpoint, endpoint.tool, runner)
     if endpoint.operation_id in _DOCUMENT_RENDERERS:
@@ -111,7 +113,7 @@ def _build_document_responder(
 def _build_purchase_responders(
     handlers: PurchaseHandlers, runner: ToolRunner
 ) -> dict[str, Responder]:
-    """Return the responders of the purchase routes by operation id."""
+    """Return the responders of the purchase routes, by operation id."""
     return {
         CREATE_CHECKOUT.operation_id: _build_purchase_responder(
             CREATE_CHECKOUT, CheckoutBody, handlers.checkout, runner
@@ -137,9 +139,10 @@ def _build_purchase_responder(
     return guard_route(endpoint.path, runner, respond)
 
 
+# The four documents, each with its present and its previous text.
 @lru_cache(maxsize=8)
 def _to_response(text: str) -> ResponseBody:
-    """Return a document as an answer, the same one as long as its text is the same."""
+    """Return a document as a response body, cached by text to keep its ETag and gzip form."""
     return ResponseBody(text.encode())
 
 

@@ -1,4 +1,4 @@
-"""Fixed documentation rows of both tiers in the exact live shape: the same bytes everywhere."""
+"""Builds the sample: fixed documentation rows in the live shape, the same bytes everywhere."""
 
 from functools import cache
 from typing import Any
@@ -23,6 +23,7 @@ from schemas.vocabulary import (
     format_instant,
 )
 
+# Written here rather than read from coverage: the sample is the same in every deployment.
 SAMPLE_NAMES: dict[IndicatorId, str] = {
     **{id_: id_.replace("_", " ").title() for id_ in INDICATOR_IDS},
     "llnr": "LLNR",
@@ -32,6 +33,7 @@ SAMPLE_NOTE = "Fixed documentation rows, not live data."
 
 _MIDNIGHT_S = 1_790_812_800  # 2026-10-01T00:00:00Z
 _MORNING_S = _MIDNIGHT_S + 14_400
+# About 3 minutes after the close, as in a live feed; not rounded, like a real created_at.
 _RUN_DELAY_MS = 184_118
 _ASSET_CLASSES = {"BTC": "crypto", "SOL": "crypto", "NVDA": "stock", "XAU": "metal"}
 
@@ -45,7 +47,7 @@ def render_sample() -> str:
 
 
 def build_sample() -> SignalsResponse:
-    """Return the rows of two runs, newest first."""
+    """Return a page with the rows of two runs, newest first."""
     night = [
         _build_change("BTC", "trend_oracle", "4h", _MIDNIGHT_S, "bearish", "bullish", 114_250.5),
         _build_change("NVDA", "enzo", "1d", _MIDNIGHT_S, "neutral", "bullish", 187.24),
@@ -56,6 +58,7 @@ def build_sample() -> SignalsResponse:
         _build_change("XAU", "ceres", "4h", _MORNING_S, "bullish", "neutral", 3865.4),
         _build_alert("SOL", "perpkit", "4h", _MORNING_S, "SHORT", 208.62),
     ]
+    # Rows are written in this order, so reversing them gives the newest first.
     oldest_first = [*_build_run(night, _MIDNIGHT_S), *_build_run(morning, _MORNING_S)]
     signals = oldest_first[::-1]
     return SignalsResponse(
@@ -122,7 +125,7 @@ def _build_cell(ticker: str, indicator: IndicatorId, timeframe: Timeframe, price
 
 
 def _build_run(rows: list[_Row], close_s: int) -> list[Signal]:
-    """Return one run's rows as written: a millisecond apart, in the order given."""
+    """Return the rows of one run, a millisecond apart in the given order."""
     first_ms = close_s * 1000 + _RUN_DELAY_MS
     return [
         Signal.model_validate({**row, "created_at": format_instant(first_ms + number)})

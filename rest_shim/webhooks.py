@@ -1,4 +1,4 @@
-"""The address to which the payment processor reports; it stands in no public document."""
+"""The webhook route of the payment processor, which no public document lists."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,9 +13,10 @@ WEBHOOK_PATH = "/webhooks/stripe"
 
 
 def build_webhook_route(handler: WebhookHandler, runner: ToolRunner) -> Route:
-    """Return the route that takes signed messages; their bytes are verified as they arrived."""
+    """Return the route that receives signed webhook messages."""
 
     async def respond(request: Request) -> Response:
+        # The signature is over the exact bytes, so the body is passed on unparsed.
         payload = await read_body(request.scope, request.receive)
         await handler.handle_message(payload, request.headers.get("stripe-signature"))
         return JSONResponse({"received": True})

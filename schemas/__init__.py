@@ -1,1 +1,4 @@
-"""Models of every query, result and error: the one source of JSON Schema; imports no layer."""
+"""Pydantic models of every query, result and error, from which all JSON Schema is generated.
+
+This package imports no other layer.
+"""

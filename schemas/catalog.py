@@ -1,4 +1,4 @@
-"""signals_get_catalog: what the service covers."""
+"""Query and result of signals_get_catalog: the assets, indicators and timeframes covered."""
 
 from datetime import date
 from typing import Literal
@@ -24,7 +24,7 @@ from schemas.vocabulary import (
 
 
 class CatalogQuery(Query):
-    """Which assets to list."""
+    """Selects the assets that the catalog lists."""
 
     ticker: str | None = Field(
         default=None, description="Only these comma-separated tickers, any case. Example: BTC,ETH"
@@ -40,7 +40,7 @@ class CatalogAsset(Result):
 
 
 class CatalogAssets(Result):
-    """The tracked assets and how many there are."""
+    """The tracked assets, with counts by class."""
 
     total: Count
     crypto: Count
@@ -49,18 +49,19 @@ class CatalogAssets(Result):
 
 
 class CatalogIndicator(Result):
-    """One indicator and where it appears."""
+    """One indicator and the endpoints it appears in."""
 
+    # The catalog returns these descriptions as `indicator_fields`, so every field needs one.
     id: IndicatorId = Field(description="Stable id: the value of the argument indicator.")
     name: str = Field(description="Display name; signals accepts it as well as the id.")
     available_in: list[Tier] = Field(description="Feeds that log this indicator's events.")
-    status: IndicatorStatus = Field(description="What to rely on; see indicator_statuses.")
-    appears_in: list[str] = Field(description="Endpoints that carry the indicator.")
-    note: str = Field(description="What its readings mean, in a sentence.")
+    status: IndicatorStatus = Field(description="How stable it is; see indicator_statuses.")
+    appears_in: list[str] = Field(description="Endpoints whose results include the indicator.")
+    note: str = Field(description="The meaning of its readings, in one sentence.")
 
 
 class LegacyIndicatorKey(Result):
-    """A former name that stored state still carries."""
+    """A former indicator name that is still present in stored state."""
 
     id: Literal["dexter"]
     name: str
@@ -72,9 +73,9 @@ class LegacyIndicatorKey(Result):
 
 
 class UniverseTier(Result):
-    """What the universe tier covers."""
+    """Coverage of the universe tier."""
 
-    assets: Count = Field(description="Tracked assets that the source has data of.")
+    assets: Count = Field(description="Tracked assets that the source has data for.")
     timeframes: list[Timeframe]
     indicators: list[IndicatorId] = Field(description="Indicators whose changes are logged.")
     logged_combinations: Count = Field(description="Asset x timeframe x logged indicator.")
@@ -84,7 +85,7 @@ class UniverseTier(Result):
 
 
 class AlertsTier(Result):
-    """What the alert engines cover."""
+    """Coverage of the alert engines."""
 
     tickers: list[str]
     timeframes: list[Timeframe]
@@ -104,7 +105,7 @@ class Tiers(Result):
 
 
 class CoverageAsset(Result):
-    """The timeframes at which each tier covers an asset; no alerts means universe only."""
+    """The timeframes of one asset in each tier; if `alerts` is empty, it is universe only."""
 
     ticker: str
     asset_class: AssetClass
@@ -120,7 +121,7 @@ class IndicatorsByTier(Result):
 
 
 class CatalogCoverage(Result):
-    """Which tier covers what."""
+    """Coverage by tier and asset."""
 
     note: str
     indicators_by_tier: IndicatorsByTier
@@ -128,7 +129,7 @@ class CatalogCoverage(Result):
 
 
 class Cadence(Result):
-    """When readings are recomputed and rows appear."""
+    """The schedule of computing readings and publishing rows."""
 
     schedule: str
     hourly: str = Field(alias="1h")
@@ -139,28 +140,32 @@ class Cadence(Result):
 
 
 class CatalogMeta(Origin):
-    """`meta` of catalog, which is there before the first compute."""
+    """`meta` of catalog, present even before the first compute."""
 
-    as_of: Instant | None = Field(description="When the compute last ran; null before the first.")
+    as_of: Instant | None = Field(
+        description="When the compute last ran; null before its first run."
+    )
     nothing_new_before: NextChangeTime
     removed_assets: list[str] = Field(
-        description="Known tickers outside every count, whatever the market clock says."
+        description="Tickers that are no longer covered; no count includes them."
     )
     stand_ins: dict[str, str] = Field(
-        description="Stocks and metals whose bars are those of a perpetual, and of which."
+        description="Stock or metal to the perpetual that supplies its bars, as venue and symbol."
     )
 
 
 class CatalogResponse(Result):
-    """What the service covers, made from what the compute job says of itself."""
+    """Coverage of the service, as the compute job published it."""
 
     generated_at: Instant
     note: str
     assets: CatalogAssets
     timeframes: list[Timeframe]
     indicators: list[CatalogIndicator]
-    indicator_fields: dict[str, str] = Field(description="What each field of indicators means.")
-    indicator_statuses: dict[IndicatorStatus, str] = Field(description="What each status promises.")
+    indicator_fields: dict[str, str] = Field(description="The meaning of each field of indicators.")
+    indicator_statuses: dict[IndicatorStatus, str] = Field(
+        description="The promise of each status."
+    )
     legacy_indicator_keys: list[LegacyIndicatorKey]
     tiers: Tiers
     coverage: CatalogCoverage

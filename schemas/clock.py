@@ -1,7 +1,7 @@
-"""The one type of clock; parts take a clock as an argument, and nothing else tells the time."""
+"""The type of clocks: code that needs the time takes one as an argument, so tests can set it."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
 Clock: TypeAlias = Callable[[], int]
-"""Returns the time in epoch milliseconds: the wall clock, unless its parameter says otherwise."""
+"""Returns epoch milliseconds: the wall clock's, unless the parameter's name says otherwise."""

@@ -1,4 +1,4 @@
-"""signals_get_confluence: assets where several indicators agree."""
+"""Query and result of signals_get_confluence: assets on which several indicators agree."""
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -9,26 +9,28 @@ from schemas.vocabulary import AssetClass, Instant, Reading, Side, StoredKey, Ti
 
 
 class ConfluenceQuery(Query):
-    """Which agreement to look for."""
+    """The direction, and how many indicators must agree on it."""
 
-    timeframe: Timeframe = Field(default="4h", description="Timeframe of the votes. Default 4h.")
-    direction: Side = Field(default="bullish", description="Which way they agree. Default bullish.")
-    min_agree: int = Field(
-        default=3, ge=1, le=6, description="Least number of agreeing indicators. Default 3."
+    timeframe: Timeframe = Field(default="4h", description="Timeframe of the readings. Default 4h.")
+    direction: Side = Field(
+        default="bullish", description="Direction to agree on. Default bullish."
     )
-    asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+    min_agree: int = Field(
+        default=3, ge=1, le=6, description="Minimum number of agreeing indicators. Default 3."
+    )
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     as_of: AsOf = None
 
 
 class ConfluenceEcho(Result):
-    """The query that was answered, defaults filled in."""
+    """The query as it was applied, with defaults filled in."""
 
     timeframe: Timeframe
     direction: Side
     min_agree: Count
     asset_class: AssetClass | None
     as_of: Instant | SkipJsonSchema[None] = Field(
-        default=None, exclude_if=is_none, description="Where it was asked for."
+        default=None, exclude_if=is_none, description="Present only if the query has as_of."
     )
 
 
@@ -41,18 +43,18 @@ class ConfluenceResult(Result):
     agree: Count = Field(description="Indicators currently in the requested direction.")
     total_reporting: Count = Field(description="Indicators with a reading.")
     score: float = Field(ge=0, le=1, description="agree / total_reporting, unrounded.")
-    votes: dict[StoredKey, Reading] = Field(description="Every underlying vote.")
+    votes: dict[StoredKey, Reading] = Field(description="Indicator to reading: every vote counted.")
 
 
 class ConfluenceMeta(Freshness):
     """`meta` of confluence."""
 
-    legacy_keys: LegacyKeys = Field(description="Outdated keys that voted, and what to use.")
+    legacy_keys: LegacyKeys = Field(description="Outdated key that voted to its replacement.")
     rules: dict[str, str] = Field(description="How votes are counted and results ranked.")
 
 
 class ConfluenceResponse(Result):
-    """Assets where several indicators agree, ranked best first."""
+    """Assets on which several indicators agree, ranked best first."""
 
     as_of: Instant
     query: ConfluenceEcho

@@ -1,4 +1,4 @@
-"""What the compute job publishes of itself to the store before anything is served."""
+"""Coverage of a deployment, which the compute job publishes to the store for serving."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -15,15 +15,17 @@ from schemas.vocabulary import (
 )
 
 
+# The store holds coverage as one JSON document. A document with an unknown field was written by a
+# newer version and fails to load rather than being served in part.
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CoveredAsset(_Frozen):
-    """One asset of the universe; `timeframes` is empty where the source has no bars of it.
+    """One asset of the universe; `timeframes` is empty if the source has no bars of it.
 
-    `alerts` are the timeframes on which alert engines follow it. `listing` is where its bars are
-    from where the source has several places; they may come `delay_s` after their close.
+    `alerts` are the timeframes on which alert engines follow it. `listing` is the venue and symbol
+    of its bars if the source has several venues. Bars may arrive `delay_s` after their close.
     """
 
     ticker: str
@@ -44,9 +46,9 @@ def merge_timeframes(timeframe_lists: Iterable[Sequence[Timeframe]]) -> list[Tim
 
 
 class CoveredIndicator(_Frozen):
-    """One indicator; `logged` says whether the universe feed shows its changes.
+    """One indicator; `logged` is true if the universe feed lists its changes.
 
-    `note` says in a sentence what its readings mean.
+    `note` is one sentence on the meaning of its readings.
     """
 
     id: IndicatorId
@@ -57,10 +59,10 @@ class CoveredIndicator(_Frozen):
 
 
 class Coverage(_Frozen):
-    """The universe as the source can serve it; times are epoch ms of the market clock.
+    """The universe as far as the source has data; times are epoch ms of the market clock.
 
-    `recorded_until` is None while the source grows. `assets` holds the removed ones too. No board
-    from before `served_from` is served.
+    `recorded_until` is set if the source is a recording, and None if it keeps growing. `assets`
+    includes removed ones. No snapshot older than `served_from` is served.
     """
 
     published_at: int
@@ -73,12 +75,14 @@ class Coverage(_Frozen):
 
     @property
     def tracked(self) -> tuple[CoveredAsset, ...]:
-        """The assets that were never removed, which alone are counted."""
+        """The assets that were never removed. Only these are counted."""
         return tuple(asset for asset in self.assets if asset.removed_on is None)
 
     @property
     def stand_ins(self) -> dict[str, str]:
-        """The assets whose bars are those of a derivative, and venue and symbol of that."""
+        """Ticker to listing of the derivative that supplies its bars; stocks and metals only."""
+        # The colon is ccxt's mark of a derivative, as in "XAU/USDT:USDT". Crypto spot markets
+        # have none, and a crypto perpetual is not a proxy for another asset.
         return {
             asset.ticker: asset.listing
             for asset in self.tracked
@@ -87,10 +91,10 @@ class Coverage(_Frozen):
 
     @property
     def delays(self) -> tuple[int, ...]:
-        """The delays (seconds) after which bars of assets may come, each once, sorted."""
+        """The distinct delays (seconds) of the covered assets' bars, sorted."""
         return tuple(sorted({asset.delay_s for asset in self.tracked if asset.timeframes}))
 
     @property
     def logged(self) -> tuple[CoveredIndicator, ...]:
-        """The indicators whose changes the universe feed shows."""
+        """The indicators whose changes the universe feed lists."""
         return tuple(indicator for indicator in self.indicators if indicator.logged)

@@ -1,4 +1,4 @@
-"""The one error shape of SPEC.md, and the exception that carries it through both transports."""
+"""The error body that both transports return, and the exception that carries it."""
 
 import traceback
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +17,7 @@ class _Closed(BaseModel):
 
 
 class HowToGetAccess(_Closed):
-    """How an API key is bought, and what it costs."""
+    """How to buy an API key, and its price."""
 
     steps: list[str] = Field(description="The purchase flow, in order, with absolute addresses.")
     plan: Literal["premium"]
@@ -25,20 +25,20 @@ class HowToGetAccess(_Closed):
 
 
 class ErrorBody(_Closed):
-    """What every failure returns."""
+    """The body of every error response."""
 
-    error: ErrorCode = Field(description="Stable code of what went wrong.")
+    error: ErrorCode = Field(description="Stable error code.")
     message: str = Field(description="What went wrong, what is accepted, what to do next.")
     how_to_get_access: HowToGetAccess | SkipJsonSchema[None] = Field(
         default=None, description="On authentication failures: the purchase flow and its price."
     )
-    docs: Uri = Field(description="Address of the manifest, which describes the whole API.")
+    docs: Uri = Field(description="URL of the manifest, which describes the whole API.")
 
 
 class ApiError(Exception):
-    """A refusal that a caller should read, with the HTTP status it has on the REST face.
+    """An error meant for the caller, with its HTTP status on REST.
 
-    `quota` is that of the key, where a live or once live key was sent.
+    `quota` is the key's remaining quota. It is set if the key is live or was revoked.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class ApiError(Exception):
 
 
 def invalid_parameter_error(message: str) -> ApiError:
-    """Return the refusal of one bad argument, body or path."""
+    """Return a 400 error for a bad argument, body or path."""
     return ApiError("invalid_parameter", message, 400)
 
 
 def unavailable_error(message: str, retry_after_s: int) -> ApiError:
-    """Return the refusal of what will work later, with when to come back."""
+    """Return a 503 error for a request that can succeed after `retry_after_s` seconds."""
     return ApiError("unavailable", message, 503, retry_after_s=retry_after_s)
 
 
 def describe_failure(error: BaseException) -> dict[str, str]:
-    """Return what the log may know of an unexpected failure: where, never with which values.
+    """Return the type and location of an unexpected failure for the log, without any values.
 
-    Messages and locals (which structlog's console shows where rich is installed) can hold keys
-    and arguments.
+    Exception messages and local variables can hold API keys and arguments, so neither is logged.
+    structlog's console renderer would print locals if rich is installed.
     """
-    where = "".join(traceback.format_tb(error.__traceback__))
-    return {"failure": type(error).__name__, "where": where}
+    location = "".join(traceback.format_tb(error.__traceback__))
+    return {"failure": type(error).__name__, "where": location}

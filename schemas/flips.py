@@ -1,4 +1,4 @@
-"""signals_get_flips: recent changes, grouped by asset."""
+"""Query and result of signals_get_flips: recent changes, grouped by asset."""
 
 from typing import Literal
 
@@ -10,17 +10,20 @@ from schemas.vocabulary import AssetClass, ChangeType, Instant, LoggedId, Readin
 
 
 class FlipsQuery(Query):
-    """Which recent changes to group."""
+    """Selects the recent changes to group."""
 
     timeframe: Timeframe = Field(default="1d", description="Timeframe of the changes. Default 1d.")
+    # The schema allows the largest of the three maxima. The handler checks each timeframe's own,
+    # because a condition between two arguments does not fit a flat tool schema.
     hours: int | None = Field(
         default=None,
         ge=1,
         le=72,
-        description="Window. Default 3, 12 or 48, at most 6, 24 or 72 for 1h, 4h or 1d.",
+        description="Window in hours. For 1h, 4h, 1d: default 3, 12, 48; maximum 6, 24, 72.",
     )
     direction: Literal["all", "bullish", "bearish"] = Field(
-        default="all", description="Only cells whose newest change turned this way. Default all."
+        default="all",
+        description="Only indicators whose newest change turned this way. Default all.",
     )
 
 
@@ -53,7 +56,7 @@ class FlipGroup(Result):
 
 
 class FlipsEcho(Result):
-    """The query that was answered, defaults filled in."""
+    """The query as it was applied, with defaults filled in."""
 
     timeframe: Timeframe
     hours: Count
@@ -61,21 +64,21 @@ class FlipsEcho(Result):
 
 
 class FlipsCounts(Result):
-    """How much this answer holds."""
+    """The number of groups and flips in this result."""
 
     groups: Count
     flips: Count
 
 
 class HoursRule(Result):
-    """The default and largest window of one timeframe, in hours."""
+    """The default and maximum window of one timeframe, in hours."""
 
     default: int
     max: int
 
 
 class WindowRules(Result):
-    """The windows by timeframe."""
+    """The default and maximum window of each timeframe."""
 
     hourly: HoursRule = Field(alias="1h")
     four_hourly: HoursRule = Field(alias="4h")
@@ -83,10 +86,12 @@ class WindowRules(Result):
 
 
 class FlipsRules(Result):
-    """What flips does, so that a client can recompute it from the feed."""
+    """The rules of flips, so that a client can recompute the groups from the feed."""
 
     hours: WindowRules
-    row_limit: int = Field(description="Newest rows read; beyond it the answer is capped.")
+    row_limit: int = Field(
+        description="Maximum rows read, newest first; if there are more, capped is true."
+    )
     window: str
     newest: str
     grouping: str
@@ -101,7 +106,7 @@ class FlipsMeta(Freshness):
 
 
 class FlipsResponse(Result):
-    """Recent changes grouped by asset and ranked best first; `as_of` ends the window."""
+    """Recent changes grouped by asset and ranked best first; the window ends at `as_of`."""
 
     as_of: Instant
     query: FlipsEcho

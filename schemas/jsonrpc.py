@@ -1,4 +1,4 @@
-"""The JSON-RPC 2.0 envelopes of the MCP endpoint, as its document describes them."""
+"""JSON-RPC 2.0 messages of the MCP endpoint, as the OpenAPI document describes them."""
 
 from typing import Any, Literal
 
@@ -8,16 +8,20 @@ from pydantic.json_schema import SkipJsonSchema
 RpcId = str | int | None
 
 
+# Used for the OpenAPI document only. mcp_server/jsonrpc.py parses requests by hand, because the
+# error of each fault has to carry the right JSON-RPC code and request id.
 class RpcRequest(BaseModel):
-    """A request; without `id` it is a notification, answered by 202 and not executed."""
+    """A request. If `id` is absent, it is a notification: answered with 202, not executed."""
 
     jsonrpc: Literal["2.0"]
-    id: RpcId = Field(default=None, description="Echoed; leave it out of a notification.")
+    id: RpcId = Field(
+        default=None, description="Repeated in the response; omit it in a notification."
+    )
     method: str = Field(
         description="initialize, ping, tools/list, tools/call or notifications/initialized."
     )
     params: dict[str, Any] | None = Field(
-        default=None, description="Of tools/call: name (tool) and arguments (object)."
+        default=None, description="For tools/call: name (of the tool) and arguments (an object)."
     )
 
 
@@ -29,13 +33,13 @@ class _Response(BaseModel):
 
 
 class RpcResult(_Response):
-    """A result; tools/call puts the answer into structuredContent and, as text, into content."""
+    """A result. tools/call returns structuredContent and the same JSON as text in content."""
 
     result: dict[str, Any]
 
 
 class RpcErrorObject(BaseModel):
-    """What the protocol refused: -32700, -32600, -32601, -32602 or -32603."""
+    """A protocol error: code -32700, -32600, -32601, -32602 or -32603."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,7 +49,7 @@ class RpcErrorObject(BaseModel):
 
 
 class RpcFailure(_Response):
-    """A failure of the protocol; refusals by a tool are results with isError true."""
+    """A protocol error. Errors of a tool are results with isError true."""
 
     error: RpcErrorObject
 

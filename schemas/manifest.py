@@ -1,4 +1,4 @@
-"""The manifest: what the API serves, how to reach it, how to buy it, and what has changed."""
+"""Model of the manifest: endpoints, authentication, purchase, coverage, limits and changelog."""
 
 from datetime import date
 from typing import Any, Literal
@@ -21,17 +21,17 @@ class ManifestEndpoint(Result):
     url: Uri
     summary: str
     auth: Auth
-    tool: str | None = Field(description="The MCP tool that gives the same answer.")
+    tool: str | None = Field(description="The MCP tool that returns the same result.")
 
 
 class ManifestAuth(Result):
-    """How a call carries its key."""
+    """How to send an API key."""
 
     scheme: Literal["Bearer"]
     header: str
     alternative_header: str
     key_prefix: Literal["ek_"]
-    statuses: dict[str, str] = Field(description="HTTP status to what it says of the key.")
+    statuses: dict[str, str] = Field(description="HTTP status of a refused key to its meaning.")
     note: str
 
 
@@ -44,14 +44,14 @@ class ManifestTool(Result):
 
 
 class ManifestMcp(Result):
-    """How an agent host registers the MCP server."""
+    """How to register the MCP server with an agent host."""
 
     url: Uri
     transport: Literal["streamable-http"]
     protocol_version: str
     tools: list[ManifestTool]
-    registration: str = Field(description="Command line that registers it in Claude Code.")
-    config: dict[str, Any] = Field(description="Registration file that most hosts take.")
+    registration: str = Field(description="Command that registers the server in Claude Code.")
+    config: dict[str, Any] = Field(description="Registration file that most hosts accept.")
 
 
 class AssetCounts(Result):
@@ -64,22 +64,22 @@ class AssetCounts(Result):
 
 
 class TierCoverage(Result):
-    """What one tier covers."""
+    """Coverage of one tier."""
 
-    assets: Count = Field(description="Tracked assets that it has data of.")
+    assets: Count = Field(description="Tracked assets with data in this tier.")
     timeframes: list[Timeframe]
-    indicators: list[IndicatorId] = Field(description="Indicators whose events it logs.")
+    indicators: list[IndicatorId] = Field(description="Indicators whose events the tier logs.")
 
 
 class TiersCoverage(Result):
-    """What each tier covers."""
+    """Coverage of both tiers."""
 
     universe: TierCoverage
     alerts: TierCoverage
 
 
 class ManifestCoverage(Result):
-    """What is covered; all but the catalog's address is null before coverage is published."""
+    """Coverage in short; every field but `catalog` is null until coverage is published."""
 
     assets: AssetCounts | None
     timeframes: list[Timeframe] | None
@@ -89,7 +89,7 @@ class ManifestCoverage(Result):
 
 
 class Polling(Result):
-    """How to follow the feed."""
+    """How to poll the feed."""
 
     recommended_interval_s: Count
     call: str
@@ -97,16 +97,16 @@ class Polling(Result):
 
 
 class PageSize(Result):
-    """Rows a page of the feed."""
+    """Rows per page of the feed."""
 
     default: Count
     max: Count
 
 
 class Limits(Result):
-    """What a key may do."""
+    """Limits of an API key and of the feed."""
 
-    daily_quota: Count = Field(description="Calls a key may make a day, MCP and REST together.")
+    daily_quota: Count = Field(description="Calls per key and UTC day, MCP and REST together.")
     quota_resets: str
     page_size: PageSize
     retention_days: RetentionDays
@@ -114,14 +114,14 @@ class Limits(Result):
 
 
 class Versioning(Result):
-    """What the version promises."""
+    """The API version and its compatibility policy."""
 
     api_version: Literal["v1"]
     policy: str
 
 
 class Legal(Result):
-    """Terms in short, and where they stand in full."""
+    """The terms in short, and the address of the full page."""
 
     terms: Uri
     privacy: Uri
@@ -133,22 +133,26 @@ class Legal(Result):
 
 
 class ChangelogEntry(Result):
-    """What changed on one day."""
+    """The changes of one day."""
 
     date: date
-    additive: bool = Field(description="False: something that clients rely on changed or went.")
+    additive: bool = Field(
+        description="False: something that clients may rely on changed or was removed."
+    )
     changes: list[str]
 
 
 class Manifest(Result):
-    """What the API serves, how to reach it, how to buy it, and what has changed."""
+    """The manifest of the API: endpoints, authentication, purchase, coverage and changelog."""
 
     name: str
     api_version: Literal["v1"]
     description: str
     disclaimer: str
-    source: SourceKind | None = Field(description="Null before coverage is published.")
-    simulated: bool = Field(description="True: prices and readings are not of a real market.")
+    source: SourceKind | None = Field(
+        description="Source of the data; null until coverage is published."
+    )
+    simulated: bool = Field(description="True: prices and readings are not those of a real market.")
     endpoints: list[ManifestEndpoint]
     auth: ManifestAuth
     mcp: ManifestMcp
@@ -161,7 +165,9 @@ class Manifest(Result):
     changelog: list[ChangelogEntry] = Field(description="Newest first.")
     docs: Uri
     openapi: Uri
-    reference: Uri = Field(description="Pages for people: tools, endpoints, indicators, clients.")
+    reference: Uri = Field(
+        description="Documentation pages: tools, endpoints, indicators, clients."
+    )
 
 
 class OpenApiDocument(BaseModel):

@@ -1,5 +1,5 @@
-"""What the operator must mend, whatever part finds it: the command tells it in one line."""
+"""The base of errors that the operator has to fix, which a command prints in one line."""
 
 
 class OperatorError(Exception):
-    """The base of each part's own; its text says what is wrong and what to do."""
+    """Base class of operator errors; the message says what is wrong and how to fix it."""

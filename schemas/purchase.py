@@ -1,4 +1,4 @@
-"""Bodies and answers of the purchase routes; optional fields are left out, never null."""
+"""Request and response bodies of the purchase routes; optional fields are omitted, never null."""
 
 from typing import Annotated, Literal
 
@@ -8,6 +8,8 @@ from pydantic.json_schema import SkipJsonSchema
 from schemas.result import Result
 from schemas.vocabulary import Billing, Instant, Mode, Uri
 
+# 254 characters is the longest address that SMTP can transport. The schema only names the format;
+# access/email_address.py checks it.
 Email = Annotated[
     str,
     Field(max_length=254),
@@ -16,11 +18,11 @@ Email = Annotated[
 
 
 def blank_to_none(text: str | None) -> str | None:
-    """Return a text without the spaces around it, None where nothing is left."""
+    """Strip surrounding whitespace; return None if nothing is left."""
     return (text or "").strip() or None
 
 
-# Without control characters, which would forge lines in an operator's listing.
+# No control characters: they could fake extra lines in the operator's terminal listings.
 LINE_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
 TEXT_PATTERN = r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f]*$"
 Line = Annotated[
@@ -31,58 +33,60 @@ Text = Annotated[
     Annotated[str, Field(max_length=1000, pattern=TEXT_PATTERN)] | SkipJsonSchema[None],
     AfterValidator(blank_to_none),
 ]
+# Also sent to clients, in `next_step` of checkout and in how_to_get_access of errors.
 CLAIM_POLL_INTERVAL_S = 10
 CLAIM_POLL_DURATION_S = 300
 ClaimToken = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+# 43 characters are 32 random bytes in base64url without padding.
 ApiKey = Annotated[str, Field(pattern=r"^ek_[A-Za-z0-9_-]{43}$")]
 
 
 class Body(BaseModel):
-    """A JSON body, validated strictly: a misspelt field is refused, not dropped."""
+    """A JSON body, validated strictly: a misspelled field is an error, not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class CheckoutBody(Body):
-    """What checkout needs to know."""
+    """Request body of checkout."""
 
     contact_email: Email = Field(
         description="E-mail address that receives the receipt and billing notices."
     )
     billing: Billing = Field(default="monthly", description="Billing period. Default monthly.")
     agent_name: Line = Field(
-        default=None, description="What to call the buyer: one line, at most 120 characters."
+        default=None, description="Name of the agent: one line, at most 120 characters."
     )
 
 
 class ClaimBody(Body):
-    """What a claim presents."""
+    """Request body of claim."""
 
     claim_token: ClaimToken = Field(
-        description="The token that checkout returned: 1 to 200 letters, digits, - and _."
+        description="The token that checkout returned: 1 to 200 letters, digits, - or _."
     )
 
 
 class AccessRequestBody(Body):
-    """Who asks for redistribution, volume pricing or custom terms, and for what."""
+    """Request body of access-request: redistribution, volume pricing or custom terms."""
 
-    contact_email: Email = Field(description="E-mail address that a human replies to.")
+    contact_email: Email = Field(description="E-mail address for the reply, which a human writes.")
     agent_name: Line = Field(
         default=None, description="Name of the agent: one line, at most 120 characters."
     )
     operator: Line = Field(
-        default=None, description="Who runs the agent: one line, at most 120 characters."
+        default=None, description="Operator of the agent: one line, at most 120 characters."
     )
     use_case: Text = Field(
-        default=None, description="What the readings are for: at most 1000 characters."
+        default=None, description="How the readings will be used: at most 1000 characters."
     )
     expected_volume: Line = Field(
-        default=None, description="Calls or users expected: one line, at most 120 characters."
+        default=None, description="Expected calls or users: one line, at most 120 characters."
     )
 
 
 class Plan(Result):
-    """What is bought."""
+    """The plan of a checkout."""
 
     tier: Literal["premium"]
     billing: Billing
@@ -90,22 +94,24 @@ class Plan(Result):
 
 
 class NextStep(Result):
-    """How to claim the key once checkout_url is paid."""
+    """How to claim the API key after paying at checkout_url."""
 
-    call: str = Field(description="Method and address of the next call.")
+    call: str = Field(description="Method and URL of the next call.")
     body_field: Literal["claim_token"] = Field(description="The one field of its body.")
-    every_seconds: int = Field(description="Delay between two claims while pending.")
-    for_seconds: int = Field(description="How long to go on claiming.")
+    every_seconds: int = Field(
+        description="Seconds between two claims while the status is pending."
+    )
+    for_seconds: int = Field(description="Seconds after which to stop claiming.")
     expires_at: Instant | SkipJsonSchema[None] = Field(
-        default=None, description="When the claim token lapses; absent where it does not."
+        default=None, description="When the claim token expires; absent if it does not."
     )
 
 
 class CheckoutResponse(Result):
-    """A checkout; the claim token is shown once, store it before opening checkout_url."""
+    """A checkout. The claim token is returned once: store it before you open checkout_url."""
 
     status: Literal["checkout_created"]
-    mode: Mode | None = Field(description="live is a real payment, test is not.")
+    mode: Mode | None = Field(description="live: a real payment; test: nothing is charged.")
     checkout_url: Uri = Field(description="Hosted payment page.")
     claim_token: ClaimToken
     plan: Plan
@@ -113,16 +119,16 @@ class CheckoutResponse(Result):
 
 
 class KeyUsage(Result):
-    """How the key is used."""
+    """How to use the API key."""
 
-    header: str = Field(description="The header to send.")
-    daily_limit: int = Field(description="Calls a day.")
-    quota_resets: str = Field(description="When the count starts anew.")
-    start_here: str = Field(description="A first call to make.")
+    header: str = Field(description="Header to send with every call.")
+    daily_limit: int = Field(description="Calls per UTC day.")
+    quota_resets: str = Field(description="When the count returns to zero.")
+    start_here: str = Field(description="A good first call.")
 
 
 class ActiveClaim(Result):
-    """A settled payment: the API key, returned exactly once."""
+    """The payment has settled: the API key, returned exactly once."""
 
     status: Literal["active"]
     mode: Mode | None
@@ -134,22 +140,22 @@ class ActiveClaim(Result):
 
 
 class PendingClaim(Result):
-    """A payment that has not settled yet."""
+    """The payment has not settled yet."""
 
     status: Literal["pending"]
     mode: Mode | None
     message: str
-    retry_after_seconds: int = Field(description="Delay before claiming again.")
+    retry_after_seconds: int = Field(description="Seconds to wait before claiming again.")
 
 
 class ClaimResponse(
     RootModel[Annotated[ActiveClaim | PendingClaim, Field(discriminator="status")]]
 ):
-    """The key, or that the payment has not settled yet."""
+    """The API key, or a pending status until the payment settles."""
 
 
 class AccessRequestResponse(Result):
-    """That a request was taken down; a human replies by e-mail."""
+    """Confirmation of an access request; a human replies by e-mail."""
 
     status: Literal["received", "updated"]
     message: str

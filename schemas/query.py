@@ -1,4 +1,4 @@
-"""The base of every query, and the arguments that several tools share."""
+"""The base class of queries, and arguments that several tools share."""
 
 from typing import Annotated
 
@@ -6,19 +6,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Query(BaseModel):
-    """A flat set of arguments, validated strictly: no text passes for a number."""
+    """A flat set of arguments, validated strictly: "5" is not accepted as a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+# A plain string with a format: parsing it here would reject with pydantic's message, while
+# `parse_instant_ms` accepts more spellings and names an example in its error.
 AsOf = Annotated[
     str | None,
     Field(
-        description="The board as it was served at this past ISO 8601 instant, zone required.",
+        description="Readings as served at this past ISO 8601 time, zone required. Default: now.",
         json_schema_extra={"format": "date-time"},
     ),
 ]
 
 
 class NoArguments(Query):
-    """For tools that take none."""
+    """The query of tools without arguments."""

@@ -1,4 +1,4 @@
-"""The base of every result: its counts, and the `meta` fields that say what it rests on."""
+"""The base class of results, and the `meta` fields on the source and age of their data."""
 
 from typing import Annotated, Literal
 
@@ -8,7 +8,7 @@ from schemas.vocabulary import IndicatorId, Instant, SourceKind, StoredKey
 
 
 class Result(BaseModel):
-    """An answer or a part of one: its fields are always present, null where not applicable."""
+    """A result or a part of one. Its fields are always present, null if not applicable."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -17,25 +17,25 @@ Count = Annotated[int, Field(ge=0)]
 
 
 def is_none(value: object) -> bool:
-    """Tell whether to leave an optional field out."""
+    """Return true if the value is None, to omit an optional field from the result."""
     return value is None
 
 
 class Origin(Result):
-    """Where the data come from; `sample` marks fixed documentation rows."""
+    """The source of the data; `sample` marks fixed documentation rows."""
 
     source: SourceKind | Literal["sample"]
-    simulated: bool = Field(description="True: prices and readings are not of a real market.")
+    simulated: bool = Field(description="True: prices and readings are not those of a real market.")
 
 
 NextChangeTime = Annotated[
     Instant | None,
-    Field(description="Ask again then; null where more may come at any moment, or never."),
+    Field(description="Call again then. Null: new data may come at any moment, or never."),
 ]
 
 
 class NextUpdate(Result):
-    """When each timeframe is next recomputed; null where nothing more will come."""
+    """The next compute of each timeframe; null if no more data will come."""
 
     hourly: Instant | None = Field(alias="1h")
     four_hourly: Instant | None = Field(alias="4h")
@@ -43,18 +43,20 @@ class NextUpdate(Result):
 
 
 class Freshness(Origin):
-    """What the answers that rest on the board have in common."""
+    """The `meta` fields of every result that is built from a snapshot of readings."""
 
     as_of: Instant = Field(description="When the underlying compute last ran.")
     next_update: NextUpdate
     nothing_new_before: NextChangeTime
     stale: bool = Field(description="True: a scheduled compute is overdue.")
-    late_assets: list[str] = Field(description="Their bars were due at the last run, not there.")
+    late_assets: list[str] = Field(description="Tickers whose bars were missing at the last run.")
     most_delay_seconds: int = Field(
-        ge=0, description="Bars of some assets come so long after their close: not late by then."
+        ge=0, description="Longest regular delay of an asset's bars; it does not count as late."
     )
-    removed_assets: list[str] = Field(description="Their last readings no longer change.")
-    note: str | None = Field(description="What to tell the user, or why the answer is empty.")
+    removed_assets: list[str] = Field(
+        description="Removed tickers; their last readings no longer change."
+    )
+    note: str | None = Field(description="Notes to pass on to the user, and why a result is empty.")
 
 
 LegacyKeys = dict[StoredKey, IndicatorId]

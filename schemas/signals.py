@@ -1,4 +1,4 @@
-"""signals_get_signals: the feed of both tiers; rows have exactly SPEC.md's fields."""
+"""Query and result of signals_get_signals: one page of the feed of both tiers."""
 
 from typing import Literal
 
@@ -20,10 +20,10 @@ from schemas.vocabulary import (
 
 
 class SignalsQuery(Query):
-    """Filters and page of the feed of changes."""
+    """Filters of the feed, and the page to return."""
 
     tier: Literal["universe", "alerts", "all"] = Field(
-        default="universe", description="Pipeline; all merges both. Default universe."
+        default="universe", description="Feed to read; all merges both. Default universe."
     )
     ticker: str | None = Field(default=None, description="One ticker, any case. Example: BTC")
     indicator: str | None = Field(
@@ -33,14 +33,14 @@ class SignalsQuery(Query):
     direction: Direction | None = Field(default=None, description="Only changes to this direction.")
     since: str | None = Field(
         default=None,
-        description="Only rows strictly after this ISO 8601 instant, zone required.",
+        description="Only rows strictly after this ISO 8601 time, zone required.",
         json_schema_extra={"format": "date-time"},
     )
-    limit: int = Field(default=50, ge=1, le=200, description="Rows a page. Default 50.")
+    limit: int = Field(default=50, ge=1, le=200, description="Rows per page. Default 50.")
     offset: int = Field(default=0, ge=0, description="Rows to skip. Default 0.")
     order: Literal["newest", "oldest"] = Field(
         default="newest",
-        description="Which come first; with since, oldest reads forward. Default newest.",
+        description="Order of the rows; oldest reads forward from since. Default newest.",
     )
 
 
@@ -70,7 +70,7 @@ class Signal(Result):
 
 
 class Pagination(Result):
-    """Where this page lies in the feed."""
+    """The position of this page in the feed."""
 
     limit: Count
     offset: Count
@@ -82,7 +82,7 @@ class Pagination(Result):
 
 
 class RetentionDays(Result):
-    """How long rows are kept, by tier."""
+    """Days for which rows are kept, by tier."""
 
     universe: int = Field(ge=0)
     alerts: int = Field(ge=0)
@@ -93,12 +93,12 @@ class SignalsMeta(Freshness):
 
     retention_days: RetentionDays
     timing: str = Field(description="When rows are written.")
-    cooldown: str = Field(description="How often an action is published, what is held back.")
-    close: str = Field(description="What the action CLOSE says and what it does not.")
+    cooldown: str = Field(description="How often an action is published, and which are held back.")
+    close: str = Field(description="The meaning of the action CLOSE.")
 
 
 class SignalsResponse(Result):
-    """One page of the feed, newest first."""
+    """One page of the feed, newest first unless order is oldest."""
 
     signals: list[Signal]
     pagination: Pagination

@@ -1,4 +1,4 @@
-"""signals_get_state: the board of current readings."""
+"""Query and result of signals_get_state: current readings, or those of a past time."""
 
 from typing import Literal
 
@@ -11,20 +11,20 @@ from schemas.vocabulary import AssetClass, IndicatorId, Instant, Reading, Stored
 
 
 class StateQuery(Query):
-    """Filters of the board of current readings; together they narrow it."""
+    """Filters of the readings. A reading is returned if it matches all of them."""
 
     ticker: str | None = Field(
         default=None, description="Comma-separated tickers, any case. Example: BTC,ETH"
     )
-    asset_class: AssetClass | None = Field(default=None, description="Only this kind of asset.")
+    asset_class: AssetClass | None = Field(default=None, description="Only assets of this class.")
     timeframe: Timeframe | None = Field(default=None, description="Only this timeframe.")
     indicator: IndicatorId | None = Field(default=None, description="Only this indicator.")
     direction: Reading | None = Field(
-        default=None, description="Only readings that are in this state now."
+        default=None, description="Only readings that are in this state."
     )
     view: Literal["full", "board"] = Field(
         default="full",
-        description="board: a compact letter matrix with its legend. Default full.",
+        description="board returns a compact letter matrix with a legend. Default full.",
     )
     as_of: AsOf = None
 
@@ -36,42 +36,50 @@ class AssetState(Result):
     name: str
     asset_class: AssetClass
     signals: dict[StoredKey, dict[Timeframe, Reading]] = Field(
-        description="Indicator id to timeframe to reading; legacy key dexter on some assets."
+        description="Indicator id to timeframe to reading; some assets have the legacy key dexter."
     )
 
 
 class StateCounts(Result):
-    """How much this answer holds."""
+    """The number of assets and readings in this result."""
 
     assets: Count
     readings: Count
 
 
+# The rows are one string, because the brackets, quotes and commas of an array would push the whole
+# universe over the 9,000 characters that the tool's description promises.
 class Matrix(Result):
-    """Readings as letters: a row an asset, a word a timeframe, a letter an indicator."""
+    """Readings as letters: one row per asset, one word per timeframe, one letter per indicator."""
 
-    legend: dict[Literal["U", "D", "N", "."], str] = Field(description="What each letter says.")
-    timeframes: list[Timeframe] = Field(description="Of the words of a row, after the ticker.")
-    indicators: list[StoredKey] = Field(
-        description="Of the letters of a word; dexter only where the asset has it."
+    legend: dict[Literal["U", "D", "N", "."], str] = Field(
+        description="The meaning of each letter."
     )
-    rows: str = Field(description="Separated by semicolons: a ticker and its words, by spaces.")
+    timeframes: list[Timeframe] = Field(description="Timeframe of each word of a row, in order.")
+    indicators: list[StoredKey] = Field(
+        description="Indicator of each letter of a word, in order; dexter only if an asset has it."
+    )
+    rows: str = Field(
+        description="Rows separated by ;, each a ticker and its words separated by spaces."
+    )
 
 
 class StateMeta(Freshness):
     """`meta` of state."""
 
-    not_covered: list[str] = Field(description="Asked tickers that this deployment has no data of.")
-    legacy_keys: LegacyKeys = Field(description="Outdated keys shown here, and what to use.")
+    not_covered: list[str] = Field(description="Requested tickers without data in this deployment.")
+    legacy_keys: LegacyKeys = Field(description="Outdated key in this result to its replacement.")
 
 
 class StateResponse(Result):
-    """The board of readings, as of the compute it rests on."""
+    """The readings as of one compute."""
 
     as_of: Instant
-    assets: list[AssetState] = Field(description="Empty where view is board.")
+    assets: list[AssetState] = Field(description="Readings by asset; empty if view is board.")
     board: Matrix | SkipJsonSchema[None] = Field(
-        default=None, exclude_if=is_none, description="The same readings, where view is board."
+        default=None,
+        exclude_if=is_none,
+        description="The readings as letters; only if view is board.",
     )
     counts: StateCounts
     meta: StateMeta

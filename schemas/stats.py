@@ -1,4 +1,4 @@
-"""signals_get_stats: 30 days of volume."""
+"""Result of signals_get_stats: the number of rows published in 30 days."""
 
 from pydantic import Field
 
@@ -7,7 +7,7 @@ from schemas.vocabulary import Direction, IndicatorId, Instant, Timeframe
 
 
 class StatsWindow(Result):
-    """The days that are counted: rows in (since, until]."""
+    """The time range of the counted rows: created_at in (since, until]."""
 
     days: Count
     since: Instant
@@ -30,14 +30,17 @@ class TimeframeCount(Result):
 
 
 class DirectionCount(Result):
-    """Rows towards one direction."""
+    """Rows of one direction."""
 
     direction: Direction
     signals: Count
 
 
 class TierStats(Result):
-    """Rows of one tier in the window; every by_* adds up to the total. Null: it covers nothing."""
+    """Rows of one tier in the window; each by_* list adds up to the total.
+
+    The totals are null if the tier covers nothing.
+    """
 
     total_signals: Count | None
     signals_per_day: float | None = Field(description="total_signals / days, unrounded.")
@@ -45,7 +48,7 @@ class TierStats(Result):
     by_timeframe: list[TimeframeCount]
     by_direction: list[DirectionCount]
     history_starts_at: Instant | None = Field(
-        description="created_at of the oldest row kept; null while there is none."
+        description="created_at of the oldest stored row; null if there is none."
     )
 
 
@@ -54,7 +57,7 @@ class StatsMeta(Freshness):
 
 
 class StatsResponse(Result):
-    """How much was published in the last 30 days: volume alone."""
+    """The number of rows published in the last 30 days."""
 
     window: StatsWindow
     universe_tier: TierStats

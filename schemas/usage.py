@@ -1,4 +1,4 @@
-"""signals_get_usage: an API key and its daily quota."""
+"""Result of signals_get_usage: the API key and its daily quota."""
 
 from typing import NamedTuple
 
@@ -9,13 +9,13 @@ from schemas.vocabulary import Instant, Mode, SourceKind
 
 
 class UsageKey(Result):
-    """The key that was sent."""
+    """The API key of this call."""
 
     label: str | None
 
 
 class Quota(Result):
-    """What a key may still call today."""
+    """The daily quota of a key and its use today."""
 
     daily_limit: Count
     used_today: Count
@@ -23,8 +23,10 @@ class Quota(Result):
     resets_at: Instant
 
 
+# A named tuple with hand-written JSON: every keyed call builds one, and a pydantic model is slower.
+# No value needs escaping, because the fields are three integers and an instant.
 class QuotaUsage(NamedTuple):
-    """A quota as every keyed call carries it, which need not cost as much as a model."""
+    """The quota of a key, attached to every keyed call."""
 
     daily_limit: int
     used_today: int
@@ -32,7 +34,7 @@ class QuotaUsage(NamedTuple):
     resets_at: Instant
 
     def to_json(self) -> str:
-        """Write it as `Quota` is written."""
+        """Return the JSON of a `Quota` model with these values."""
         return (
             f'{{"daily_limit":{self.daily_limit},"used_today":{self.used_today},'
             f'"remaining_today":{self.remaining_today},"resets_at":"{self.resets_at}"}}'
@@ -40,12 +42,12 @@ class QuotaUsage(NamedTuple):
 
 
 class UsageMeta(Result):
-    """`meta` of usage, which is there before anything is covered."""
+    """`meta` of usage, present even before coverage is published."""
 
     source: SourceKind | None
-    simulated: bool = Field(description="True: the service shows no real market.")
+    simulated: bool = Field(description="True: the service's data are not those of a real market.")
     nothing_new_before: NextChangeTime
-    counted: str = Field(description="Which calls count against the quota.")
+    counted: str = Field(description="The calls that count against the quota.")
     note: str | None
 
 

@@ -1,11 +1,11 @@
-"""The closed vocabularies of SPEC.md, and instants as they are written to users."""
+"""The fixed vocabularies of the API, their codes in the store, and the format of times."""
 
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal, get_args
 
 from pydantic import WithJsonSchema
 
-# An indicator is listed here and among the codes below.
+# To add an indicator, list it here and in INDICATOR_CODES.
 LoggedId = Literal[
     "trend_oracle",
     "bayesian_trend",
@@ -40,9 +40,9 @@ ErrorCode = Literal[
     "unavailable",
 ]
 
-# The numbers that databases hold instead of names. Append only: a number is never changed, nor
-# given to another name, and a new name takes numbers that none has had. Of an indicator, the first
-# is that of its readings and alerts, the second that of what its alert engines remember.
+# Databases hold these numbers instead of names. Append only: a number is never changed or reused,
+# and a new name takes numbers that were never used. Each indicator has two: one for its readings
+# and alerts, one for the carries of its alert engines.
 INDICATOR_CODES: dict[IndicatorId, tuple[int, int]] = {
     "trend_oracle": (0, 8),
     "bayesian_trend": (1, 9),
@@ -55,6 +55,7 @@ INDICATOR_CODES: dict[IndicatorId, tuple[int, int]] = {
 LEGACY_CODES: dict[str, int] = {"dexter": 7}
 TIMEFRAME_CODES: dict[Timeframe, int] = {"1h": 0, "4h": 1, "1d": 2}
 ACTION_CODES: dict[Action, int] = {"LONG": 0, "SHORT": 1, "BUY": 2, "SELL": 3, "CLOSE": 4}
+# Neutral and exit share 0 without a clash: the universe tier has no exit, alerts have no neutral.
 DIRECTION_CODES: dict[Direction, int] = {"bullish": 1, "bearish": -1, "neutral": 0, "exit": 0}
 
 INDICATOR_IDS: tuple[IndicatorId, ...] = get_args(IndicatorId)
@@ -78,6 +79,7 @@ ENGINE_KEYS: dict[str, str] = {id_: f"alerts.{id_}" for id_ in INDICATOR_IDS}
 INDICATORS_BY_ENGINE_KEY: dict[str, str] = {key: id_ for id_, key in ENGINE_KEYS.items()}
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+# Runs start three minutes after the hour, so that venues have published the bar that closed.
 RUN_DELAY_MS = 180_000
 UNIVERSE_RETENTION_MS = 365 * DAY_MS
 ALERTS_RETENTION_MS = 90 * DAY_MS
@@ -91,6 +93,7 @@ COOLDOWN_CANDLES = 20
 POLL_INTERVAL_S = 900
 DAILY_LIMIT = 10_000
 
+# A fixed width, so that comparing instants as text gives their order in time.
 INSTANT_SCHEMA = {
     "type": "string",
     "format": "date-time",
@@ -101,13 +104,13 @@ Instant = Annotated[str, WithJsonSchema(INSTANT_SCHEMA)]
 
 
 def format_instant(epoch_ms: int) -> str:
-    """Write epoch milliseconds as ISO 8601 in UTC with three decimals and `Z`."""
+    """Format epoch milliseconds as ISO 8601 in UTC, with three decimals and `Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 
 
 def find_latest_run(at: int) -> int:
-    """Return the nominal market time of the newest hourly run at a time, both epoch ms."""
+    """Return the nominal time of the last hourly run at or before a time, both epoch ms."""
     return (at - RUN_DELAY_MS) // HOUR_MS * HOUR_MS + RUN_DELAY_MS
 
 
@@ -117,12 +120,13 @@ def compute_midnight_s(day: date) -> int:
 
 
 def classify_change(before: int, after: int) -> ChangeType:
-    """Name the change between two readings (+1, 0, -1) as SPEC.md's table does."""
+    """Return the type of a change between two readings (+1, 0 or -1)."""
+    # A change never has equal readings on both sides, so `before` is not 0 here.
     if after == 0:
         return "deactivation"
     return "activation" if before == 0 else "reversal"
 
 
 def fold_name(name: str) -> str:
-    """Fold a name so that id, screener id and display name of an indicator compare equal."""
+    """Normalize a name, so that an indicator's id, screener id and display name compare equal."""
     return name.casefold().replace(" ", "").replace("-", "").replace("_", "")

@@ -1,4 +1,4 @@
-"""What both transports share: running a tool for a caller, caches, validation, HTTP basics.
+"""Code shared by both transports: running tools, caches, validation of arguments, HTTP basics.
 
-Imports access, store and schemas.
+It imports access, store and schemas.
 """

@@ -1,4 +1,4 @@
-"""Parses text arguments: tickers, indicator names and instants; names what it rejects."""
+"""Parses text arguments: tickers, indicator names and instants. Each error quotes the bad value."""
 
 import re
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ from serving.arguments import (
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# More lenient than created_at: a space for T, no seconds, a decimal comma, +0200. datetime's own
+# parser is not used, because it also accepts week dates and times without a zone. The sign may be
+# a space, which is how an unescaped + of a URL arrives.
 INSTANT_PATTERN = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
     r"(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?"
@@ -28,16 +31,19 @@ INSTANT_HELP = (
 
 
 def find_asset(text: str, assets: Mapping[str, CoveredAsset]) -> CoveredAsset:
-    """Return the asset of one ticker in any case; ApiError `unknown_ticker`."""
+    """Return the asset with a ticker, in any case; ApiError `unknown_ticker` if there is none."""
     asset = _index_by_upper_ticker(assets).get(text.strip().upper())
     if asset is None:
-        hint = " Give one ticker a call here." if "," in text else ""
+        hint = " Only one ticker per call is accepted here." if "," in text else ""
         raise _unknown_tickers_error([text], assets, hint)
     return asset
 
 
 def find_assets(text: str, assets: Mapping[str, CoveredAsset]) -> dict[str, CoveredAsset]:
-    """Return the assets of comma-separated tickers, each once; ApiError naming the bad ones."""
+    """Return the assets of comma-separated tickers, without duplicates.
+
+    ApiError `unknown_ticker` lists the tickers that do not exist.
+    """
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         raise invalid_parameter_error(
@@ -75,9 +81,13 @@ def _unknown_tickers_error(
 
 
 def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
-    """Return the indicator with this id, screener id or display name, in any case."""
+    """Return the indicator with this id, screener id or display name, in any case.
+
+    ApiError `unknown_indicator` if there is none.
+    """
     by_name = {fold_name(indicator.id): indicator.id for indicator in coverage.indicators}
     by_name |= {fold_name(indicator.name): indicator.id for indicator in coverage.indicators}
+    # Cut before folding: no name is that long, and folding a huge argument would cost time.
     found = by_name.get(fold_name(text[: MAX_QUOTED_CHARS + 1]))
     if found is None:
         raise unknown_indicator_error(text, [indicator.id for indicator in coverage.indicators])
@@ -85,10 +95,10 @@ def find_indicator(text: str, coverage: Coverage) -> IndicatorId:
 
 
 def parse_instant_ms(argument: str, text: str) -> int:
-    """Return epoch milliseconds of an argument that is an instant, rounded down.
+    """Return an instant as epoch milliseconds, rounded down; ApiError if it is malformed.
 
-    Rows have whole milliseconds, so those strictly after the rounded instant are exactly those
-    strictly after the given one.
+    Rounding down is exact for filters: rows have whole milliseconds, so a row is after the rounded
+    instant if and only if it is after the given one.
     """
     match = INSTANT_PATTERN.fullmatch(text.strip())
     if match is None:
@@ -104,7 +114,7 @@ def parse_instant_ms(argument: str, text: str) -> int:
 
 
 def _build_zone(sign: str, hours: int, minutes: int) -> timezone:
-    """Return a zone; the sign may be the space that an unescaped `+` of a URL becomes."""
+    """Return the zone at an offset; any sign but `-` is east."""
     east = timedelta(hours=hours, minutes=minutes)
     return timezone(-east if sign == "-" else east)
 

@@ -1,4 +1,4 @@
-"""Validation of arguments, the same for both transports: one error names everything wrong."""
+"""Validates arguments, alike for both transports; one error names every bad argument."""
 
 import difflib
 import reprlib
@@ -25,16 +25,21 @@ _short_repr.maxlevel = 2
 
 
 def quote_value(value: Any) -> str:
-    """Quote what was given on one line of at most 60 characters."""
+    """Return a value's repr on one line, shortened to 60 characters."""
     text = " ".join(_short_repr.repr(value).split())
     return text if len(text) <= MAX_QUOTED_CHARS else text[: MAX_QUOTED_CHARS - 3] + "..."
 
 
 def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
-    """Return the name whose folded spelling (the mapping's key) is closest, None if none is."""
+    """Return the candidate whose key is most similar to a text; None if none is similar.
+
+    The keys are folded names, the values the names to suggest.
+    """
+    # difflib takes quadratic time, so an overlong text is cut.
     target = fold_name(text[:MAX_QUOTED_CHARS])
     matches = difflib.get_close_matches(target, candidates, 5, 0.6)
 
+    # Of equally similar names, the one with the longer common prefix wins.
     def measure_similarity(name: str) -> tuple[float, int]:
         ratio = difflib.SequenceMatcher(None, name, target).ratio()
         common_prefix = takewhile(lambda pair: pair[0] == pair[1], zip(name, target, strict=False))
@@ -44,20 +49,20 @@ def find_nearest(text: str, candidates: Mapping[str, str]) -> str | None:
 
 
 def format_suggestion(text: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean X?)` for the nearest name, nothing where none is near."""
+    """Return ` (did you mean X?)` for the nearest name, or an empty string if none is near."""
     match = find_nearest(text, {fold_name(name): name for name in names})
     return f" (did you mean {match}?)" if match else ""
 
 
 @cache
 def get_argument_schemas(query: type[BaseModel]) -> dict[str, Schema]:
-    """Return the schema of each argument that a query takes."""
+    """Return the JSON schema of each argument of a query, by name."""
     properties: dict[str, Schema] = build_input_schema(query)["properties"]
     return properties
 
 
 def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
-    """Return the query that raw arguments make; one ApiError naming each bad argument."""
+    """Build the query from raw arguments; raise one ApiError that names each bad argument."""
     schemas = get_argument_schemas(query)
     problems = {
         name: problem
@@ -71,6 +76,7 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
     try:
         parsed = query.model_validate(cleaned)
     except ValidationError as error:
+        # Only the location is used: pydantic's messages are written for programmers.
         for detail in error.errors(include_url=False, include_context=False, include_input=False):
             name = str(detail["loc"][0])
             problems[name] = describe_rejected_value(name, schemas[name], raw[name])
@@ -81,7 +87,7 @@ def parse_arguments(query: type[QueryT], raw: Mapping[str, Any]) -> QueryT:
 
 
 def unknown_indicator_error(text: str, names: Iterable[str]) -> ApiError:
-    """Return the refusal of an indicator that does not exist, `dexter` pointing to enzo."""
+    """Return the error for an indicator that does not exist; for `dexter` it points to enzo."""
     names = list(names)
     message = f"indicator: {quote_value(text)} is not an indicator; accepted: {', '.join(names)}"
     if fold_name(text[:MAX_QUOTED_CHARS]) == "dexter":
@@ -90,33 +96,36 @@ def unknown_indicator_error(text: str, names: Iterable[str]) -> ApiError:
 
 
 def _find_blank_problem(name: str, schema: Schema, raw: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with an argument that pydantic would let pass or explain badly."""
+    """Return a message if an argument is null or blank, else None.
+
+    pydantic would accept null for an optional argument, and blank text.
+    """
     if name not in raw:
         return None
     value = raw[name]
     if value is None:
-        problem = "null is not accepted, leave it out"
+        problem = "null is not accepted, omit it"
     elif isinstance(value, str) and not value.strip():
-        problem = "is empty, leave it out or give a value"
+        problem = "is empty, omit it or give a value"
     else:
         return None
     return f"{name}: {problem}; accepted: {describe_accepted_values(schema)}"
 
 
 def _to_integer(value: Any) -> Any:
-    """Turn 50.0 into 50: JSON Schema calls both an integer."""
+    """Convert 50.0 to 50, because JSON Schema accepts both as an integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def describe_rejected_value(name: str, schema: Schema, value: Any) -> str:
-    """Say that a value is not accepted, and what is."""
+    """Return a message that quotes a rejected value and lists the accepted ones."""
     hint = format_suggestion(value, schema.get("enum", ())) if isinstance(value, str) else ""
     accepted = describe_accepted_values(schema)
     return f"{name}: {quote_value(value)} is not accepted{hint}; accepted: {accepted}"
 
 
 def describe_accepted_values(schema: Schema) -> str:
-    """Say what an argument's schema accepts."""
+    """Describe the values that an argument's schema accepts."""
     if "enum" in schema:
         return ", ".join(schema["enum"])
     if schema["type"] == "integer":
@@ -132,6 +141,7 @@ def _argument_error(
     schemas: Mapping[str, Schema],
 ) -> ApiError:
     indicator = raw.get("indicator")
+    # A response has one error code, so the specific one is used only if it is the sole problem.
     only_indicator = list(problems) == ["indicator"] and not unknown
     if only_indicator and isinstance(indicator, str) and indicator.strip():
         return unknown_indicator_error(indicator, schemas["indicator"]["enum"])
@@ -141,7 +151,7 @@ def _argument_error(
 
 
 def describe_unknown_names(names: list[str], schemas: Mapping[str, Schema], kind: str) -> list[str]:
-    """Say which names are unknown, with the nearest known ones; nothing where none is."""
+    """Return a message on unknown names with suggestions, or an empty list if `names` is empty."""
     if not names:
         return []
     parts = [

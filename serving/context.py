@@ -1,4 +1,4 @@
-"""The context of a tool call: snapshots, public addresses, clock, billing mode and caller."""
+"""The context of a tool call, through which handlers read everything outside their arguments."""
 
 from dataclasses import dataclass
 
@@ -56,15 +56,16 @@ class Context:
         return snapshot
 
     async def snapshot_at(self, as_of: str | None) -> tuple[Snapshot, int]:
-        """Return the snapshot that was served at an instant, by default the latest, and that time.
+        """Return the snapshot served at an instant, by default the latest, and its time (epoch ms).
 
-        The time is epoch ms. ApiError `invalid_parameter` for an instant without a snapshot.
+        ApiError `invalid_parameter` if the instant is malformed or outside the stored history.
         """
         latest, now = await self.snapshot(), self.clock()
         if as_of is None:
             return latest, now
         at = parse_instant_ms("as_of", as_of)
         first = _find_history_start(latest)
+        # A recording's market time can be ahead of the wall clock, so "now" is the later of both.
         snapshot = (
             await self.snapshots.snapshot_at(at)
             if first <= at <= max(now, latest.newest_at)
@@ -72,14 +73,14 @@ class Context:
         )
         if snapshot is None:
             raise invalid_parameter_error(
-                f"as_of: {quote_value(as_of)} is not a time of which a board is kept; accepted: "
+                f"as_of: {quote_value(as_of)} is outside the stored history; accepted: "
                 f"{format_instant(first)} to now ({format_instant(max(now, latest.newest_at))}); "
-                "leave it out for the current board."
+                "omit it for the current readings."
             )
         return snapshot, at
 
 
 def _find_history_start(snapshot: Snapshot) -> int:
-    """Return the earliest time (epoch ms) that a snapshot can still be rebuilt for."""
+    """Return the earliest time (epoch ms) for which a past snapshot can still be rebuilt."""
     retained_from = snapshot.market_time - UNIVERSE_RETENTION_MS
     return max(snapshot.stored.history_starts_at or snapshot.newest_at, retained_from)

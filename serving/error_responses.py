@@ -1,4 +1,4 @@
-"""The one error body over HTTP, and the guard that answers a route's failures with it."""
+"""Sends errors over HTTP in the one error body, and guards routes against unhandled failures."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -13,7 +13,7 @@ from serving.http import JSON, build_quota_headers
 from serving.tool_runner import ToolRunner, internal_error, log_store_failure
 from store.errors import StoreError
 
-# The status that proxies log for a client that left; no client sees it.
+# The status that proxies such as nginx log if the client disconnects. No client receives it.
 CLIENT_CLOSED_REQUEST = 499
 
 Responder = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -28,7 +28,7 @@ def build_error_response(
     quota: QuotaUsage | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Return the response of a refusal."""
+    """Return the HTTP response of an error."""
     quota_fields = {name.decode(): value.decode() for name, value in build_quota_headers(quota)}
     headers = {"Cache-Control": "no-store"} | quota_fields | (headers or {})
     if error.status == 401:
@@ -41,7 +41,10 @@ def build_error_response(
 def guard_route(
     route: str, runner: ToolRunner, respond: Responder, on_error: ErrorResponder | None = None
 ) -> Responder:
-    """Wrap a responder: send each failure by `on_error`, by default as the one error body."""
+    """Wrap a responder so that it never raises.
+
+    Failures are rendered by `on_error`, by default as the one error body.
+    """
 
     def build_refusal(request: Request, error: ApiError) -> Response:
         return build_error_response(error, runner) if on_error is None else on_error(request, error)

@@ -1,4 +1,4 @@
-"""The client's address behind proxies, from X-Forwarded-For."""
+"""Finds the client's address behind trusted proxies, from X-Forwarded-For."""
 
 import re
 from collections.abc import Awaitable, Iterable
@@ -25,7 +25,7 @@ IpNetwork = IPv4Network | IPv6Network
 
 HOUR_MS = 3_600_000
 NOTICE_NAME = "untrusted_forwarded_for"
-# An address, or one with the port that some proxies add; an IPv6 one then stands in brackets.
+# Some proxies add the port to the address; an IPv6 address is in brackets then.
 HOP_PATTERN = re.compile(
     r"\[(?P<v6>[^\[\]]+)\](?::[0-9]{1,5})?|(?P<v4>[0-9.]+):[0-9]{1,5}", re.ASCII
 )
@@ -34,15 +34,15 @@ log = structlog.get_logger("rest")
 
 
 def parse_proxies(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
-    """Parse addresses and networks; ValueError names the first that is neither."""
+    """Parse addresses and networks; ValueError quotes the first invalid one."""
     return tuple(_parse_network(text) for text in texts)
 
 
 class ForwardedForMiddleware:
-    """ASGI middleware: the client is the nearest hop that is not a trusted proxy.
+    """ASGI middleware that sets the client to the nearest hop that is not a trusted proxy.
 
-    The header of an untrusted peer is ignored, and recorded as a notice for the operator at most
-    once an hour. `clock` returns epoch ms.
+    If the peer itself is untrusted, its header is ignored and recorded as a notice for the
+    operator, at most once an hour. `clock` returns epoch ms.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ForwardedForMiddleware:
         self._quiet_until = 0
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass a request on with its client's address."""
+        """Pass the request on with its client's address."""
         forwarded = read_headers(scope).get(b"x-forwarded-for") if scope["type"] == "http" else None
         if forwarded is None:
             return self._app(scope, receive, send)
@@ -69,13 +69,16 @@ class ForwardedForMiddleware:
     async def _forward(self, forwarded: str, scope: Scope, receive: Receive, send: Send) -> None:
         peer = (scope.get("client") or ("unknown", 0))[0]
         if self._is_trusted(_parse_hop(peer)):
+            # The header has no usable port; 0 stands for unknown.
             scope = {**scope, "client": (self._find_client(peer, forwarded.split(",")), 0)}
         else:
             await self._record_notice(peer)
         await self._app(scope, receive, send)
 
     def _find_client(self, peer: str, hops: list[str]) -> str:
-        """Walk from the nearest hop to the farthest, up to one that is not an address."""
+        """Return the nearest hop that is not a trusted proxy; a malformed hop ends the search."""
+        # Right to left: each proxy appends the address it saw, so everything to the left of the
+        # first untrusted hop was written by the client and can be forged.
         client = peer
         for hop in reversed(hops):
             address = _parse_hop(hop)
@@ -93,6 +96,7 @@ class ForwardedForMiddleware:
         now = self._clock()
         if now < self._quiet_until:
             return
+        # Set before the await, so that concurrent requests write one notice.
         self._quiet_until = now + HOUR_MS
         try:
             await self._store.put_notice(Notice(NOTICE_NAME, peer, now))
@@ -105,13 +109,13 @@ def _parse_network(text: str) -> IpNetwork:
         return ip_network(text)
     except ValueError as error:
         raise ValueError(
-            f"{text!r} is no trusted proxy ({error}); give addresses such as 10.0.0.1 or networks "
+            f"{text!r} is not a valid proxy ({error}); give addresses such as 10.0.0.1 or networks "
             "such as 10.0.0.0/8"
         ) from None
 
 
 def _parse_hop(text: str) -> IpAddress | None:
-    """Return the address of one hop, IPv4-mapped IPv6 as IPv4; None if it is not an address."""
+    """Return the address of a hop, or None if it is malformed; IPv4-mapped IPv6 becomes IPv4."""
     text = text.strip()
     if match := HOP_PATTERN.fullmatch(text):
         text = match["v6"] or match["v4"]

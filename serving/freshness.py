@@ -1,4 +1,4 @@
-"""The freshness fields of every response: source, age, and when to come back."""
+"""Builds the `meta` fields on source and age of the data, and on when to call again."""
 
 from collections.abc import Collection, Container, Iterable
 from typing import Any
@@ -17,11 +17,13 @@ from schemas.vocabulary import (
 )
 from serving.snapshot_cache import Snapshot
 
+# Late batches run up to 120 s after the run, and rows take up to 5 minutes to appear.
 GRACE_MS = 600_000
+# Late assets are fetched again 30, 60 and 120 s after the run; the last batch has a minute to end.
 LATE_BATCHES_MS = 180_000
 
 SIMULATED_NOTE = "Simulated market data: prices and readings are not those of a real market."
-STALE_NOTE = "Stale: the last compute is older than the schedule allows, readings may be outdated."
+STALE_NOTE = "Stale: a scheduled compute is overdue, so readings may be outdated."
 
 
 def find_next_run(timeframe: Timeframe, market_time: int) -> int:
@@ -31,18 +33,18 @@ def find_next_run(timeframe: Timeframe, market_time: int) -> int:
 
 
 def is_recording_over(snapshot: Snapshot) -> bool:
-    """Tell whether a recording has been played to its end."""
+    """Return true if the source is a recording and the market time has reached its end."""
     until = snapshot.coverage.recorded_until
     return until is not None and snapshot.market_time >= until
 
 
 def is_final(snapshot: Snapshot) -> bool:
-    """Tell whether nothing more will come: a recording that is over, a past snapshot."""
+    """Return true if the snapshot will never be replaced: a finished recording or a past one."""
     return snapshot.is_past or is_recording_over(snapshot)
 
 
 def is_stale(snapshot: Snapshot, now: int) -> bool:
-    """Tell whether the next hourly run is overdue at `now` (epoch ms) beyond the grace."""
+    """Return true if at `now` (epoch ms) the next hourly run is overdue by more than the grace."""
     return (
         not is_recording_over(snapshot)
         and now > find_next_run("1h", snapshot.market_time) + GRACE_MS
@@ -50,7 +52,9 @@ def is_stale(snapshot: Snapshot, now: int) -> bool:
 
 
 def find_expiry(snapshot: Snapshot, now: int) -> int | None:
-    """Return when the result of `build_freshness` at `now` expires (epoch ms), None for never."""
+    """Return when the result of `build_freshness` at `now` expires, in epoch ms; None for never."""
+    # The window of late assets counts even if none is late: an early expiry only costs one more
+    # rendering. `is_stale` compares with >, hence the + 1.
     next_run_at = find_next_run("1h", snapshot.market_time)
     windows = [at for window in _list_late_windows(snapshot, has_late=True) for at in window]
     times = (*windows, next_run_at, next_run_at + GRACE_MS + 1)
@@ -58,7 +62,11 @@ def find_expiry(snapshot: Snapshot, now: int) -> int | None:
 
 
 def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) -> Instant | None:
-    """Return the next run; None where it is due, late assets may still come, or none follows."""
+    """Return the time of the next run of a timeframe.
+
+    None if it is due or overdue, if bars of late or delayed assets may still arrive, or if no run
+    follows.
+    """
     windows = _list_late_windows(snapshot, has_late=bool(snapshot.stored.late_tickers))
     next_expected = min(
         [find_next_run(timeframe, snapshot.market_time), *(w[0] for w in windows if w[0] > now)]
@@ -70,23 +78,23 @@ def find_nothing_new_before(snapshot: Snapshot, now: int, timeframe: Timeframe) 
 
 
 def _list_late_windows(snapshot: Snapshot, *, has_late: bool) -> list[tuple[int, int]]:
-    """Return when bars may come between two runs (epoch ms): late ones, and those of delays."""
+    """Return the (begin, end) times in epoch ms at which late or delayed bars may arrive."""
     delays = [0] * has_late + [delay_s for delay_s in snapshot.coverage.delays if delay_s]
     begins = [snapshot.market_time + 1000 * delay_s for delay_s in delays]
     return [(at, at + LATE_BATCHES_MS) for at in begins]
 
 
 def format_recorded_note(until: int) -> str:
-    """Say when a recording ends (epoch ms)."""
-    return f"recorded until {format_instant(until)}."
+    """Return a note on the end of a recording (epoch ms)."""
+    return f"Recorded market data, up to {format_instant(until)}."
 
 
 def build_freshness(
     snapshot: Snapshot, now: int, *notes: str, timeframe: Timeframe | None = None
 ) -> dict[str, Any]:
-    """Return the fields of `Freshness` for an answer that is about one timeframe or all of them.
+    """Return the fields of `Freshness` for a result of one timeframe, by default of all.
 
-    `notes` join the note, which is None where it is empty.
+    `notes` are appended to the general notes; `note` is None if there are none at all.
     """
     final, stale = is_final(snapshot), is_stale(snapshot, now)
     return {
@@ -111,22 +119,22 @@ def build_freshness(
 
 
 def format_proxy_note(proxies: Collection[str]) -> str:
-    """Say that bars of some assets are those of perpetuals."""
+    """Return a note on the assets that use the bars of a perpetual."""
     return (
-        f"{len(proxies)} stocks or metals (such as {min(proxies)}) follow a perpetual that "
-        "stands in for them: meta.stand_ins of the catalog names them."
+        f"{len(proxies)} stocks or metals (such as {min(proxies)}) use the bars of a perpetual as "
+        "a proxy; meta.stand_ins of the catalog lists them."
     )
 
 
 def format_removed_note(asset: CoveredAsset) -> str:
-    """Say since when an asset is not covered any more and what it continues as."""
-    successor = f", its coin continues as {asset.continues_as}" * bool(asset.continues_as)
+    """Return a note on the removal of an asset and its successor."""
+    successor = f" and continues as {asset.continues_as}" * bool(asset.continues_as)
     since = f"{asset.ticker} was removed on {asset.removed_on}"
     return f"{since}{successor}; its readings no longer change."
 
 
 def find_legacy_keys(key_sets: Iterable[Container[StoredKey]]) -> LegacyKeys:
-    """Return the outdated keys that occur in what an answer shows, and what to use instead."""
+    """Return the outdated keys in a result, each with its replacement."""
     key_sets = list(key_sets)
     return {old: new for old, new in LEGACY_KEYS.items() if any(old in keys for keys in key_sets)}
 
@@ -142,7 +150,5 @@ def _list_notes(snapshot: Snapshot, now: int) -> list[str]:
     if is_stale(snapshot, now):
         notes.append(STALE_NOTE)
     if snapshot.is_past:
-        notes.append(
-            f"The board as it was served at {format_instant(now)}; it does not change any more."
-        )
+        notes.append(f"Readings as served at {format_instant(now)}; they no longer change.")
     return notes

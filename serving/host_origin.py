@@ -1,5 +1,7 @@
-"""Refuses foreign hosts and origins (the defence against DNS rebinding), and requests that a proxy
-in front of the service may have read as two.
+"""Refuses foreign hosts and origins, and ambiguously framed requests.
+
+The host check defends against DNS rebinding, the framing check against request smuggling: a proxy
+in front of the service might read such a request as two.
 """
 
 import re
@@ -28,14 +30,16 @@ AUTHORITY_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@\[\]\s?#]+)(?::[0-9]{0,5}
 
 
 def parse_host(authority: str) -> str | None:
-    """Return the lower-case host of `host[:port]`, None if it is malformed."""
+    """Return the lower-case host of `host[:port]`, or None if it is malformed."""
     match = AUTHORITY_PATTERN.fullmatch(authority.lower())
     return match.group(1) if match else None
 
 
 class HostOriginMiddleware:
-    """ASGI middleware: requires an allowed Host (421), no Origin or an allowed one (403), and one
-    way of framing the body (400, and the connection is closed).
+    """ASGI middleware that refuses foreign hosts and origins, and ambiguously framed requests.
+
+    A foreign Host gets 421, a foreign Origin 403. Ambiguous framing gets 400, and the connection
+    is closed.
     """
 
     def __init__(
@@ -51,14 +55,16 @@ class HostOriginMiddleware:
         self._docs = docs
         names = {parse_host(host) for host in (urlsplit(base_url).netloc, *allowed_hosts)}
         self._allowed_hosts = LOCAL_HOSTS | {host for host in names if host}
+        # Nearly all requests send the same Host, so its check is cached.
         self._is_allowed_host = lru_cache(MAX_CACHED_VALUES)(self._check_host)
         self._allowed_origins = {origin.lower().rstrip("/") for origin in allowed_origins}
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass an allowed request on; refuse any other."""
+        """Pass an allowed request on, or send the error."""
         error = self._find_error(scope) if scope["type"] == "http" else None
         if error is None:
             return self._app(scope, receive, send)
+        # After ambiguous framing, the next bytes on the connection may not be a new request.
         headers = [JSON_TYPE, CLOSE_CONNECTION] if error.status == 400 else [JSON_TYPE]
         return respond(scope, send, error.status, headers, format_error_body(error, self._docs))
 
@@ -69,11 +75,17 @@ class HostOriginMiddleware:
         host = headers.get(b"host", b"")
         if not self._is_allowed_host(host):
             quoted = quote_value(host.decode("latin-1"))
-            return http_error(421, f"Host {quoted} is not served here; the operator can allow it.")
+            return http_error(
+                421, f"Host {quoted} is not allowed; the operator can add it to the allowed hosts."
+            )
         for origin in list_header_values(scope, b"origin") if b"origin" in headers else ():
             if not self._is_allowed_origin(origin.decode("latin-1")):
                 quoted = quote_value(origin.decode("latin-1"))
-                return http_error(403, f"Origin {quoted} is foreign; the operator can allow it.")
+                return http_error(
+                    403,
+                    f"Origin {quoted} is not allowed; the operator can add it to the allowed "
+                    "origins.",
+                )
         return None
 
     def _check_host(self, host: bytes) -> bool:
@@ -88,19 +100,22 @@ class HostOriginMiddleware:
 
 
 def _find_framing_error(scope: Scope, headers: HeaderMap) -> ApiError | None:
-    """Return an error if a proxy may read the request differently from our parser, else None."""
+    """Return an error if a proxy may frame the request differently from our parser, else None."""
     coding = headers.get(b"transfer-encoding", b"chunked").lower()
     if coding != b"chunked":
         quoted = quote_value(coding.decode("latin-1"))
-        return http_error(400, f"Transfer-Encoding {quoted} is refused; send chunked, or a length.")
+        return http_error(
+            400, f"Transfer-Encoding {quoted} is not accepted; send chunked or a Content-Length."
+        )
     if b"transfer-encoding" in headers and b"content-length" in headers:
         return http_error(
             400, "Content-Length and Transfer-Encoding are both sent; send one of them."
         )
     version = scope["http_version"]
     if version not in ("1.0", "1.1"):
-        return http_error(400, f"HTTP/{version} is refused; send HTTP/1.1.")
+        return http_error(400, f"HTTP/{version} is not accepted; send HTTP/1.1.")
+    # If merging equal names dropped no header, there is at most one Host; only else count them.
     is_plain = len(headers) == len(scope["headers"]) and b"host" in headers
     if version == "1.1" and not is_plain and len(list_header_values(scope, b"host")) != 1:
-        return http_error(400, "A request names one Host; send exactly one such header.")
+        return http_error(400, "The request must have one Host header; send exactly one.")
     return None

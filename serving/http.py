@@ -1,6 +1,6 @@
 """HTTP basics of both transports: reading and checking a request, sending a response.
 
-Every refusal is an ApiError.
+Every rejected request raises an ApiError.
 """
 
 from collections.abc import Awaitable, Generator, Mapping, Sequence
@@ -27,26 +27,28 @@ JSON = "application/json"
 JSON_TYPE = (b"content-type", b"application/json")
 NO_STORE = (b"cache-control", b"no-store")
 CLOSE_CONNECTION = (b"connection", b"close")
-# The ASGI scope's key of an `InlineExchange`, which the service's own server adds.
+# Keys of the ASGI scope. The service's own server adds an `InlineExchange`; other servers do not,
+# and get plain ASGI events.
 EXCHANGE_KEY = "signals.exchange"
-# The key of the request id, plain ASCII, which every response has as a header.
+# The request id in plain ASCII, which every response repeats in a header.
 REQUEST_ID_KEY = "signals.request_id"
-# The key of the merged headers, kept for the next reader.
+# The merged headers, cached for the next reader of the same request.
 _HEADERS_KEY = "signals.fields"
 
 
 class InlineExchange(Protocol):
-    """Takes a request body and sends a response without ASGI events, if neither has to wait."""
+    """Reads a request body and sends a response without ASGI events, if neither has to wait."""
 
     def take_body(self) -> bytes | None:
-        """Return the whole body, once; None if it has not arrived yet."""
+        """Return the whole body, or None if it has not arrived yet; call it once."""
 
     def try_send(self, status: int, headers: HeaderList, parts: Sequence[bytes]) -> bool:
-        """Send a whole response, its body in parts; return False if it would block."""
+        """Send a complete response with its body in parts; return False if that would block."""
 
 
 def read_headers(scope: Scope) -> HeaderMap:
     """Return the headers of a request by lower-case name, repeated ones joined by commas."""
+    # Joining follows HTTP's rule for lists, so two keys in one header are an invalid key.
     merged: HeaderMap | None = scope.get(_HEADERS_KEY)
     if merged is None:
         headers = scope["headers"]
@@ -58,17 +60,22 @@ def read_headers(scope: Scope) -> HeaderMap:
 
 
 def list_header_values(scope: Scope, header_name: bytes) -> list[bytes]:
-    """Return every header of one lower-case name."""
+    """Return the values of all headers with a lower-case name."""
     return [value for name, value in scope["headers"] if name == header_name]
 
 
 def respond(
     scope: Scope, send: Send, status: int, headers: HeaderList, *parts: bytes
 ) -> Awaitable[None]:
-    """Send a whole response with its Content-Length, and no-store if it is an error."""
+    """Send a complete response with Content-Length, and with no-store if it is an error.
+
+    `headers` is extended in place.
+    """
     headers.append((b"content-length", b"%d" % sum(map(len, parts))))
     if status >= 400:
         headers.append(NO_STORE)
+    # One writev of head and parts. uvicorn writes twice, and joining the parts of an unfiltered
+    # state would cost as much as sending it.
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
     if exchange is not None and exchange.try_send(status, headers, parts):
         return _ALREADY_SENT
@@ -76,7 +83,7 @@ def respond(
 
 
 class _AlreadySent:
-    """An awaitable that is done at once."""
+    """An awaitable that completes at once."""
 
     def __await__(self) -> Generator[None, None, None]:
         return
@@ -94,7 +101,7 @@ async def _send_events(
 
 
 def build_quota_headers(quota: QuotaUsage | None) -> HeaderList:
-    """Return the headers that carry a quota; none without one."""
+    """Return the quota headers, or no header if there is no quota."""
     if quota is None:
         return []
     return [
@@ -105,26 +112,26 @@ def build_quota_headers(quota: QuotaUsage | None) -> HeaderList:
 
 
 def http_error(status: int, message: str) -> ApiError:
-    """Return the refusal of a request that is wrong at the HTTP level."""
+    """Return an error for a request that is invalid at the HTTP level."""
     return ApiError("invalid_parameter", message, status)
 
 
 def check_media_types(headers: HeaderMap) -> None:
-    """Refuse a body that is not JSON with 415 and a client that takes no JSON with 406."""
+    """Raise ApiError 415 if the body is not JSON, and 406 if the client does not accept JSON."""
     content_type, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"")
     if not is_json(content_type):
         quoted = quote_value(content_type.decode("latin-1"))
-        raise http_error(415, f"Content-Type {quoted} is refused; send application/json.")
+        raise http_error(415, f"Content-Type {quoted} is not accepted; send application/json.")
     if not accepts_json(accept):
         quoted = quote_value(accept.decode("latin-1"))
-        raise http_error(406, f"Accept {quoted} excludes the answer; accept application/json.")
+        raise http_error(406, f"Accept {quoted} excludes JSON; add application/json.")
 
 
 @lru_cache(MAX_CACHED_VALUES)
 def accepts_json(accept: bytes) -> bool:
-    """Tell whether an Accept header lets JSON pass: its most specific matching range decides.
+    """Return true if an Accept header allows JSON, by its most specific matching range.
 
-    An empty one asks for nothing.
+    An empty header allows everything.
     """
     if not accept.strip():
         return True
@@ -137,13 +144,16 @@ def accepts_json(accept: bytes) -> bool:
 
 @lru_cache(MAX_CACHED_VALUES)
 def accepts_gzip(accept_encoding: bytes) -> bool:
-    """Tell whether Accept-Encoding takes gzip: by its name, else by `*`."""
+    """Return true if Accept-Encoding allows gzip, by name or else by `*`."""
     weights = parse_qualities(accept_encoding)
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
 def parse_qualities(header: bytes) -> dict[str, float]:
-    """Return how much each item of an Accept or Accept-Encoding header is wanted, 0 for not."""
+    """Return the quality (0 to 1) of each item of an Accept or Accept-Encoding header.
+
+    0 means not acceptable. Of a repeated item, the highest quality counts.
+    """
     quality_by_name: dict[str, float] = {}
     for part in header.decode("latin-1").lower().split(","):
         name, _, parameters = part.partition(";")
@@ -154,14 +164,16 @@ def parse_qualities(header: bytes) -> dict[str, float]:
 
 
 def take_ready_body(scope: Scope) -> bytes | None:
-    """Return the body if all of it has arrived, else None; 413 if it is longer than 1 MiB."""
+    """Return the body if all of it has arrived, else None; ApiError 413 if it exceeds 1 MiB."""
     exchange: InlineExchange | None = scope.get(EXCHANGE_KEY)
     body = None if exchange is None else exchange.take_body()
     return None if body is None else _check_body_size(body)
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Return the body, 413 as soon as it is known to be longer than 1 MiB, chunked or not."""
+    """Read the body; raise ApiError 413 as soon as it is known to exceed 1 MiB."""
+    # A chunked body declares no length, so the size is checked while reading, too. The slice keeps
+    # int() from a header of thousands of digits, which Python refuses to convert.
     declared = read_headers(scope).get(b"content-length", b"0")
     if declared.isdigit() and int(declared[:20]) > MAX_BODY_BYTES:
         raise _too_large_error()
@@ -177,7 +189,7 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
 
 @lru_cache(MAX_CACHED_VALUES)
 def is_json(content_type: bytes) -> bool:
-    """Tell whether a Content-Type is JSON; an empty one counts as such."""
+    """Return true if a Content-Type is JSON or empty."""
     if not content_type.strip():
         return True
     media = content_type.partition(b";")[0].strip().lower()
@@ -203,4 +215,4 @@ def _check_body_size(body: bytes) -> bytes:
 
 
 def _too_large_error() -> ApiError:
-    return http_error(413, f"The body is over {MAX_BODY_BYTES} bytes; a call needs far fewer.")
+    return http_error(413, f"The body exceeds {MAX_BODY_BYTES} bytes; send a smaller one.")

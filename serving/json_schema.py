@@ -1,4 +1,4 @@
-"""JSON Schema of queries and results, flattened so that every MCP client can read it."""
+"""JSON Schema of queries and results, simplified to the subset that every MCP client reads."""
 
 from collections.abc import Collection
 from typing import Any
@@ -11,9 +11,9 @@ Schema = dict[str, Any]
 
 
 def build_input_schema(query: type[BaseModel], coverage: Coverage | None = None) -> Schema:
-    """Return a flat, closed object schema: no $ref, no unions, `required` always present.
+    """Return the flat, closed object schema of a query: no $ref, no unions.
 
-    A coverage cuts the enums of asset_class and indicator to what it holds.
+    If `coverage` is given, the enums of asset_class and indicator list only covered values.
     """
     schema = query.model_json_schema()
     properties = {n: _flatten_argument(part) for n, part in schema.get("properties", {}).items()}
@@ -23,13 +23,14 @@ def build_input_schema(query: type[BaseModel], coverage: Coverage | None = None)
     return {
         "type": "object",
         "properties": properties,
+        # Present even if it is empty, because some clients require the key.
         "required": list(schema.get("required", [])),
         "additionalProperties": False,
     }
 
 
 def build_output_schema(result: type[BaseModel]) -> Schema:
-    """Return the schema of an answer as it is written, with every $ref inlined."""
+    """Return the schema of a serialized result, with every $ref inlined."""
     schema = result.model_json_schema(by_alias=True, mode="serialization")
     definitions = schema.pop("$defs", {})
     return _inline_refs(schema, definitions)
@@ -42,7 +43,7 @@ def _limit_enum(properties: dict[str, Schema], name: str, allowed: Collection[st
 
 
 def _flatten_argument(part: Schema) -> Schema:
-    """Merge `X | None` into X; an optional argument is left out, never null."""
+    """Replace `X | None` by X: an optional argument is omitted, never null."""
     rest = {key: value for key, value in part.items() if key not in {"anyOf", "title"}}
     if rest.get("default", 0) is None:
         del rest["default"]
@@ -53,7 +54,7 @@ def _flatten_argument(part: Schema) -> Schema:
 
 
 def _inline_refs(part: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Replace references by what they name and drop the titles that pydantic makes up."""
+    """Inline references, and drop the titles that pydantic generates."""
     if "$ref" in part:
         part = definitions[part["$ref"].rsplit("/", 1)[-1]]
     return {

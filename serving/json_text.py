@@ -1,4 +1,4 @@
-"""JSON as both transports write it: minified, in UTF-8."""
+"""Writes JSON for both transports: minified, in UTF-8."""
 
 import json
 from typing import Any
@@ -12,5 +12,7 @@ def to_json(value: Any) -> str:
 
 
 def to_utf8(text: str) -> bytes:
-    """Encode JSON text; a lone surrogate becomes its JSON escape."""
+    """Encode JSON text as UTF-8."""
+    # A lone surrogate, as in a request id, has no UTF-8 form. Python's backslash escape of it,
+    # \udXXX, is also its JSON escape.
     return text.encode("utf-8", "backslashreplace")

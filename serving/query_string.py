@@ -1,4 +1,4 @@
-"""Query strings read strictly: nothing is guessed, repeated or dropped in silence."""
+"""Parses query strings strictly: repeated parameters and broken escapes are errors."""
 
 import re
 from typing import Any
@@ -10,16 +10,18 @@ from schemas.errors import invalid_parameter_error
 from serving.arguments import get_argument_schemas, quote_value
 
 BAD_PERCENT_PATTERN = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# Bounded: int() of a huge text is slow, and no argument has such a range. ASCII digits only, since
+# int() also accepts those of other scripts.
 INTEGER_PATTERN = re.compile(r"-?[0-9]{1,40}")
 
 
 def parse_query_string(
     query_string: bytes, query: type[BaseModel], *, ignore_unknown: bool = False
 ) -> dict[str, Any]:
-    """Return the arguments of a query string, those that look like integers as such.
+    """Return the arguments of a query string; values of integer arguments become int if possible.
 
-    ApiError if a parameter is repeated or its escapes are broken; `parse_arguments` checks the
-    rest, with the same messages on both transports. `ignore_unknown` skips unknown names.
+    ApiError if a parameter is repeated or badly escaped. `parse_arguments` validates the values,
+    with the same messages on both transports. `ignore_unknown` skips unknown names.
     """
     schemas = get_argument_schemas(query)
     raw: dict[str, Any] = {}
@@ -28,7 +30,7 @@ def parse_query_string(
         if part and not (ignore_unknown and name.decode("latin-1") not in schemas):
             key = _decode(name)
             if key in raw:
-                raise invalid_parameter_error(f"{quote_value(key)}: is repeated; give it once.")
+                raise invalid_parameter_error(f"{quote_value(key)} is repeated; send it once.")
             is_integer = schemas.get(key, {}).get("type") == "integer"
             raw[key] = _parse_integer(_decode(value)) if is_integer else _decode(value)
     return raw
@@ -47,6 +49,6 @@ def _decode(part: bytes) -> str:
     except ValueError:
         quoted = quote_value(part.decode("utf-8", "replace"))
         raise invalid_parameter_error(
-            f"{quoted}: the query string is not percent-encoded UTF-8; encode it, a percent sign "
-            "itself as %25."
+            f"{quoted} is not percent-encoded UTF-8; encode special characters, a percent sign "
+            "as %25."
         ) from None

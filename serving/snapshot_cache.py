@@ -1,4 +1,4 @@
-"""The latest computed state as one immutable snapshot, replaced when the store moves on."""
+"""Caches the latest computed state as one immutable snapshot, replaced after each commit."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from schemas.vocabulary import (
 from serving.response_cache import ResponseCache
 from store.market_rows import Statistics, StoredSnapshot
 
-if TYPE_CHECKING:  # Commands that only call a service load no library of the market.
+if TYPE_CHECKING:  # So that client commands such as `signals stdio` do not import NumPy.
     from store.sql.market_store import MarketStore
 
 STATISTICS_DAYS = 30
@@ -24,10 +24,10 @@ STATISTICS_DAYS = 30
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The latest readings of one computed version; `market_time` is epoch ms of the last compute.
+    """The readings and coverage of one version of the store, immutable except for its cache.
 
-    `is_past` is true for one that was served at an earlier time. `responses` are those that depend
-    only on this snapshot.
+    `market_time` is the epoch ms of the last compute. `is_past` marks a snapshot rebuilt for
+    `as_of`. `responses` caches the results that depend only on this snapshot.
     """
 
     stored: StoredSnapshot
@@ -40,20 +40,20 @@ class Snapshot:
 
     @property
     def newest_at(self) -> int:
-        """The time of the newest row, which may be some ms later than the market time."""
+        """The later of market time and newest row, which can be some ms after it."""
         return max(self.market_time, self.stored.last_created_at)
 
     def to_market_time(self, now: int) -> int:
-        """Return the market time (epoch ms) at a wall clock time, where windows end.
+        """Return the market time at a wall clock time, both epoch ms; time windows end there.
 
-        A recording's time stops at its end, and no time runs back.
+        A recording's time stops at its end. The result is never before `newest_at`.
         """
         until = self.coverage.recorded_until
         return max(self.newest_at, now if until is None else min(now, until))
 
     @cached_property
     def removed_tickers(self) -> list[str]:
-        """The tickers with readings that are no longer covered at market time, sorted."""
+        """The tickers that have readings but were removed by the market time, sorted."""
         return sorted(
             ticker
             for ticker in self.stored.readings.keys() & self.assets.keys()
@@ -67,9 +67,10 @@ class Snapshot:
 
 
 def build_snapshot(stored: StoredSnapshot, is_past: bool = False) -> Snapshot | None:
-    """Build a snapshot from stored rows; None if nothing that is served had been computed yet."""
+    """Build a snapshot from stored rows; None if they have no coverage or are not served yet."""
     if stored.coverage is None or stored.market_time is None:
         return None
+    # A first start on live venues builds the history first; nothing is served until it is complete.
     if stored.market_time < (stored.coverage.served_from or 0):
         return None
     assets = {asset.ticker: asset for asset in stored.coverage.assets}
@@ -82,15 +83,15 @@ def _explain_unavailable(stored: StoredSnapshot) -> str:
     if served_from is None:
         return "Nothing has been computed yet: the compute job has not finished its first run."
     built_until = stored.market_time
-    until = "nothing of it yet" if built_until is None else f"up to {format_instant(built_until)}"
+    until = "nothing yet" if built_until is None else f"up to {format_instant(built_until)}"
     return (
-        "History is being fetched, and nothing is served before it is whole: built is "
-        f"{until}, it goes to {format_instant(served_from)}."
+        "The history is still being built, and nothing is served until it is complete: built "
+        f"{until}, needed up to {format_instant(served_from)}."
     )
 
 
 class SnapshotCache:
-    """Caches the store's latest snapshot, and reads it again when the store's version moves."""
+    """Caches the store's latest snapshot, and reads it again when the store's version changes."""
 
     def __init__(self, store: "MarketStore") -> None:
         self.store = store
@@ -102,33 +103,34 @@ class SnapshotCache:
         self._statistics_entry: tuple[Snapshot, dict[Tier, Statistics]] | None = None
 
     async def coverage(self) -> Coverage | None:
-        """Return the coverage that the compute job last published, None if it never has."""
+        """Return the coverage that the compute job last published, or None if there is none."""
         return (self._get_if_current() or await self._read_latest())[0].coverage
 
     async def explain_unavailable(self) -> str:
-        """Say what the first snapshot waits for."""
+        """Return a sentence on why there is no snapshot yet."""
         return _explain_unavailable((self._get_if_current() or await self._read_latest())[0])
 
     async def snapshot(self) -> Snapshot | None:
-        """Return the latest snapshot, None if nothing has been computed yet."""
+        """Return the latest snapshot, or None if nothing has been computed yet."""
         return (self._get_if_current() or await self._read_latest())[1]
 
     def peek(self) -> Snapshot | None:
-        """Return the latest snapshot without waiting; None if it must be read or does not exist."""
+        """Return the latest snapshot without I/O; None if it has to be read or does not exist."""
         current = self._get_if_current()
         return None if current is None else current[1]
 
     @property
     def last(self) -> Snapshot | None:
-        """The snapshot that was read last, whatever the store holds by now."""
+        """The snapshot that was read last, even if the store has a newer one by now."""
         return None if self._last_read is None else self._last_read[1]
 
     async def snapshot_at(self, at: int) -> Snapshot | None:
-        """Return the snapshot that was served at a time (epoch ms), None before the first."""
+        """Rebuild the snapshot that was served at a time (epoch ms); None before the first."""
         return build_snapshot(await self.store.snapshot_at(at), is_past=True)
 
     async def statistics(self, snapshot: Snapshot) -> dict[Tier, Statistics]:
-        """Return the volume of the 30 days up to a snapshot, counted once for all callers."""
+        """Return the row counts of the 30 days up to a snapshot, computed once per snapshot."""
+        # The lock makes concurrent callers share one count, which scans all rows of the window.
         async with self._statistics_lock:
             if self._statistics_entry is None or self._statistics_entry[0] is not snapshot:
                 counts = {tier: await self._count_volume(tier, snapshot) for tier in RETENTION_MS}
@@ -144,7 +146,9 @@ class SnapshotCache:
         )
 
     def _get_if_current(self) -> tuple[StoredSnapshot, Snapshot | None] | None:
-        """Return the last read state if it is current, checked once per turn of the event loop."""
+        """Return the last read state if it is current; checked once per turn of the event loop."""
+        # SQLite's version is a word in shared memory, so it is read in the loop: a thread takes ten
+        # times as long, and a timer would serve the old version after a commit was reported.
         if not self._is_fresh:
             if self._last_read is None or self.store.version() != self._version:
                 return None
@@ -156,8 +160,10 @@ class SnapshotCache:
         self._is_fresh = False
 
     async def _read_latest(self) -> tuple[StoredSnapshot, Snapshot | None]:
-        """Return the latest state, read once for all who wait for it."""
+        """Read the latest state; concurrent callers share one read."""
         async with self._lock:
+            # The version is read first. If a commit lands before the rows are read, the next check
+            # sees another version and reads again, which is harmless.
             version = self.store.version()
             if self._last_read is None or version != self._version:
                 stored = await self.store.snapshot()

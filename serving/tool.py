@@ -1,4 +1,4 @@
-"""The description of a tool: everything that both transports need to show and to run it."""
+"""The definition of a tool: everything that both transports need to list it and to run it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ READ_ONLY = mcp_types.ToolAnnotations(
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[QueryT, ResultT]):
-    """One read; its handler returns its result, or the rendered response.
+    """A read-only tool. Its handler returns a result, or a response that it rendered itself.
 
     `requires_key`: an API key is needed. `allow_over_quota`: usable with an exhausted quota.
     `depends_on_snapshot`: the response depends only on the snapshot, so all callers share it.
@@ -42,7 +42,7 @@ class Tool(Generic[QueryT, ResultT]):
 
 
 def to_mcp_tool(tool: Tool[Any, Any], coverage: Coverage | None) -> mcp_types.Tool:
-    """Return a tool as tools/list shows it, its enums cut to what a coverage holds."""
+    """Return a tool as listed by tools/list; enums are limited to covered values."""
     return mcp_types.Tool(
         name=tool.name,
         title=tool.title,

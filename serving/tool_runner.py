@@ -1,4 +1,4 @@
-"""Runs one tool call for either transport: key, then arguments, then the response as JSON text."""
+"""Runs a tool call for either transport: checks the key, parses arguments, returns JSON text."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
@@ -22,20 +22,21 @@ from store.errors import StoreError
 
 AnyTool = Tool[Any, Any]
 ArgumentsReader = Callable[[], Mapping[str, Any]]
-# Called after each call with (tool, `OK` or an error code, seconds).
+# Called after each call with (tool name, `OK` or error code, seconds).
 OnCall = Callable[[str, str, float], None]
 OK = "ok"
 ACCESS_CODES = frozenset({"missing_key", "invalid_key", "revoked_key", "not_provisioned"})
 STORE_RETRY_S = INTERNAL_RETRY_S = 60
+# Bounds of the cache of parsed queries: at most 256 KB of keys.
 MAX_RAW_KEYS, MAX_RAW_KEY_CHARS = 1024, 256
 
 log = structlog.get_logger("calls")
 
 
 class CallResult(NamedTuple):
-    """The response of a call, an Error object if `error` is set.
+    """The response of a call, which is an Error object if `error` is set.
 
-    `quota` is the key's remaining quota; None if no key was needed or the key was not live.
+    `quota` is the key's quota after the call; None if no key was needed or the key is not live.
     """
 
     response: ResponseBody
@@ -44,14 +45,14 @@ class CallResult(NamedTuple):
 
 
 class ParsedQuery(NamedTuple):
-    """A query and its cache key, which no other query or tool shares."""
+    """A query and its cache key, which is unique to the tool and the query's values."""
 
     query: BaseModel
     key: str
 
 
 class ToolRunner:
-    """Runs tools on a context for callers that the quota guard authorizes."""
+    """Runs tools for callers that the quota guard authorizes."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class ToolRunner:
         raw_key: str | bytes,
         read_arguments: ArgumentsReader,
     ) -> CallResult:
-        """Authorize a call, then parse its arguments and run the tool; never raise.
+        """Authorize a call, parse its arguments and run the tool; never raises.
 
-        Two calls with an equal `raw_key` have equal arguments.
+        `raw_key` identifies the arguments: calls with the same one must have the same arguments.
         """
         started_at = perf_counter()
         result = await self._run(tool, headers, raw_key, read_arguments)
@@ -90,6 +91,8 @@ class ToolRunner:
     ) -> CallResult:
         caller: Caller | None = None
         try:
+            # The call is counted here, before its arguments are parsed, so a refused argument
+            # counts too.
             if tool.requires_key:
                 caller = await self._quota_guard.authorize(
                     _decode_header(headers, b"authorization"),
@@ -97,6 +100,7 @@ class ToolRunner:
                     allow_over_quota=tool.allow_over_quota,
                 )
             parsed = self._parse_query(tool, raw_key, read_arguments)
+            # The cached response is looked up without awaiting, which covers most calls.
             snapshot = self.context.snapshots.peek() if tool.depends_on_snapshot else None
             response = self._peek_response(snapshot, parsed) or await self._get_response(
                 tool, parsed, caller
@@ -114,19 +118,20 @@ class ToolRunner:
         )
 
     def format_error(self, error: ApiError) -> bytes:
-        """Return the Error object of a refusal as minified JSON."""
+        """Return the Error object of an error as minified JSON."""
         access = describe_purchase(self.context.base_url) if error.code in ACCESS_CODES else None
         return format_error_body(error, self.context.docs_url, access)
 
     def _parse_query(
         self, tool: AnyTool, raw_key: str | bytes, read_arguments: ArgumentsReader
     ) -> ParsedQuery:
-        """Return the parsed query; recent ones are cached, because callers repeat themselves."""
+        """Return the parsed query, cached by raw key because clients repeat their queries."""
         parsed = self._parsed_queries.get((tool.name, raw_key))
         if parsed is None:
             query = parse_arguments(tool.query, read_arguments())
             parsed = ParsedQuery(query, f"{tool.name} {query!r}")
             if len(raw_key) <= MAX_RAW_KEY_CHARS:
+                # A dict keeps insertion order, so the first key is the oldest entry.
                 if len(self._parsed_queries) >= MAX_RAW_KEYS:
                     self._parsed_queries.pop(next(iter(self._parsed_queries)))
                 self._parsed_queries[tool.name, raw_key] = parsed
@@ -135,7 +140,7 @@ class ToolRunner:
     async def _get_response(
         self, tool: AnyTool, parsed: ParsedQuery, caller: Caller | None
     ) -> ResponseBody:
-        """Return the response to a query, cached if it depends only on the snapshot."""
+        """Return the response to a query, from the cache if it depends only on the snapshot."""
         if not tool.depends_on_snapshot:
             return await _render_response(tool, parsed.query, self.context.with_caller(caller))
         return await get_or_render(
@@ -143,7 +148,7 @@ class ToolRunner:
         )
 
     def _peek_response(self, snapshot: Snapshot | None, parsed: ParsedQuery) -> ResponseBody | None:
-        """Return the response cached with a snapshot if it is still valid, else None."""
+        """Return the response cached for a snapshot if it is still valid, else None."""
         return (
             None if snapshot is None else snapshot.responses.get(parsed.key, self.context.clock())
         )
@@ -179,26 +184,27 @@ def _get_quota(caller: Caller | None) -> QuotaUsage | None:
 
 
 def internal_error() -> ApiError:
-    """Return the error that a caller sees after an unexpected failure."""
+    """Return the error that a caller receives after an unexpected failure."""
     return ApiError(
         "unavailable",
-        f"Internal error; the operator's log says more. Retry after {INTERNAL_RETRY_S} seconds.",
+        "Internal error; details are in the operator's log. "
+        f"Retry after {INTERNAL_RETRY_S} seconds.",
         500,
         retry_after_s=INTERNAL_RETRY_S,
     )
 
 
 def log_store_failure(error: StoreError, location: str) -> ApiError:
-    """Log that the store failed at a tool or route, and return the error for the caller."""
+    """Log a failure of the store in a tool or route, and return the error for the caller."""
     log.error("store_failed", at=location, **describe_failure(error))
     return unavailable_error(
-        "The store cannot be used at the moment; the operator's log says more. "
+        "The store is unavailable; details are in the operator's log. "
         f"Retry after {STORE_RETRY_S} seconds.",
         STORE_RETRY_S,
     )
 
 
 def format_error_body(error: ApiError, docs: str, access: HowToGetAccess | None = None) -> bytes:
-    """Return the one error body of SPEC.md as minified JSON."""
+    """Return the error body of both transports as minified JSON."""
     body = ErrorBody(error=error.code, message=error.message, how_to_get_access=access, docs=docs)
     return body.model_dump_json(exclude_none=True).encode()

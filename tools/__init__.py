@@ -1,1 +1,1 @@
-"""Development programs and the example data they share with tests and bench; no tests here."""
+"""Development programs, and example data that tests and bench share. It imports neither."""

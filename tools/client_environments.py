@@ -1,6 +1,6 @@
-"""Environments for clients whose versions conflict with each other's and with ours.
+"""Environments for clients that need conflicting versions of libraries.
 
-Made once for each content of their lists, under `.interop` beside the code, and kept.
+An environment is built once for each content of its requirements and kept in `.interop`.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from tools.clauses import ROOT
 
 INTEROP_FOLDER = ROOT / "tests" / "interop"
 CACHE_FOLDER = ROOT / ".interop"
-# What npm and pip say where they reach no package registry.
+# Messages of npm and pip if they cannot reach a package registry. Tests are skipped then, while any
+# other failure of an installation fails them.
 OFFLINE = re.compile(
     "ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENETUNREACH|ETIMEDOUT"
     "|NewConnectionError|ConnectTimeoutError|NameResolutionError"
@@ -25,7 +26,7 @@ OFFLINE = re.compile(
 
 
 def get_python_environment(name: str) -> Path:
-    """Return the interpreter of an environment with what `python/NAME.txt` pins."""
+    """Return the interpreter of an environment with the versions pinned in `python/NAME.txt`."""
     listed = INTEROP_FOLDER / "python" / f"{name}.txt"
 
     def make(folder: Path) -> None:
@@ -37,7 +38,7 @@ def get_python_environment(name: str) -> Path:
 
 
 def get_node_environment() -> Path:
-    """Return a folder with `node/*.mjs` and, in `node_modules`, what `package-lock.json` pins."""
+    """Return a folder with the scripts `node/*.mjs` and the packages of `package-lock.json`."""
     listed = [INTEROP_FOLDER / "node" / file for file in ("package.json", "package-lock.json")]
 
     def make(folder: Path) -> None:
@@ -47,6 +48,7 @@ def get_node_environment() -> Path:
         _run("npm", "ci", "--ignore-scripts", "--loglevel=error", "--prefix", str(folder))
 
     folder = _get_or_build("node", listed, make)
+    # Copied on every call: the digest covers only the lock file, so scripts may have changed.
     for script in (INTEROP_FOLDER / "node").glob("*.mjs"):
         shutil.copy(script, folder)
     return folder
@@ -55,6 +57,7 @@ def get_node_environment() -> Path:
 def _get_or_build(name: str, listed: list[Path], make: Callable[[Path], None]) -> Path:
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in listed)).hexdigest()[:12]
     folder = CACHE_FOLDER / f"{name}-{digest}"
+    # The marker is written last, so an interrupted installation is repeated.
     if not (folder / "whole").exists():
         shutil.rmtree(folder, ignore_errors=True)
         make(folder)
@@ -69,5 +72,5 @@ def _run(*command: str) -> None:
     if done.returncode:
         said = done.stdout + done.stderr
         if OFFLINE.search(said):
-            pytest.skip(f"{Path(command[0]).name} reaches no package registry")
+            pytest.skip(f"{Path(command[0]).name} cannot reach a package registry")
         raise RuntimeError(f"{' '.join(command)}: {said[-4000:]}")

@@ -1,6 +1,6 @@
-"""A small market made by hand: six assets, their first readings and a few flips.
+"""A small hand-made market: six assets, their first readings and a few flips.
 
-Tests and the examples of the pages are served from it.
+Tests use it, and so do the examples in the documentation.
 """
 
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def make_change(
     after: int,
     before: int | None = None,
 ) -> ChangeRow:
-    """Return a change of a reading, or a first reading; only the feed's cells are published."""
+    """Return a change, or a first reading if `before` is None; only logged ones are published."""
     return ChangeRow(
         created_at=created_at,
         ticker=ticker,
@@ -72,7 +72,7 @@ def make_change(
 
 
 def make_first_readings(start: int) -> Iterator[ChangeRow]:
-    """Yield 1 for crypto, -1 for the rest, 0 for every ceres; dexter on BTC and MATIC."""
+    """Yield first readings: 1 for crypto, -1 for the rest, 0 for ceres; dexter on BTC and MATIC."""
     created_at = start
     for asset in ASSETS:
         legacy = ("dexter",) if asset.ticker in {"BTC", "MATIC"} else ()
@@ -85,7 +85,7 @@ def make_first_readings(start: int) -> Iterator[ChangeRow]:
 
 
 def make_flips(start: int, count: int) -> list[ChangeRow]:
-    """Return alternating flips of two cells, a millisecond and a bar apart."""
+    """Return alternating flips of two cells, each a millisecond and a bar after the previous."""
     cells = (("BTC", "trend_oracle"), ("ETH", "enzo"))
     rows = []
     for number in range(count):
@@ -102,7 +102,7 @@ def make_batch(market_time: int, changes: list[ChangeRow]) -> Batch:
 
 
 async def seed_market(market: MarketStore, published: Coverage, flip_count: int = 6) -> None:
-    """Commit a silent history, then flips at the last market time, NOON, where ETH is late."""
+    """Commit unpublished first readings, then changes, then flips at NOON with ETH late."""
     await market.publish_coverage(published)
     before = NOON - 400 * 24 * HOUR_MS
     await market.commit(make_batch(before, list(make_first_readings(before))))

@@ -1,4 +1,4 @@
-"""The service in this process, on stores in a folder: what the generated parts of pages show."""
+"""Runs the service in this process on stores in a folder, to generate parts of the docs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,13 +19,13 @@ from store.sqlite.market_store import open_sqlite_market
 from tools.example_market import NOON
 
 ADDRESS = "http://127.0.0.1:8000"
-# The last run's late batches are over.
+# After the last run's batches for late assets, so that results name the next run.
 NOW = NOON + 200_000
 
 
 @dataclass(frozen=True)
 class ExampleService:
-    """A service that is called without a network, and its market."""
+    """A service that is called in process, without a socket, and its market store."""
 
     market: MarketStore
     _client: httpx.AsyncClient
@@ -41,7 +41,7 @@ class ExampleService:
 
 @asynccontextmanager
 async def open_example_service(folder: Path) -> AsyncIterator[ExampleService]:
-    """Open a service without any market data, at ADDRESS and NOW; it is called with a key."""
+    """Open a service with an empty market store, a fixed clock (NOW) and an API key."""
     market = await open_sqlite_market(folder / "market.db")
     access = await open_sqlite_access(folder / "market.db-access")
     try:

@@ -1,4 +1,4 @@
-"""A board of the whole universe with a month of changes, made up from a seed."""
+"""Generates readings and a month of changes of the whole universe from a fixed seed."""
 
 import math
 import random
@@ -27,9 +27,11 @@ from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 SEED = 1
 FIRST, START = NOON - 60 * DAY_MS, NOON - 31 * DAY_MS
 OFFSET_MS = 180_000
-# How likely a reading changes at a run: 0.8, 0.23 and 0.04 changes a day, as on the recorded coins.
+# The probability that a reading changes in a run. It gives 0.8, 0.23 and 0.04 changes a day, as
+# measured on the recorded coins.
 CHANCES: dict[Timeframe, float] = {"1h": 0.8 / 24, "4h": 0.23 / 6, "1d": 0.04}
-# How many readings that leave neutral go where their asset leans, and how many never rest at it.
+# The share of readings that leave neutral in the direction of their asset's trend, and the share
+# that change direction without passing through neutral.
 ALIKE, STRAIGHT = 0.85, 0.1
 PRICES: dict[AssetClass, tuple[float, float]] = {
     "crypto": (0.01, 1000.0),
@@ -39,14 +41,14 @@ PRICES: dict[AssetClass, tuple[float, float]] = {
 
 
 def make_full_coverage() -> Coverage:
-    """Return the packaged universe as an hourly source serves it."""
+    """Return the coverage of the packaged universe with a simulated source."""
     universe = load_universe()
     source = SimulatedSource(universe, compute_origin(NOON // 1000), lambda: NOON)
     return as_served(universe, source, INDICATORS, NOON, None)
 
 
 async def fill_full_universe(market: MarketStore) -> None:
-    """Commit first readings of the whole universe, then a month of changes that NOON ends."""
+    """Commit first readings of the whole universe, then a month of changes up to NOON."""
     await market.publish_coverage(make_full_coverage())
     rows = list(_generate_rows(random.Random(SEED)))
     await market.commit(make_batch(FIRST, _order_rows(row for row in rows if row.before is None)))
@@ -56,7 +58,10 @@ async def fill_full_universe(market: MarketStore) -> None:
 
 
 async def turn_all_daily_readings(market: MarketStore) -> None:
-    """Commit one more run, at which every daily reading of the feed turns, to bullish if it can."""
+    """Commit a run in which every logged daily reading changes, to bullish if it is not already.
+
+    This gives the largest possible result of flips.
+    """
     later = NOON + HOUR_MS
     tracked = {asset.ticker for asset in load_universe().tracked_assets}
     await market.commit(
@@ -74,11 +79,12 @@ async def turn_all_daily_readings(market: MarketStore) -> None:
 
 
 def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
-    """Yield the first reading and the changes of every cell, each created at its run."""
+    """Yield the first reading and the changes of every cell, created at the time of their run."""
     universe = load_universe()
     for asset in universe.assets:
         low, high = PRICES[asset.asset_class]
         price = low * (high / low) ** draw.random()
+        # Only assets tracked before the rename have the legacy key dexter.
         is_old = asset.added_on < universe.renamed_on
         for timeframe in TIMEFRAMES:
             lean = 1 if draw.random() < 0.5 else -1
@@ -92,11 +98,12 @@ def _generate_rows(draw: random.Random) -> Iterator[ChangeRow]:
 
 
 def _draw_runs(draw: random.Random, asset: Asset, timeframe: Timeframe) -> Iterator[int]:
-    """Yield the runs at which a reading changes, each with the same chance."""
+    """Yield the times (epoch ms) of the runs in which a reading changes."""
     period = TIMEFRAME_DURATIONS_S[timeframe] * 1000
     end = NOON if asset.removed_on is None else compute_midnight_s(asset.removed_on) * 1000
     run = START // period * period + OFFSET_MS
     while True:
+        # The number of runs without a change is geometrically distributed.
         waited = math.log(1 - draw.random()) / math.log(1 - CHANCES[timeframe])
         run += (1 + int(waited)) * period
         if run > end:
@@ -115,7 +122,7 @@ def _draw_price(draw: random.Random, price: float) -> float:
 
 
 def _order_rows(rows: Iterable[ChangeRow]) -> list[ChangeRow]:
-    """Return rows in the order of a feed, a millisecond apart where they belong to one run."""
+    """Return rows in the order of the feed; rows of the same run are a millisecond apart."""
     ordered = sorted(
         rows,
         key=lambda row: (

@@ -1,7 +1,7 @@
-"""The table of docs/interop.md: `python -m tools.interop_table RESULTS.xml`, or `make prove`.
+"""Write the table of docs/interop.md: `python -m tools.interop_table RESULTS.xml`, or `make prove`.
 
-The file is pytest's junit XML. A test of tests/interop says there what it ran, as the property
-`interop`: client, version and what, as JSON; one that did not come so far goes by its name.
+The file is pytest's JUnit XML. Each test in tests/interop records the property `interop`: client,
+version and description, as JSON. If a test fails before it does, its name is used instead.
 """
 
 import argparse
@@ -20,7 +20,7 @@ HEADER = ("client or suite", "version", "what ran", "outcome")
 
 
 class InteropRun(NamedTuple):
-    """What one test ran, and how it ended."""
+    """The client that one test ran, and the outcome."""
 
     client: str
     version: str
@@ -29,7 +29,7 @@ class InteropRun(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
-    """Write the table of a results file into the page; 1 where the file has no such tests."""
+    """Write the table of a results file into the page; return 1 if the file has no such tests."""
     parser = argparse.ArgumentParser(prog="python -m tools.interop_table", description=__doc__)
     parser.add_argument("results", type=Path, help="a junit XML file that pytest wrote")
     results = parser.parse_args(arguments).results
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
     if not all_runs:
         print(f"{results} has no tests of tests/interop", file=sys.stderr)
         return 1
+    # The date of the run, not of the rendering: the file may be from another machine.
     started_at = next(suites.iter("testsuite")).get("timestamp", "")
     content = f"Run on {started_at[:10]}.\n\n{render_table(all_runs)}"
     page.write_text(
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, page: Path = PAGE) -> int:
 
 
 def read_runs(suites: ElementTree.Element) -> Iterator[InteropRun]:
-    """Return what each test of tests/interop ran."""
+    """Yield the run that each test of tests/interop recorded."""
     for case in suites.iter("testcase"):
         if case.get("classname", "").startswith("tests.interop."):
             interop_property = case.find("properties/property[@name='interop']")
@@ -60,7 +61,7 @@ def read_runs(suites: ElementTree.Element) -> Iterator[InteropRun]:
 
 
 def render_table(all_runs: Sequence[InteropRun]) -> str:
-    """Return a row for each client, version and outcome, in the order in which they first ran."""
+    """Return a row for each client, version and outcome, in the order of their first run."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for run in all_runs:
         rows.setdefault((run.client, run.version, run.outcome), []).append(run.what)

@@ -1,4 +1,4 @@
-"""Sessions of members without the way to them: no purchase, no mail."""
+"""Creates sessions of members directly in the store, without a purchase or a mail."""
 
 import secrets
 
@@ -14,8 +14,9 @@ EMAIL = "viewer@example.com"
 async def create_session_cookie(
     access: AccessStore, clock: Clock, *, is_member: bool = True
 ) -> str:
-    """Return the cookie of somebody who holds the sandbox's plan, or does no longer."""
+    """Return the session cookie of a new member, or of a former one if `is_member` is false."""
     token, now = secrets.token_urlsafe(32), clock()
+    # Each session has its own mailbox, because signing out ends all sessions of a mailbox.
     email = f"{token[:8]}-{EMAIL}"
     member = MembershipRow("sandbox", "test", f"sb_{token}", f"sb_{token}", email, "monthly", now)
     claim = ClaimRow(

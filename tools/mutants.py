@@ -1,6 +1,7 @@
-"""Make each change of `docs/clauses` to a copy of the code and see a test fail: `make mutants`.
+"""Apply each change of `docs/clauses` to a copy of the code and check that a test fails.
 
-Every clause's change is made alone, and the tests that name the clause are run until one fails.
+`make mutants` runs it. Each change is applied by itself, and the tests that name its clause run
+until one fails.
 """
 
 import argparse
@@ -25,10 +26,12 @@ import pytest
 from tools.clauses import ROOT, Clause, ClauseTests, find_clause_tests, read_specification
 
 TIMEOUT_S = 300
+# Changes are tried in parallel, each in its own copy of the tree.
 COPY_COUNT = 2
 MAX_SERIAL_TESTS = 100
 
-# Importing what the code rests on takes most of a test's time, so that is done once.
+# Imported once in a fork server: importing these libraries takes most of the time of a test. No
+# module of the project may be in this list, or the change would have no effect.
 PRELOADED_MODULES = [
     "httpx",
     "hypothesis",
@@ -49,7 +52,7 @@ Verdict = Literal["caught", "survived", "broken", "hung"]
 
 @dataclass(frozen=True)
 class MutationResult:
-    """What became of one change, and the test that failed, or why none could."""
+    """The verdict on one change, and the test that failed or the reason why none did."""
 
     clause: Clause
     verdict: Verdict
@@ -57,18 +60,18 @@ class MutationResult:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Try the changes of the named clauses, or of all; 1 where one was not caught."""
+    """Try the changes of the named clauses, or of all; return 1 if one is not caught."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("ids", nargs="*", metavar="ID", help="clauses or sections, such as 4.9")
     selected_ids = parser.parse_args(arguments).ids
     specification = read_specification(root / "docs" / "clauses")
     clauses = [c for c in specification.clauses if c.change and _is_selected(c.id, selected_ids)]
     if not clauses:
-        print(f"no clause with a change is named {', '.join(selected_ids)}", file=sys.stderr)
+        print(f"no clause with a change matches {', '.join(selected_ids)}", file=sys.stderr)
         return 2
     tests_by_clause, _ = find_clause_tests(root)
     if failure := _find_failure_without_change(root, clauses, tests_by_clause):
-        print(f"without any change: {failure}", file=sys.stderr)
+        print(f"a test fails without any change: {failure}", file=sys.stderr)
         return 2
     results = []
     for number, result in zip(count(1), try_changes(root, clauses, tests_by_clause), strict=False):
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 def try_changes(
     root: Path, clauses: Iterable[Clause], tests_by_clause: dict[str, ClauseTests]
 ) -> Iterator[MutationResult]:
-    """Yield what became of each change, in the order of the clauses, two at a time."""
+    """Yield the result of each change, in the order of the clauses; two run at a time."""
     with _make_copies(root) as copies, ThreadPoolExecutor(COPY_COUNT) as pool:
 
         def try_one(clause: Clause) -> MutationResult:
@@ -112,17 +115,17 @@ def _try_change(copy: Path, clause: Clause, clause_tests: ClauseTests) -> Mutati
     try:
         status, detail = _run_tests(copy, clause_tests)
     except TimeoutError:
-        return MutationResult(clause, "hung", f"no end after {TIMEOUT_S} s")
+        return MutationResult(clause, "hung", f"still running after {TIMEOUT_S} s")
     finally:
         changed_path.write_text(original_text)
     return MutationResult(clause, _classify_result(status, detail), detail)
 
 
 def _classify_result(status: int, detail: str) -> Verdict:
-    """Tell by pytest's exit status and the test that failed; broken where none could run."""
+    """Return the verdict for pytest's exit status and first failure; "broken" if no test ran."""
     if status == 0:
         return "survived"
-    # A module that could not be imported may end in the status of a failed test, but names none.
+    # If a module cannot be imported, pytest may exit as after a failed test, but names no test.
     names_a_test = "::" in detail.partition(" - ")[0]
     return "caught" if status == 1 and names_a_test else "broken"
 
@@ -130,7 +133,10 @@ def _classify_result(status: int, detail: str) -> Verdict:
 def _find_failure_without_change(
     root: Path, clauses: Iterable[Clause], tests_by_clause: dict[str, ClauseTests]
 ) -> str | None:
-    """Say which test fails without any change, so that a failure means the change; None if none."""
+    """Return the first failure without any change, or None.
+
+    If the tests fail anyway, their failure says nothing about a change.
+    """
     all_tests = ClauseTests(
         sorted(
             {test for clause in clauses for test in tests_by_clause.get(clause.id, ClauseTests())}
@@ -147,9 +153,9 @@ def _find_failure_without_change(
 def _run_tests(
     copy: Path, tests: Iterable[str], *options: str, timeout_s: int | None = TIMEOUT_S
 ) -> tuple[int, str]:
-    """Run tests until one fails; return pytest's status and what it said first of a failure.
+    """Run tests until one fails; return pytest's exit status and its line on the first failure.
 
-    TimeoutError where they do not end.
+    TimeoutError if they run longer than `timeout_s`.
     """
     output = copy.parent / "said"
     fork_context = multiprocessing.get_context("forkserver")
@@ -163,18 +169,19 @@ def _run_tests(
         raise TimeoutError
     lines = [line for line in output.read_text().splitlines() if line.strip()]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return process.exitcode, (failed[:1] or lines or ["pytest said nothing"])[-1]
+    return process.exitcode, (failed[:1] or lines or ["pytest printed nothing"])[-1]
 
 
 def _run_pytest(copy: Path, output: Path, arguments: list[str]) -> None:
-    """Run pytest in this process, which was forked with everything foreign imported."""
+    """Run pytest in this process, which was forked with the libraries imported."""
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     sys.dont_write_bytecode = True
-    # What is imported before pytest begins has its asserts as they were written: none are ours.
+    # pytest warns that it cannot rewrite asserts of modules that are already imported. Those are
+    # libraries, so the warning does not matter.
     warning_options = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     options = ["-x", "--tb=no", "-p", "no:cacheprovider", "-m", "not prove", *warning_options]
     raise SystemExit(pytest.main([*options, *arguments]))
@@ -182,7 +189,10 @@ def _run_pytest(copy: Path, output: Path, arguments: list[str]) -> None:
 
 @contextmanager
 def _make_copies(root: Path, number: int = COPY_COUNT) -> Iterator[SimpleQueue[Path]]:
-    """Give copies of what git knows or would add, each beside the shared folder of the original."""
+    """Yield a queue of copies of all files that git tracks or would add.
+
+    Each copy has a link to the shared folder next to the original.
+    """
     git_listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,

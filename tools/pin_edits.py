@@ -1,4 +1,4 @@
-"""What a clause's change becomes at its new place, and where it stands in the TOML text."""
+"""Edits of a clause's change: its text at a new place in the code, and its entry in the TOML."""
 
 import json
 import re
@@ -13,11 +13,15 @@ LEFT_OUT = re.compile(r" ?(\w+\.)*")
 
 
 class NotUpdatedError(Exception):
-    """A change that the program leaves to its reader."""
+    """The program cannot update a change, so a person has to."""
 
 
 class Place(NamedTuple):
-    """Where the tokens of a change lie in a file, by their numbers at the base and now."""
+    """The place of a change's tokens in a file.
+
+    `line` has their indexes at the base, and `pairs` maps indexes at the base to those of now.
+    `lead` is how much the score exceeds that of the next best place.
+    """
 
     change: Change
     line: range
@@ -28,7 +32,9 @@ class Place(NamedTuple):
 
 
 def find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tuple[int, int, str]:
-    """Return which part of a text a change replaces, and the words that come there."""
+    """Return the start, end and replacement of the part of a text that a change replaces."""
+    # Only the tokens between the common prefix and suffix of old and new are replaced, so that the
+    # rest of the line keeps its present wording.
     old, new = Text(place.change.old), Text(place.change.new)
     prefix = _count_equal(old.tokens, new.tokens)
     suffix = _count_equal(old.tokens[prefix:][::-1], new.tokens[prefix:][::-1])
@@ -47,8 +53,8 @@ def find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tup
     (start, _), (_, end) = spans[first], spans[last - 1]
     added = new.spans[prefix : len(new.spans) - suffix] or [(before, before)]
     added_from, added_to = added[0][0], added[-1][1]
-    # Spaces beside what is replaced belong to it, unless the formatter ended a line there; so does
-    # the object that a name has become an attribute of.
+    # Adjacent spaces belong to the replaced part, unless the formatter broke the line there. So
+    # does the object, if a name has become its attribute.
     if prefix and first - 1 in spans and LEFT_OUT.fullmatch(text[spans[first - 1][1] : start]):
         start, added_from = spans[first - 1][1], before
     if suffix and last in spans and text[end : spans[last][0]] in ("", " "):
@@ -57,7 +63,7 @@ def find_edit(place: Place, text: str, spans: dict[int, tuple[int, int]]) -> tup
 
 
 def replace_change(text: str, id_: str, change: Change) -> str:
-    """Replace the change of one clause in the text of its file."""
+    """Return the TOML text with the change of one clause replaced."""
     entry = re.compile(rf'(^id = "{re.escape(id_)}"\n(?:(?!\[\[).*\n)*?change = ).*$', re.MULTILINE)
 
     def render(match: re.Match[str]) -> str:

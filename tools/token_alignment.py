@@ -1,4 +1,4 @@
-"""Alignment of the tokens of a piece of text with those of a file it may have moved to."""
+"""Aligns the tokens of a piece of text with those of a file that it may have moved to."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-# Scores of a token that is equal, that is another word, and of one that has no counterpart.
+# Scores of an equal token, of another word in its place, and of a token without a counterpart.
 EQUAL, RENAMED, MISSING = 1.0, 0.6, -0.2
 NEVER = -9.0
 TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -17,7 +17,7 @@ class Text(str):
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each token starts and ends."""
+        """The start and end of each token."""
         return [match.span() for match in TOKEN.finditer(self)]
 
     @cached_property
@@ -27,18 +27,19 @@ class Text(str):
 
     @cached_property
     def trigrams(self) -> set[tuple[str, ...]]:
-        """All runs of three tokens."""
+        """All sequences of three adjacent tokens."""
         return set(zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False))
 
 
 def align(
     tokens: Sequence[str], file: Text, weights: Sequence[float]
 ) -> tuple[dict[int, int], float, float]:
-    """Find the place of `tokens` in a file.
+    """Find the best place of `tokens` in a file.
 
-    Return the numbers of the tokens that belong together, the score, which is at most the sum of
-    the weights, and how much less the next place would score.
+    Return pairs of token indexes, the score (at most the sum of the weights), and the lead over
+    the second best place.
     """
+    # Smith-Waterman alignment, one token per row, vectorized over the tokens of the file.
     is_word = np.array([token[0].isidentifier() for token in file.tokens], dtype=bool)
     hashes = np.array([hash(token) for token in file.tokens])
     columns = np.arange(len(hashes) + 1)
@@ -49,7 +50,7 @@ def align(
         matches[row] = weight * np.where(hashes == hash(token), EQUAL, unequal)
         best = scores[row] + weight * MISSING
         best[1:] = np.maximum(best[1:], scores[row, :-1] + matches[row])
-        # A token of the file may be left out too: the best column to the left, less the distance.
+        # A token of the file can be skipped too: the best column to the left, minus the distance.
         skipped = np.maximum.accumulate(best - weight * MISSING * columns)
         scores[row + 1] = skipped + weight * MISSING * columns
     end = int(scores[-1].argmax())

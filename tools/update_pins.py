@@ -1,7 +1,7 @@
-"""Update the changes of `docs/clauses` when code has moved: `python -m tools.update_pins`.
+"""Update the changes of `docs/clauses` after code has moved: `python -m tools.update_pins`.
 
-A change that no longer fits is looked up as it was at the base. The tokens of its line and around
-it are aligned with those of every changed file: the best place gives the line and names of now.
+If a change no longer fits, the program takes its line and the context at the base revision, and
+aligns their tokens with those of every changed file. The best place gives the new line and names.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from tools.token_alignment import Text, align
 
 CONTEXT_TOKENS = 25
 CANDIDATE_FILES = 24
-MIN_EQUAL = 0.4  # of the tokens of the line itself
+MIN_EQUAL = 0.4  # share of the tokens of the line itself
 LINE_WEIGHT, CONTEXT_WEIGHT = 3.0, 1.0
-MIN_SIMILARITY = 0.5  # of the score that equal tokens have
-MIN_LEAD = 0.5  # of the best place over the next, else which one is meant is a guess
+MIN_SIMILARITY = 0.5  # share of the score that equal tokens would have
+MIN_LEAD = 0.5  # score by which the best place leads the next; below that, it would be a guess
 MAX_COMMITS = 200
 SOURCES = ("*.py", "*.sql", ":!tests", ":!tools", ":!docs", ":!bench")
 
@@ -30,12 +30,12 @@ Names = defaultdict[str, Counter[str]]
 
 
 class Updater:
-    """The files at the base and now, and what each name of then is called now."""
+    """The files at the base and now, and the present name for each former name."""
 
     def __init__(self, root: Path, base: str) -> None:
         self._root, self._base = root, base
         self._texts: dict[tuple[str, str], Text] = {}
-        # By the file of the base, and by "" for all.
+        # By file at the base; the entry "" is for all files.
         self._names: defaultdict[str, Names] = defaultdict(lambda: defaultdict(Counter))
         changed = self._git("diff", "-M", "--name-only", "--diff-filter=d", base)
         added = self._git("ls-files", "--others", "--exclude-standard")
@@ -51,7 +51,7 @@ class Updater:
         }
 
     def has_base_changes(self) -> bool:
-        """Say whether every change at the base fits the files at the base."""
+        """Return true if every change at the base fits the files at the base."""
         changes = self._base_changes.values()
         try:
             return all(self._read(c.file, self._base).count(c.old) == 1 for c in changes)
@@ -59,7 +59,7 @@ class Updater:
             return False
 
     def is_current(self, clause: Clause) -> bool:
-        """Say whether the clause has no change, or one that fits and has no name of the base."""
+        """Return true if the clause has no change, or one that fits and has no outdated name."""
         if not (change := clause.change):
             return True
         if not (self._root / change.file).exists():
@@ -70,7 +70,10 @@ class Updater:
         return now.count(change.old) == 1 and old_names.isdisjoint(Text(change.new).tokens)
 
     def find_place(self, clause: Clause) -> Place:
-        """Find where the tokens of the clause's change at the base lie now."""
+        """Find the present place of the tokens of the clause's change at the base.
+
+        NotUpdatedError if there is none, or if more than one is similar.
+        """
         if not (change := self._base_changes.get(clause.id)):
             raise NotUpdatedError("the base has no change of this clause")
         text = self._read(change.file, self._base)
@@ -90,24 +93,28 @@ class Updater:
             places.append(Place(change, line, file, pairs, score, lead))
         places.sort(key=lambda place: -place.score)
         if not places or places[0].score < MIN_SIMILARITY * sum(weights):
-            raise NotUpdatedError(f"nothing is like: {change.old}")
+            raise NotUpdatedError(f"nothing is similar to: {change.old}")
         best, *others = places
         found = self._read(best.file).tokens
         equal = {n for n in line if n in best.pairs and found[best.pairs[n]] == text.tokens[n]}
         has_moved = best.file not in {change.file, self._renamed_files.get(change.file)}
-        # Punctuation is alike everywhere: in another file, an equal word shows the same line.
+        # Punctuation is similar everywhere. In another file, at least one word has to be equal.
         is_other = has_moved and not any(text.tokens[n].isidentifier() for n in equal)
         if is_other or len(equal) < MIN_EQUAL * len(line):
-            raise NotUpdatedError(f"{best.file} has its place, but nothing like: {change.old}")
+            raise NotUpdatedError(
+                f"{best.file} has its place, but nothing similar to: {change.old}"
+            )
         if min([best.lead, *(best.score - other.score for other in others)]) < MIN_LEAD:
-            raise NotUpdatedError(f"more than one place, one in {best.file}, is like: {change.old}")
+            raise NotUpdatedError(
+                f"more than one place, one in {best.file}, is similar to: {change.old}"
+            )
         for then, now in best.pairs.items():
             for scope in (change.file, ""):
                 self._names[scope][text.tokens[then]][found[now]] += 1
         return best
 
     def rewrite(self, place: Place) -> Change:
-        """Return the change at its place, in the names of now."""
+        """Return the change at its place, with the present names."""
         text = self._read(place.file)
         spans = {then: text.spans[now] for then, now in place.pairs.items()}
         start, end, insert = find_edit(place, text, spans)
@@ -116,6 +123,7 @@ class Updater:
         indented = line_start + len(text[line_start:]) - len(text[line_start:].lstrip(" "))
         inside = [spans[number] for number in place.line if number in spans]
         shortest = max(indented, min(inside[0][0], start)), min(line_end, max(inside[-1][1], end))
+        # The shortest text that is unique in the file, so that later edits nearby do not matter.
         for left, right in (shortest, (indented, line_end), (line_start, line_end)):
             if text.count(text[left:right]) == 1:
                 changed = text[left:start] + insert + text[end:right]
@@ -136,14 +144,14 @@ class Updater:
             if not known and word not in now.tokens:
                 known = self._names[""].get(word)
             if not known and word in self._gone_names:
-                raise NotUpdatedError(f"{word} has no name now in: {place.change.new}")
+                raise NotUpdatedError(f"no present name for {word} in: {place.change.new}")
             return known.most_common(1)[0][0] if known else word
 
         return re.sub(r"[^\W\d]\w*", rename, insert)
 
     @cached_property
     def _gone_names(self) -> set[str]:
-        """The words of the sources at the base that those of now lack."""
+        """The words that occur in the sources at the base but no longer now."""
         then = self._git("grep", "-ohw", r"[A-Za-z_]\w*", self._base, "--", *SOURCES)
         now = self._git("grep", "-ohw", "--untracked", r"[A-Za-z_]\w*", "--", *SOURCES)
         return {*then.split()} - {*now.split()}
@@ -167,7 +175,7 @@ class Updater:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Update the changes that no longer fit; 1 if one of them is left to the reader."""
+    """Update the changes that no longer fit; return 1 if some could not be updated."""
     parser = argparse.ArgumentParser(prog="python -m tools.update_pins", description=__doc__)
     parser.add_argument("--base", metavar="REV", help="a revision at which every change fits")
     updater = _open_base(root, parser.parse_args(arguments).base)
@@ -194,13 +202,15 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 
 def _open_base(root: Path, base: str | None) -> Updater:
-    """Open a base: the one that is named, or the newest commit at which every change fits."""
+    """Return the updater for a base: the named one, or the newest commit whose changes all fit."""
     if base:
         return Updater(root, base)
     for commit in _run_git(root, "rev-list", f"--max-count={MAX_COMMITS}", "HEAD").split():
         if (updater := Updater(root, commit)).has_base_changes():
             return updater
-    raise SystemExit(f"no change fits at any of the last {MAX_COMMITS} commits: name a --base")
+    raise SystemExit(
+        f"at none of the last {MAX_COMMITS} commits do all changes fit; name one with --base"
+    )
 
 
 def _run_git(root: Path, *arguments: str) -> str:

@@ -1,4 +1,5 @@
-"""Other people's servers with the tools of ours, and the fixed bytes that none can be faster than.
+"""Other MCP servers with our tools, and a server of fixed bytes as the upper limit.
 
-Each is a process of its own: `-m bench.peers.NAME PORT ANSWERS`, the answers a JSON file by name.
+Each runs as a separate process, `-m bench.peers.NAME PORT ANSWERS`, where ANSWERS is a JSON file
+that maps the name of a case to its result.
 """

@@ -1,4 +1,4 @@
-"""fastmcp's HTTP app: stateless, JSON answers, no key, no log of requests."""
+"""fastmcp's HTTP app: stateless, JSON responses, no keys, no request log."""
 
 import sys
 from pathlib import Path

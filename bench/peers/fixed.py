@@ -1,6 +1,6 @@
-"""The limit: a Starlette route `/BYTES` that returns as many fixed bytes, for none a bare 304.
+"""The upper limit: a Starlette route `/N` that returns N fixed bytes, or a bare 304 if N is 0.
 
-Served by uvicorn as `signals serve` configures it (`ours`), or as uvicorn itself does (`default`).
+It runs under uvicorn as `signals serve` configures it (`ours`) or with defaults (`default`).
 """
 
 import sys

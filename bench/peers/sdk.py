@@ -1,4 +1,4 @@
-"""The SDK's own HTTP app: stateless, JSON answers, no key, no log of requests."""
+"""The MCP SDK's HTTP app, as its pages teach it: stateless, JSON responses, no keys, no log."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The SDK's low-level server in its HTTP app: no schemas, no conversion of what a tool returns."""
+"""The MCP SDK's low-level server in its HTTP app: no schemas and no conversion of results."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Starts the peers and the limit, each where its environment is or can be had."""
+"""Starts the limit, and the peers whose environments are installed or can be installed."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def _find_module_command(name: str, python: Callable[[], Path]) -> tuple[list[st
 
 
 def _find_script_command() -> tuple[list[str], Path]:
-    """Return what runs the TypeScript peer, in the folder that has its packages."""
+    """Return the command of the TypeScript peer, and the folder with its packages."""
     folder = get_node_environment()
     node = str(folder / "node_modules" / ".bin" / "node")
     return [node, str(TREE / "bench" / "peers" / "typescript.mjs")], folder
@@ -44,7 +44,7 @@ PEERS: Mapping[str, Callable[[], tuple[list[str], Path]]] = {
 
 @contextmanager
 def start_peers(folder: Path, answers: Mapping[str, Any]) -> Iterator[dict[str, str | None]]:
-    """Yield the address of each peer serving the answers, None for one that is not installed."""
+    """Run the peers with the given results; yield the URL of each, None if it is not installed."""
     answers_file = folder / "answers.json"
     answers_file.write_text(json.dumps(answers))
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def _start_peer(
 
 @contextmanager
 def start_limits() -> Iterator[dict[str, str]]:
-    """Yield the addresses that serve `/BYTES`, by how uvicorn is set."""
+    """Run the servers of fixed bytes; yield their URLs by the settings of uvicorn."""
     command, _ = _find_module_command("fixed", _get_own_python)
     with ExitStack() as stack:
         yield {

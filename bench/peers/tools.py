@@ -1,7 +1,7 @@
-"""The tools that peers serve: ours by name and arguments, their answers ready made.
+"""The tools that peers serve: the names and arguments of ours, with ready-made results.
 
-No peer reads a store, knows a key or counts: that flatters each of them. Standard library alone,
-since it also runs in the environments of the peers.
+No peer reads a store, checks a key or counts calls, which is in the peers' favour. This module
+imports only the standard library, because it also runs in the environments of the peers.
 """
 
 import json

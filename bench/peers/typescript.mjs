@@ -1,4 +1,4 @@
-// The TypeScript SDK's server on Node's own HTTP server: stateless, JSON answers, no key.
+// The TypeScript SDK's server on Node's own HTTP server: stateless, JSON responses, no keys.
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { createRequire } from "node:module";

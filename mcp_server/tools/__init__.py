@@ -1,1 +1,1 @@
-"""One file a tool: its description, schemas and handler side by side."""
+"""The MCP tools, one file each with its description, schemas and handler."""

@@ -1,4 +1,4 @@
-"""What is covered, made from what the compute job says of itself; no count here is typed."""
+"""signals_get_catalog: the coverage of the service, with all counts from what compute published."""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -49,26 +49,26 @@ FLIPS, CONFLUENCE = "/api/v1/flips", "/api/v1/confluence"
 RUN_MINUTE = f":{RUN_DELAY_MS // 60_000:02d}"
 
 NOTE = (
-    "What this service covers, as its compute job publishes it: the authority on coverage. "
+    "The coverage of this service as published by its compute job, which is the authority on it. "
     "Readings are informational, not investment advice."
 )
 COVERAGE_NOTE = (
-    "The timeframes at which each tier covers an asset. An empty universe list: the source of this "
-    "deployment has no data of it. An empty alerts list: universe only."
+    "The timeframes of each asset by tier. An empty universe list means that this deployment has "
+    "no data for the asset; an empty alerts list means universe only."
 )
 ALERTS_NOTE = (
     "An engine publishes the same action at most once per cooldown_candles candles, in clock time; "
-    "one that fires sooner is held until then. BUY and SELL are legacy actions that older rows may "
-    "carry."
+    "an action that fires sooner is held until then. BUY and SELL are legacy actions that older "
+    "rows may have."
 )
 STATUSES: dict[IndicatorStatus, str] = {
-    "stable": "Its id and the meaning of its readings do not change without a changelog entry.",
-    "experimental": "Published, but its formula may change at any time: do not build on it yet.",
-    "legacy": "Kept for old clients and no longer updated: use what replaces it.",
+    "stable": "Its id and the meaning of its readings change only with a changelog entry.",
+    "experimental": "Published, but its formula may change at any time; do not build on it yet.",
+    "legacy": "Kept for old clients and no longer updated; use its replacement.",
 }
 DEXTER_NOTE = (
-    "The former name of enzo. Assets tracked before the renaming carry it in stored state; since "
-    "renamed_on it is not updated, so its readings are out of date. Use enzo."
+    "The former name of enzo. Assets tracked before the rename still have it in stored state. It "
+    "has not been updated since renamed_on, so its readings are out of date. Use enzo."
 )
 FIELDS = {name: str(field.description) for name, field in CatalogIndicator.model_fields.items()}
 CADENCE = Cadence.model_validate(
@@ -77,23 +77,29 @@ CADENCE = Cadence.model_validate(
         "1h": "Every run.",
         "4h": f"The runs at 00{RUN_MINUTE}, 04{RUN_MINUTE} and so on every 4 hours, UTC.",
         "1d": f"The run at 00{RUN_MINUTE} UTC.",
-        "publication": "A change is in the feed 3 to 5 minutes after the close of its candle.",
+        "publication": "A change appears in the feed 3 to 5 minutes after its candle closes.",
         "recommended_poll_interval_s": POLL_INTERVAL_S,
     }
 )
 
 DESCRIPTION = (
-    "Returns what this service covers: every tracked asset, each indicator and where it appears, "
-    "the timeframes of both tiers by asset, cadence and retention. "
-    "Call it once, for it changes rarely; it holds no readings, which signals_get_state has. "
-    "It needs no key; whole it is about 40,000 characters, so give ticker where few will do. "
-    "An empty universe list in coverage.assets means no data of that asset here, an empty alerts "
-    "list means universe only."
+    "Returns the coverage of this service: every tracked asset, each indicator and the endpoints "
+    "it appears in, the timeframes of both tiers by asset, the compute schedule and retention. "
+    "Call it once, because it changes rarely; signals_get_state returns the readings. "
+    "It needs no key. The whole catalog is about 40,000 characters, so set ticker if you need only "
+    "a few assets. "
+    "An empty universe list in coverage.assets means that this deployment has no data for the "
+    "asset; an empty alerts list means universe only."
 )
 
 
 async def get_catalog(query: CatalogQuery, context: Context) -> CatalogResponse:
-    """Return the published coverage, before the first compute too; `unavailable` without one."""
+    """Return the coverage, which is published before the first compute.
+
+    ApiError `unavailable` if none has been published.
+    """
+    # A snapshot's own coverage comes first, so that counts and `meta` are of the same version.
+    # Without any coverage there is no snapshot either, so context.snapshot() raises the error.
     snapshot = await context.snapshots.snapshot()
     published = await context.snapshots.coverage() if snapshot is None else snapshot.coverage
     coverage = published or (await context.snapshot()).coverage
@@ -124,14 +130,14 @@ def _list_notes(coverage: Coverage) -> Iterable[str]:
         yield format_recorded_note(coverage.recorded_until)
     covered, tracked = sum(bool(a.timeframes) for a in coverage.tracked), len(coverage.tracked)
     if covered == 0:
-        yield "Nothing is covered: the source has no data of any tracked asset."
+        yield "Nothing is covered: the source has no data for any tracked asset."
     elif covered < tracked:
-        yield f"The source has data of {covered} of the {tracked} assets; the rest is not covered."
+        yield f"The source has data for {covered} of the {tracked} assets; the rest is not covered."
 
 
 def _list_ticker_notes(query: CatalogQuery, selected: Mapping[str, CoveredAsset]) -> Iterable[str]:
     if query.ticker is not None:
-        yield f"Both lists hold {', '.join(selected)} alone; every count is of all assets."
+        yield f"Both asset lists have only {', '.join(selected)}; every count is of all assets."
         yield from (format_removed_note(asset) for asset in selected.values() if asset.removed_on)
 
 
@@ -154,6 +160,7 @@ def _build_indicator(indicator: CoveredIndicator) -> CatalogIndicator:
     return CatalogIndicator(
         id=indicator.id,
         name=indicator.name,
+        # Every indicator has alert engines; only the logged ones have rows on the universe tier.
         available_in=["universe", "alerts"] if indicator.logged else ["alerts"],
         status=indicator.status,
         appears_in=[STATE, SIGNALS, *[FLIPS] * indicator.logged, CONFLUENCE],
@@ -240,7 +247,7 @@ def _list_ids(indicators: Iterable[CoveredIndicator]) -> list[IndicatorId]:
 
 GET_CATALOG = Tool(
     name="signals_get_catalog",
-    title="What is covered",
+    title="Coverage of the service",
     description=DESCRIPTION,
     query=CatalogQuery,
     result=CatalogResponse,

@@ -1,4 +1,4 @@
-"""Where indicators agree: the votes that a board holds for one timeframe, counted and ranked."""
+"""signals_get_confluence: counts the readings of one timeframe as votes and ranks the assets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -24,24 +24,23 @@ from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 
 DESCRIPTION = (
-    f"Ranks the assets on which at least min_agree of the {INDICATOR_COUNT_TEXT} indicators read "
-    "the same direction on one timeframe now, and shows every vote. "
-    "Use it to find where readings agree most, or with as_of where they did then; use "
-    "signals_get_state for the readings of given tickers and signals_get_flips for what has just "
-    "turned. "
-    "The default answer is 10,000 to 50,000 characters as the market leans and the largest about "
-    "70,000, so raise min_agree or filter by asset_class. "
-    "An empty list means that no asset reaches min_agree now, and meta.note then says how high "
-    "agreement goes; it counts readings and forecasts nothing."
+    f"Ranks the assets on which at least min_agree of the {INDICATOR_COUNT_TEXT} indicators have "
+    "the same direction on one timeframe, and shows every vote. "
+    "Use it to find the assets with the most agreement now, or at a past time with as_of; use "
+    "signals_get_state for the readings of given tickers and signals_get_flips for recent changes. "
+    "The default result is 10,000 to 50,000 characters, depending on the market, and the largest "
+    "about 70,000, so raise min_agree or filter by asset_class. "
+    "An empty list means that no asset reaches min_agree, and meta.note then names the highest "
+    "agreement. It counts readings and forecasts nothing."
 )
 RULES = {
     "votes": (
-        "Every stored indicator key with a reading on the timeframe votes, the outdated dexter "
-        "too where it is present; a key without a reading is left out. Removed assets take no part."
+        "Every stored indicator key with a reading on the timeframe votes, including the outdated "
+        "dexter if present; a key without a reading is excluded. Removed assets are excluded."
     ),
     "score": (
-        "agree / total_reporting, unrounded: votes in the direction asked for, of all votes. "
-        "An asset is listed where agree >= min_agree."
+        "agree / total_reporting, unrounded: votes in the requested direction divided by all "
+        "votes. An asset is listed if agree >= min_agree."
     ),
     "ranking": "By score, highest first; then by agree, highest first; then by ticker, A to Z.",
 }
@@ -50,7 +49,7 @@ Votes = dict[StoredKey, Reading]
 
 
 async def get_confluence(query: ConfluenceQuery, context: Context) -> ConfluenceResponse:
-    """Return the assets that reach `min_agree`, best first; all rest on one board."""
+    """Return the assets that reach `min_agree`, best first, all from one snapshot."""
     snapshot, at = await context.snapshot_at(query.as_of)
     polled = list(_count_votes(snapshot, query))
     results = _rank_results(result for result in polled if result.agree >= query.min_agree)
@@ -70,7 +69,9 @@ async def get_confluence(query: ConfluenceQuery, context: Context) -> Confluence
 
 
 def _count_votes(snapshot: Snapshot, query: ConfluenceQuery) -> Iterator[ConfluenceResult]:
-    """Yield every asset that takes part and has a vote, whatever its agreement."""
+    """Yield a result for every asset with a vote, whether or not it reaches `min_agree`."""
+    # Unselected assets are counted too, so that an empty result can name the highest agreement.
+    # model_construct() skips validation: all values are from the store's own vocabularies.
     removed = set(snapshot.removed_tickers)
     for ticker in snapshot.assets.keys() & snapshot.stored.readings.keys() - removed:
         asset = snapshot.assets[ticker]

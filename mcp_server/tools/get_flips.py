@@ -1,4 +1,4 @@
-"""What has just turned: the newest change of each indicator in a window, grouped by asset."""
+"""signals_get_flips: the newest change of each indicator in a time window, grouped by asset."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -23,6 +23,7 @@ from serving.snapshot_cache import Snapshot
 from serving.tool import Tool
 from store.market_rows import ChangeRow, FeedQuery
 
+# A safety bound: the longest windows hold about 280 rows on a busy day.
 ROW_LIMIT = 2000
 WINDOW_HOURS: dict[Timeframe, HoursRule] = {
     "1h": HoursRule(default=3, max=6),
@@ -31,45 +32,44 @@ WINDOW_HOURS: dict[Timeframe, HoursRule] = {
 }
 
 DESCRIPTION = (
-    "Groups by asset the changes of readings of the last hours on one timeframe, newest change of "
-    "each indicator only, ranked by how many indicators turned the same way. "
-    "Use it for what has just turned and how broadly; use signals_get_signals for every single "
-    "change or to look further back, and signals_get_confluence for agreement that need not be "
-    "new. "
-    "hours defaults to 3, 12 or 48 and is at most 6, 24 or 72 for 1h, 4h or 1d; the default answer "
-    "is about 40,000 characters and, where everything turned, the largest about 294,000, so give "
+    "Groups the recent changes of readings on one timeframe by asset, only the newest change of "
+    "each indicator, and ranks assets by how many indicators turned the same way. "
+    "Use it to see what has just changed and how broadly; use signals_get_signals for every change "
+    "or to look further back, and signals_get_confluence for agreement that need not be new. "
+    "hours defaults to 3, 12 or 48 and is at most 6, 24 or 72 for 1h, 4h or 1d. The default result "
+    "is about 40,000 characters and, if everything changed, the largest about 294,000, so set "
     "direction or fewer hours. "
-    "An empty list means that nothing turned that way inside the window, and meta.note says when "
-    "to ask again; capped is true where more than 2000 changes lay in it and older ones are "
+    "An empty list means that nothing turned that way in the window, and meta.note says when to "
+    "call again. If capped is true, the window had more than 2000 changes and older ones are "
     "missing."
 )
 RULES = FlipsRules(
     hours=WindowRules.model_validate(WINDOW_HOURS),
     row_limit=ROW_LIMIT,
     window=(
-        "Rows of /signals?tier=universe of the timeframe with as_of - hours < created_at <= as_of; "
-        "the newest row_limit of them are read, those of removed assets then left out."
+        "Rows of /signals?tier=universe of the timeframe with as_of - hours < created_at <= as_of. "
+        "Only the newest row_limit of them are read; then those of removed assets are dropped."
     ),
-    newest="Of each ticker and indicator only its newest row is kept, before direction applies.",
+    newest="Only the newest row of each ticker and indicator is kept, before direction applies.",
     grouping=(
-        "One group a ticker: bullish and bearish count its flips by to, score is the larger, "
-        "dominant is the larger side or mixed where both are equal (0 and 0 too), latest_at is "
-        "created_at of its newest flip."
+        "One group per ticker: bullish and bearish count its flips by their to, score is the "
+        "larger count, dominant is the larger side or mixed if both are equal (0 and 0 included), "
+        "latest_at is created_at of its newest flip."
     ),
-    direction="bullish or bearish keeps the flips whose to is that; all keeps neutral ones too.",
+    direction="bullish or bearish keeps the flips with that to; all keeps neutral ones too.",
     ranking="By score, highest first; then by latest_at, newest first; then by ticker, A to Z.",
 )
 
 CAPPED_NOTE = (
-    f"Capped: only the newest {ROW_LIMIT} changes of the window were read; ask for fewer hours or "
-    "page through signals_get_signals."
+    f"Capped: only the newest {ROW_LIMIT} changes of the window were read; set fewer hours or page "
+    "through signals_get_signals."
 )
 
 DirectionFilter = Literal["all", "bullish", "bearish"]
 
 
 async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
-    """Return the groups of a window that ends at the market clock, best first."""
+    """Return the groups of a window that ends at the current market time, best first."""
     hours = _resolve_hours(query)
     snapshot, now = await context.snapshot(), context.clock()
     end = snapshot.to_market_time(now)
@@ -95,10 +95,9 @@ async def get_flips(query: FlipsQuery, context: Context) -> FlipsResponse:
 async def _read_rows(
     query: FlipsQuery, after: int, snapshot: Snapshot, context: Context
 ) -> list[ChangeRow]:
-    """Return the newest rows of a window, one beyond the limit where there are more.
-
-    No window outlasts the retention, and no row of the board is later than the window's end.
-    """
+    """Return the newest rows of a window, and one more than the limit if there are more."""
+    # `until` is the snapshot's newest row, which is never after the window's end. No window is
+    # longer than the retention, so retention needs no filter here.
     return await context.snapshots.store.changes_feed(
         FeedQuery(
             after=after,
@@ -111,9 +110,9 @@ async def _read_rows(
 
 
 def select_newest_changes(rows: Iterable[ChangeRow], snapshot: Snapshot) -> list[ChangeRow]:
-    """Keep the first row of each ticker and indicator, of rows that come newest first.
+    """Return the newest change of each ticker and indicator; `rows` must be newest first.
 
-    Left out are assets removed at market time, and first readings, which are no changes.
+    Removed assets are dropped, and so are first readings, which are not changes.
     """
     removed = set(snapshot.removed_tickers)
     newest: dict[tuple[str, str], ChangeRow] = {}
@@ -126,12 +125,16 @@ def select_newest_changes(rows: Iterable[ChangeRow], snapshot: Snapshot) -> list
 def group_flips(
     newest: Iterable[ChangeRow], direction: DirectionFilter, snapshot: Snapshot
 ) -> list[FlipGroup]:
-    """Return the ranked groups of changes that come newest first, one an indicator."""
+    """Group changes by ticker and rank the groups.
+
+    `newest` has one change per ticker and indicator, newest first.
+    """
     by_ticker: dict[str, list[ChangeRow]] = {}
     for row in newest:
         if direction in ("all", READING_NAMES[row.after]):
             by_ticker.setdefault(row.ticker, []).append(row)
     groups = [_build_group(rows, snapshot) for rows in by_ticker.values()]
+    # Two stable sorts: tickers ascend, while score and time descend. Instants compare as text.
     groups.sort(key=lambda group: group.ticker)
     return sorted(groups, key=lambda group: (group.score, group.latest_at), reverse=True)
 
@@ -173,27 +176,31 @@ def _build_flip(row: ChangeRow, snapshot: Snapshot) -> Flip:
 
 
 def _resolve_hours(query: FlipsQuery) -> int:
-    """Return the window's hours; ApiError `invalid_parameter` beyond the timeframe's largest."""
+    """Return the window's hours.
+
+    ApiError `invalid_parameter` if they exceed the timeframe's maximum. A silently shortened
+    window would look like the requested one.
+    """
     window = WINDOW_HOURS[query.timeframe]
     hours = window.default if query.hours is None else query.hours
     if hours > window.max:
         raise invalid_parameter_error(
-            f"hours: {hours} is more than the {window.max} that timeframe {query.timeframe} has at "
-            f"most; accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}."
+            f"hours: {hours} is above the maximum of {window.max} for timeframe {query.timeframe}; "
+            f"accepted: an integer from 1 to {window.max} with timeframe {query.timeframe}."
         )
     return hours
 
 
 def _explain_empty(query: FlipsQuery, hours: int, change_count: int) -> str:
     window = f"on {query.timeframe} in the {hours} h up to as_of"
-    again = "meta.next_update says when to ask again (null: nothing more will come)."
+    again = "Call again at meta.next_update (null: no more data will come)."
     if change_count:
         return (
-            f"No newest change {window} turned {query.direction}, {change_count} turned otherwise "
-            f"and direction all shows them; {again}"
+            f"No newest change {window} turned {query.direction}; direction all shows the "
+            f"{change_count} that turned another way. {again}"
         )
     return (
-        f"Nothing changed {window}, hours may be up to {WINDOW_HOURS[query.timeframe].max}; {again}"
+        f"Nothing changed {window}; hours can be up to {WINDOW_HOURS[query.timeframe].max}. {again}"
     )
 
 
@@ -204,6 +211,7 @@ GET_FLIPS = Tool(
     query=FlipsQuery,
     result=FlipsResponse,
     handler=get_flips,
+    # The window ends at the current time, so the result changes between two snapshots.
     depends_on_snapshot=False,
     meta={"anthropic/maxResultSizeChars": 500_000},
 )

@@ -1,4 +1,4 @@
-"""The feed of both tiers, by created_at: changes of readings, and actions of the alert engines."""
+"""signals_get_signals: the feed of both tiers, changes of readings and actions of alert engines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,39 +30,40 @@ RETENTION_DAYS = RetentionDays(
 )
 TIMING_NOTE = (
     "created_at is when a row was written, about 3 to 5 minutes after its candle closed; a held "
-    "alert is written when its window ends. Rows of one run are milliseconds apart, whatever "
-    "candles they fired on."
+    "alert is written when its window ends. Rows of one run are milliseconds apart, even if they "
+    "fired on different candles."
 )
 COOLDOWN_NOTE = (
     "universe: none, every change is logged. alerts: the same action of one ticker, indicator and "
     f"timeframe at most once per {COOLDOWN_CANDLES} candles ({4 * COOLDOWN_CANDLES} hours on 4h, "
-    f"{COOLDOWN_CANDLES} days on 1d); one that fires sooner is held, then published with the price "
-    "it fired at, or never if another alert of the three goes out first."
+    f"{COOLDOWN_CANDLES} days on 1d). An alert that fires sooner is held, then published with the "
+    "price at which it fired, or never if another alert of the same ticker, indicator and "
+    "timeframe is published first."
 )
 CLOSE_NOTE = (
-    "CLOSE ends the strategy's open position without saying whether it was long or short; by the "
-    "cooldown its entry may be missing from the feed or come late."
+    "CLOSE ends the strategy's open position without saying whether it was long or short. Because "
+    "of the cooldown, its entry may be missing from the feed or published late."
 )
 
 DESCRIPTION = (
-    "Returns the feed, newest first: changes of indicator readings (tier universe, the default, of "
-    "all indicators but perpkit), the alert engines' LONG, SHORT and CLOSE (tier alerts, of the "
-    "few tickers that the catalog names), or both (all). "
-    "Use it to poll for news (at most every 900 seconds, passing the next_cursor of the first page "
-    "as since) or to look back up to 365 days, 90 for alerts; use signals_get_state for where "
-    "things stand now. "
-    "200 rows are about 69,000 characters, so filter or keep limit near 50; to read a backlog give "
-    "order oldest and pass each page's next_cursor as since until has_more is false. "
-    "An alert is published at most once per 20 candles and action. An empty page means that "
-    "nothing matched after since, and meta.note says why."
+    "Returns the feed, newest first: changes of indicator readings (tier universe, the default; "
+    "all indicators except perpkit), the LONG, SHORT and CLOSE of the alert engines (tier alerts; "
+    "the few tickers that the catalog lists), or both (tier all). "
+    "Use it to poll for new rows (at most every 900 seconds, with the next_cursor of the first "
+    "page as since) or to look back up to 365 days, 90 for alerts; use signals_get_state for the "
+    "current readings. "
+    "200 rows are about 69,000 characters, so filter or keep limit near 50. To read a backlog, set "
+    "order to oldest and pass each page's next_cursor as since until has_more is false. "
+    "The same alert action is published at most once per 20 candles. An empty page means that no "
+    "row matched, and meta.note says why."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _FeedFilter:
-    """What a query means on a board: times in epoch ms, the ticker and indicator found.
+    """A query resolved against a snapshot; times are epoch ms.
 
-    Changes are asked for after `after`, alerts after theirs: each tier has its retention.
+    Changes are read after `after` and alerts after `alerts_after`: each tier has its own retention.
     """
 
     since: int | None
@@ -73,13 +74,13 @@ class _FeedFilter:
 
 
 async def get_signals(query: SignalsQuery, context: Context) -> SignalsResponse:
-    """Return one page of the feed; the page and its reasons rest on one version of the board."""
+    """Return one page of the feed; the rows and `meta` are of the same snapshot."""
     snapshot = await context.snapshot()
     feed_filter = _build_filter(query, snapshot)
     rows = await _read_rows(query, feed_filter, snapshot, context)
     page = rows[: query.limit]
     notes = [] if page else [_explain_empty(query, feed_filter, snapshot)]
-    # A held alert goes out at whatever hour its window ends, so any hour may bring one.
+    # A held alert is published in the hour in which its window ends, so every hour may bring one.
     timeframe = query.timeframe if query.tier == "universe" else None
     return SignalsResponse(
         signals=[to_signal(row, snapshot) for row in page],
@@ -108,7 +109,8 @@ def _build_filter(query: SignalsQuery, snapshot: Snapshot) -> _FeedFilter:
 
 
 def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "all"] | None:
-    """Return which tiers can hold a matching row, None for neither."""
+    """Return the tiers that can have a matching row, None for neither."""
+    # Only changes can be neutral, and only alerts can be exit.
     only = {"neutral": "universe", "exit": "alerts"}.get(query.direction or "")
     if only is None or only == query.tier:
         return query.tier
@@ -120,12 +122,14 @@ def _find_matching_tiers(query: SignalsQuery) -> Literal["universe", "alerts", "
 async def _read_rows(
     query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot, context: Context
 ) -> Sequence[FeedRow]:
-    """Return the page and, where there is one, the row after it; no store holds 2^63 rows."""
+    """Return the rows of the page, and one more if there are more."""
+    # A larger offset would overflow the database's integers, and no store has that many rows.
     store, tiers = context.snapshots.store, _find_matching_tiers(query)
     if query.offset > MAX_OFFSET or tiers is None:
         return []
     feed_query = FeedQuery(
         after=feed_filter.alerts_after if tiers == "alerts" else feed_filter.after,
+        # Rows committed after the snapshot was read stay out, so that they agree with `meta`.
         until=snapshot.stored.last_created_at,
         limit=query.limit + 1,
         offset=query.offset,
@@ -153,28 +157,27 @@ def _build_pagination(query: SignalsQuery, rows: Sequence[FeedRow]) -> Paginatio
 
 
 def _find_newest(page: Sequence[FeedRow]) -> int:
+    # The page is sorted by created_at in either direction, so its newest row is first or last.
     return max(page[0].created_at, page[-1].created_at)
 
 
 def _explain_empty(query: SignalsQuery, feed_filter: _FeedFilter, snapshot: Snapshot) -> str:
     if _find_matching_tiers(query) is None and query.direction == "exit":
-        return "exit is a direction of the alerts tier alone; no universe row can match."
+        return "exit is a direction of the alerts tier only; no universe row can match."
     if _find_matching_tiers(query) is None:
-        return "neutral is a direction of the universe tier alone; no alert can match."
+        return "neutral is a direction of the universe tier only; no alert can match."
     if query.tier == "universe" and feed_filter.indicator in _find_unlogged(snapshot):
         return (
             f"Changes of {feed_filter.indicator} are not logged on the universe tier; "
-            "read its current readings from state, its actions from tier=alerts."
+            "read its current readings from state and its actions from tier=alerts."
         )
     if query.tier == "alerts" and not _is_followed(snapshot, feed_filter.ticker, query.timeframe):
-        return f"No alert engine follows what was asked for; {_describe_followed(snapshot)}"
+        return f"No alert engine follows this ticker and timeframe; {_describe_followed(snapshot)}"
     if feed_filter.since is not None and feed_filter.since > snapshot.newest_at:
-        return "since lies after the last compute (as_of); nothing can have changed yet."
+        return "since is after the last compute (as_of); nothing can have changed yet."
     if query.offset:
-        return "No matching row lies this deep; lower offset."
-    return (
-        "Nothing matching changed since; ask again at nothing_new_before (null: see next_update)."
-    )
+        return "No row matches at this offset; lower offset."
+    return "No row matched; call again at nothing_new_before (null: see next_update)."
 
 
 def _find_unlogged(snapshot: Snapshot) -> set[str]:
@@ -188,12 +191,12 @@ def _is_followed(snapshot: Snapshot, ticker: str | None, timeframe: Timeframe | 
 
 
 def _describe_followed(snapshot: Snapshot) -> str:
-    """Say what the alert engines follow in this deployment."""
+    """Return a sentence on the tickers and timeframes that the alert engines follow."""
     tickers = [asset.ticker for asset in snapshot.coverage.assets if asset.alerts]
     if not tickers:
-        return "this deployment has no data of any asset that they follow."
+        return "this deployment has no data for any asset with alert engines."
     timeframes = merge_timeframes(asset.alerts for asset in snapshot.coverage.assets)
-    return f"they follow {', '.join(tickers)} on {' and '.join(timeframes)}."
+    return f"the engines follow {', '.join(tickers)} on {' and '.join(timeframes)}."
 
 
 GET_SIGNALS = Tool(

@@ -1,4 +1,4 @@
-"""The board of readings: what every indicator says now, or said at a past time."""
+"""signals_get_state: the readings of every indicator, current or at a past time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,21 +25,21 @@ from serving.tool import Tool
 DESCRIPTION = (
     "Returns the current reading (bullish, bearish or neutral) of each of the "
     f"{INDICATOR_COUNT_TEXT} indicators for "
-    "every asset and timeframe, as of the last hourly compute, or with as_of as served then. "
-    "Use it to see where an asset stands or stood; use signals_get_signals to learn what changed "
-    "and when. "
-    "Filter, or give view board: an unfiltered answer is about 133,000 characters, as a board "
-    "under 9,000, one ticker about 1,000. "
-    "Assets without a matching reading are left out, so an empty list means that no reading "
-    "matches the filters; meta says how fresh the data are, whether they are simulated, and "
-    "when to come back."
+    "every asset and timeframe, as of the last hourly compute; with as_of, as served at that time. "
+    "Use it for the current or past readings of assets; use signals_get_signals to find out what "
+    "changed and when. "
+    "Filter, or set view to board: an unfiltered result is about 133,000 characters, as a board "
+    "under 9,000, for one ticker about 1,000. "
+    "Assets without a matching reading are omitted, so an empty list means that no reading "
+    "matches the filters. meta says how fresh the data are, whether they are simulated, and "
+    "when to call again."
 )
 
 Cells = dict[StoredKey, dict[Timeframe, Reading]]
 
 
 async def get_state(query: StateQuery, context: Context) -> StateResponse:
-    """Return the readings that match, by ticker, indicator and timeframe."""
+    """Return the matching readings by ticker, indicator and timeframe."""
     snapshot, at = await context.snapshot_at(query.as_of)
     selected = None if query.ticker is None else find_assets(query.ticker, snapshot.assets)
     states = list(_list_states(snapshot, query, snapshot.assets if selected is None else selected))
@@ -72,12 +72,15 @@ def _list_states(
         if query.asset_class in (None, asset.asset_class):
             cells = _select_cells(snapshot.stored.readings[ticker], query)
             if cells:
+                # No validation: an unfiltered result has some 5,000 readings, all of them from
+                # the store's own vocabularies.
                 yield AssetState.model_construct(
                     ticker=ticker, name=asset.name, asset_class=asset.asset_class, signals=cells
                 )
 
 
 def _select_cells(stored: Mapping[str, Mapping[Timeframe, int]], query: StateQuery) -> Cells:
+    # The legacy key dexter is in STORED_KEYS only: indicator=enzo does not return it.
     keys: tuple[StoredKey, ...] = STORED_KEYS if query.indicator is None else (query.indicator,)
     cells = {key: _select_readings(stored[key], query) for key in keys if key in stored}
     return {key: readings for key, readings in cells.items() if readings}
@@ -100,7 +103,7 @@ def _count_readings(state: AssetState) -> int:
 
 
 def _find_not_covered(snapshot: Snapshot, selected: Mapping[str, CoveredAsset]) -> list[str]:
-    """Return the asked tickers of which the source has no bars and the store no readings."""
+    """Return the requested tickers with neither bars in the source nor stored readings."""
     return sorted(
         ticker
         for ticker, asset in selected.items()

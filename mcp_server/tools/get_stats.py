@@ -1,4 +1,4 @@
-"""How much the feed published in the last 30 days, and nothing about how right it was."""
+"""signals_get_stats: the number of rows published in 30 days; no win rates, accuracy or returns."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -37,12 +37,14 @@ Row = tuple[str, Timeframe, Direction]
 Counts = Counter[Row]
 
 DESCRIPTION = (
-    "Returns how many changes and alerts were published in the last 30 days: each tier's total, "
-    "mean a day, and counts by indicator, timeframe and direction that each add up to the total. "
-    "Use it to judge how busy the feed is; it holds volume alone, and signals_get_signals has the "
+    "Returns how many changes and alerts were published in the last 30 days: the total of each "
+    "tier, the daily mean, and counts by indicator, timeframe and direction that each add up to "
+    "the total. "
+    "Use it to judge how busy the feed is; it has only counts, and signals_get_signals returns the "
     "rows themselves. "
-    "It is about 2,200 characters and needs neither key nor arguments. "
-    "Zero means that nothing was published, null that a tier covers nothing in this deployment."
+    "It is about 2,200 characters and needs neither a key nor arguments. "
+    "Zero means that nothing was published; null means that a tier covers nothing in this "
+    "deployment."
 )
 NOT_COVERED = TierStats(
     total_signals=None,
@@ -55,7 +57,7 @@ NOT_COVERED = TierStats(
 
 
 async def get_stats(query: NoArguments, context: Context) -> StatsResponse:
-    """Return the volume of the 30 days that the latest board ends."""
+    """Return the counts of the 30 days that end with the latest snapshot."""
     snapshot = await context.snapshot()
     statistics = await context.snapshots.statistics(snapshot)
     since = snapshot.newest_at - STATISTICS_DAYS * DAY_MS
@@ -92,6 +94,7 @@ def _build_alerts_tier(statistics: Statistics, coverage: Coverage) -> TierStats:
     for (indicator, timeframe, action), count in statistics.counts.items():
         counts[indicator, timeframe, ACTION_DIRECTIONS[cast(Action, action)]] += count
     covered = [indicator.id for indicator in coverage.indicators]
+    # Rows of a timeframe that is no longer followed still count, so that the lists add up.
     counted_timeframes = {timeframe for _, timeframe, _ in counts}
     timeframes = merge_timeframes([followed, [*counted_timeframes]])
     return _build_tier(
@@ -107,7 +110,10 @@ def _build_tier(
     timeframes: Iterable[Timeframe],
     directions: Iterable[Direction],
 ) -> TierStats:
-    """Count rows each way; an indicator that the tier does not cover is named where it has rows."""
+    """Return the totals of a tier, by indicator, timeframe and direction.
+
+    An indicator that the tier does not cover is listed only if it has rows.
+    """
     names = {indicator.id: indicator.name for indicator in coverage.indicators}
     total = sum(counts.values())
     by_indicator, by_timeframe, by_direction = (
@@ -130,7 +136,7 @@ def _build_tier(
 
 
 def _sum_by_column(counts: Mapping[Row, int], column: int) -> Counter[str]:
-    """Sum counts by one of indicator, timeframe and direction."""
+    """Sum counts by one column: 0 indicator, 1 timeframe, 2 direction."""
     sums = Counter[str]()
     for row, count in counts.items():
         sums[row[column]] += count
@@ -144,9 +150,9 @@ def _list_notes(
     if oldest is None:
         yield "No change has been published yet."
     elif oldest > since:
-        yield "History starts inside the window, so it holds less than 30 days of changes."
+        yield "History starts inside the window, which therefore has less than 30 days of changes."
     if not any(asset.alerts for asset in coverage.tracked):
-        yield "No asset of this source is followed by the alert engines."
+        yield "The alert engines follow no asset of this source."
 
 
 GET_STATS = Tool(

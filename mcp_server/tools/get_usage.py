@@ -1,4 +1,4 @@
-"""Whose key this is, and what its calls count for."""
+"""signals_get_usage: the label of the API key and its daily quota."""
 
 from functools import lru_cache
 
@@ -12,26 +12,28 @@ from serving.tool import Tool
 MAX_TEMPLATES = 256
 
 DESCRIPTION = (
-    "Returns the label of the API key that was sent, the billing mode of the server and what is "
-    "left of the key's daily quota. "
-    "Use it to check that a key works or before a long run of calls; it holds no market data. "
+    "Returns the label of the API key that was sent, the billing mode of the server and the key's "
+    "remaining daily quota. "
+    "Use it to check that a key works, or before a long series of calls; it has no market data. "
     "It is about 450 characters and takes no arguments. "
-    "It counts as a call, but answers too when the quota is used up; a null mode means that "
-    "nothing is billed."
+    "It counts as a call, but also works if the quota is exhausted. A null mode means that billing "
+    "is off."
 )
 
 
 def describe_counted_calls(daily_limit: int) -> str:
-    """Say which calls count against a quota."""
+    """Return a sentence on the calls that count against a quota."""
     return (
-        "Every key-protected call counts, over REST and MCP tools/call together, also when its "
-        f"arguments are refused: {daily_limit:,} a UTC day, reset at 00:00 UTC. Refused keys (401, "
-        "403), calls beyond the quota (429) and JSON-RPC errors do not count."
+        "Every key-protected call counts, REST and MCP tools/call together, even if its arguments "
+        f"are refused: {daily_limit:,} per UTC day, reset at 00:00 UTC. Refused keys (401, 403), "
+        "calls over the quota (429) and JSON-RPC errors do not count."
     )
 
 
 async def get_usage(query: NoArguments, context: Context) -> ResponseBody:
-    """Return whose key was sent and what is left of its quota."""
+    """Return the label and quota of the key that was sent."""
+    # Only the counters differ between calls with a key on one day. The rest is rendered once and
+    # the counters are inserted into its bytes.
     assert context.caller is not None
     label, quota = context.caller
     coverage = await context.snapshots.coverage()
@@ -49,7 +51,7 @@ def _build_template(
     exhausted_until: Instant | None,
     daily_limit: int,
 ) -> QuotaTemplate:
-    """Return all of an answer that only a key's first call of a day has to make."""
+    """Return the rendered result without its quota."""
     meta = UsageMeta(
         source=source,
         simulated=source == "simulated",
@@ -62,12 +64,12 @@ def _build_template(
 
 
 def _format_exhausted_note(until: Instant) -> str:
-    return f"The quota is used up: other keyed calls are refused until {until}."
+    return f"The quota is exhausted: other keyed calls are refused until {until}."
 
 
 GET_USAGE = Tool(
     name="signals_get_usage",
-    title="Your key and its quota",
+    title="API key and daily quota",
     description=DESCRIPTION,
     query=NoArguments,
     result=UsageResponse,

@@ -1,4 +1,4 @@
-"""Every tool, in the order in which tools/list shows them."""
+"""All tools, in the order of tools/list."""
 
 from typing import Any
 

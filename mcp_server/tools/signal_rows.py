@@ -1,4 +1,4 @@
-"""Rows of the store as rows of the feed: one schema for changes and alerts."""
+"""Converts stored changes and alerts to rows of the feed, which share one schema."""
 
 from functools import lru_cache
 from typing import Any
@@ -18,14 +18,14 @@ MAX_CACHED_ROWS = 512
 
 
 def to_signal(row: FeedRow, snapshot: Snapshot) -> Signal:
-    """Return a row as users see it; what its tier does not have is null."""
+    """Return a stored row as a row of the feed; fields that its tier lacks are null."""
     asset_class = snapshot.assets[row.ticker].asset_class
     return _build_signal(row, asset_class, snapshot.get_indicator_name(row.indicator))
 
 
 @lru_cache(maxsize=MAX_CACHED_ROWS)
 def _build_signal(row: FeedRow, asset_class: AssetClass, indicator_name: str) -> Signal:
-    """Return a row as shown; clients that poll ask for the newest ones again and again."""
+    """Build a row, cached because polling clients keep requesting the newest ones."""
     tier_fields = (
         _build_alert_fields(row) if isinstance(row, AlertRow) else _build_change_fields(row)
     )

@@ -1,4 +1,4 @@
-"""The board as letters: all readings in a tenth of the characters."""
+"""Renders readings as a letter matrix, in less than a tenth of the characters."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,12 +12,12 @@ LETTERS: dict[Reading, Letter] = {"bullish": "U", "bearish": "D", "neutral": "N"
 NO_READING_LETTER: Letter = "."
 LEGEND: dict[Letter, str] = {
     **{letter: reading for reading, letter in LETTERS.items()},
-    NO_READING_LETTER: "no reading, or none that was asked for",
+    NO_READING_LETTER: "no reading, or excluded by a filter",
 }
 
 
 def build_matrix(states: Sequence[AssetState], query: StateQuery) -> Matrix:
-    """Return the readings of an answer, a row an asset."""
+    """Return the readings as a matrix with one row per asset."""
     indicators: tuple[StoredKey, ...] = (
         INDICATOR_IDS if query.indicator is None else (query.indicator,)
     )
@@ -36,6 +36,7 @@ def build_matrix(states: Sequence[AssetState], query: StateQuery) -> Matrix:
 def _format_row(
     state: AssetState, indicators: tuple[StoredKey, ...], timeframes: tuple[Timeframe, ...]
 ) -> str:
+    # Legacy keys come last, so that the letters of the indicators keep their positions.
     keys = (*indicators, *(key for key in LEGACY_KEYS if key in state.signals))
     words = (
         "".join(_get_letter(state, key, timeframe) for key in keys) for timeframe in timeframes

@@ -324,7 +324,7 @@ async def test_usage_is_counted_and_answers_with_an_exhausted_quota(
         note = answer["meta"]["note"]
         assert (note is None) is (answer["quota"]["remaining_today"] > 0)
     assert quotas == [(1, 2), (2, 1), (3, 0), (3, 0), (3, 0)]
-    assert "used up" in note
+    assert "exhausted" in note
     assert "2026-10-01T00:00:00.000Z" in note
     assert (await call(scarce, transport, USAGE)).quota == (LIMIT, 0, "2026-10-01T00:00:00.000Z")
     assert (await call(scarce, transport)).status == 429

@@ -1,7 +1,7 @@
-"""An agent that knows the service by what it says: tools/list, results, addresses in answers.
+"""An agent that knows the service only from tools/list, results and the URLs in them.
 
-It sends nothing that a listed schema refuses, holds every answer against its listed schema, and
-keeps a record of what each call put into its context.
+It sends only arguments that the listed schemas accept, validates every result against its listed
+schema, and records how much each call adds to its context.
 """
 
 import json
@@ -17,7 +17,7 @@ from schemas.clock import Clock
 from schemas.vocabulary import format_instant
 
 CHARACTERS_A_TOKEN = 3.5
-ADDRESS = "http://127.0.0.1:8000"  # in what is counted, wherever the service listens
+ADDRESS = "http://127.0.0.1:8000"  # Fixed, so that sizes do not depend on the port.
 
 JsonObject = dict[str, Any]
 Wait = Callable[[int], Awaitable[None]]
@@ -34,7 +34,7 @@ class Call:
 
 
 class RefusedError(Exception):
-    """What the service would not do, as the text says it: `error` is the whole Error object."""
+    """An error result of the service; `error` is the Error object in its text."""
 
     def __init__(self, error: JsonObject) -> None:
         super().__init__(error["message"])
@@ -43,7 +43,7 @@ class RefusedError(Exception):
 
 
 class Agent:
-    """One conversation with the service. `wait` lets the time come that it is given (epoch ms)."""
+    """One conversation with the service. `wait` advances the time to a given epoch ms."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Agent:
 
     @property
     def characters(self) -> int:
-        """How much all results together have put into the context."""
+        """The total size of all results in the context."""
         return sum(call.characters for call in self.calls)
 
     @property
@@ -76,11 +76,11 @@ class Agent:
         return sum(call.is_error for call in self.calls)
 
     def instant_ago(self, **span: int) -> str:
-        """Return the instant that lies as long ago as `timedelta` takes it."""
+        """Return the instant before now by the arguments of `timedelta`."""
         return format_instant(self._clock() - timedelta(**span) // timedelta(milliseconds=1))
 
     async def start_session(self) -> None:
-        """Begin a session and read which tools there are."""
+        """Start a session and list the tools."""
         await self._rpc(
             "initialize",
             {
@@ -93,7 +93,7 @@ class Agent:
         self._tools = {tool["name"]: tool for tool in listed}
 
     async def call(self, name: str, **arguments: Any) -> JsonObject:
-        """Return the answer of a tool; RefusedError says what the text of an error says."""
+        """Call a tool and return its result; RefusedError if it is an error."""
         tool = self._tools[name]
         Draft202012Validator(tool["inputSchema"]).validate(arguments)
         result = await self._rpc("tools/call", {"name": name, "arguments": arguments})
@@ -108,7 +108,7 @@ class Agent:
         return answer
 
     async def send_request(self, method: str, url: str, body: JsonObject) -> JsonObject:
-        """Send JSON to an address that an answer named."""
+        """Send JSON to a URL from a previous result."""
         assert any(url in text for text in self._read)
         response = await self._client.request(method, url, json=body)
         self._record(f"{method} {url}", body, response.text, response.is_error)
@@ -118,21 +118,21 @@ class Agent:
         return answer
 
     async def pay(self, url: str) -> None:
-        """Have the user open a pay page and pay there, which puts nothing into the context."""
+        """Pay at a pay page as the user, which adds nothing to the context."""
         assert any(url in text for text in self._read)
         (await self._client.post(url, data={"action": "pay"})).raise_for_status()
 
     def set_header(self, header: str) -> None:
-        """Send a header, as an answer writes it, with every call from now on."""
+        """Send a header, in the form `Name: value`, with every later call."""
         name, value = header.split(": ")
         self._headers = {name: value}
 
     async def wait(self, seconds: int) -> None:
-        """Come back after some seconds."""
+        """Wait for some seconds."""
         await self._wait(self._clock() + seconds * 1000)
 
     async def wait_until(self, time: str) -> None:
-        """Come back at an instant that an answer named."""
+        """Wait until an instant from a previous result."""
         epoch = datetime(1970, 1, 1, tzinfo=UTC)
         until = datetime.fromisoformat(time) - epoch
         await self._wait(until // timedelta(milliseconds=1))

@@ -1,4 +1,4 @@
-"""Which task is played in which scene, and what it costs an agent."""
+"""The scene of each task, and its cost to an agent."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tests.agents.scenes import (
 
 @dataclass(frozen=True)
 class AgentTask:
-    """A question, how an agent answers it, what is true, and how many refusals lie on the way."""
+    """A question, the script that answers it, the true answer, and the expected errors."""
 
     solve: Callable[[Agent], Awaitable[Any]]
     truth: Callable[[Scene], Any]
@@ -56,7 +56,7 @@ SCENES = tuple(dict.fromkeys(task.scene for task in TASKS))
 async def run_scene(
     scene: Open, folder: Path, of: tuple[AgentTask, ...] = TASKS
 ) -> dict[AgentTask, Agent]:
-    """Have agents of their own answer the tasks of a scene; all answers must be true."""
+    """Solve each task of a scene with a new agent; fail if an answer is wrong."""
     agents = {}
     async with scene(folder) as opened:
         for task in of:

@@ -1,7 +1,7 @@
-"""What agents are asked about: services over markets whose every change the test has kept.
+"""The services that agents query, and all changes of their markets.
 
-Some are filled by hand, one is the board of the whole universe, one a market that runs on while
-its agent waits.
+Some are filled by hand, one has the whole universe, and one is a market that continues while its
+agent waits.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -38,7 +38,7 @@ LATE_MS = 120_000
 
 @dataclass
 class Scene:
-    """A service, every change that it was filled with, and how its time passes."""
+    """A service, all changes in its store, and a function that advances its time."""
 
     served: RunningService
     rows: list[ChangeRow]
@@ -55,7 +55,7 @@ Open = Callable[[Path], Opened]
 
 
 def recording_store(rows: list[ChangeRow]) -> type[MarketStore]:
-    """Return a store that copies every change it is given."""
+    """Return a store that also keeps a copy of every change."""
 
     class Keeping(MarketStore):
         async def commit(self, batch: Batch) -> None:
@@ -66,7 +66,7 @@ def recording_store(rows: list[ChangeRow]) -> type[MarketStore]:
 
 
 def make_idle_wait(clock: ManualClock) -> Wait:
-    """Return a wait during which nothing happens."""
+    """Return a `wait` during which nothing happens."""
 
     async def wait(until: int) -> None:
         clock.now = max(clock.now, until)
@@ -91,7 +91,7 @@ SOL = CoveredAsset(
     alerts=("4h", "1d"),
 )
 POL = CoveredAsset(ticker="POL", name="Polygon", asset_class="crypto", timeframes=TIMEFRAMES)
-# Beside what `first_readings` gives: NVDA's daily reversal of the 25th, over on the 30th.
+# In addition to the first readings: NVDA's daily reversal of the 25th, which ends on the 30th.
 TURNS: tuple[tuple[int, str, str, Timeframe, int, int], ...] = (
     (NOON - 5 * DAY_MS, "NVDA", "reversals", "1d", 1, -1),
     (NOON - 4 * DAY_MS, "ETH", "llnr", "4h", 0, 1),
@@ -114,7 +114,7 @@ def make_handmade_coverage() -> Coverage:
 
 
 async def fill_handmade(market: MarketStore) -> None:
-    """Commit first readings of ASSETS, then TURNS and ALERTS in the order of their times."""
+    """Commit first readings of ASSETS, then TURNS and ALERTS in order of time."""
     await market.publish_coverage(make_handmade_coverage())
     start = NOON - 60 * DAY_MS
     first = list(make_first_readings(start))
@@ -134,7 +134,7 @@ async def fill_handmade(market: MarketStore) -> None:
 
 @asynccontextmanager
 async def open_handmade(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIterator[Scene]:
-    """A few assets with the readings, changes and alerts that stand above."""
+    """A few assets with the readings, changes and alerts defined above."""
     rows: list[ChangeRow] = []
     async with run_service(
         folder, store_class=recording_store(rows), daily_limit=daily_limit
@@ -144,13 +144,13 @@ async def open_handmade(folder: Path, daily_limit: int = DAILY_LIMIT) -> AsyncIt
 
 
 def open_low_quota(folder: Path) -> Opened:
-    """The same with a quota of a few calls a day."""
+    """The same service with a quota of a few calls per day."""
     return open_handmade(folder, daily_limit=FEW_CALLS)
 
 
 @asynccontextmanager
 async def open_not_computed(folder: Path) -> AsyncIterator[Scene]:
-    """A service that has computed nothing yet; what `seed` commits comes after ten minutes."""
+    """A service that has computed nothing yet; the rows of `seed` follow after ten minutes."""
     rows: list[ChangeRow] = []
     async with run_service(folder, store_class=recording_store(rows)) as served:
         comes_at = served.clock.now + 10 * 60_000
@@ -164,7 +164,7 @@ async def open_not_computed(folder: Path) -> AsyncIterator[Scene]:
 
 
 def open_simulated(tickers: tuple[str, ...] = ALERT_TICKERS) -> Open:
-    """Return how a simulated market opens that computes every hour while its agent waits."""
+    """Return an opener of a simulated market that computes every hour while its agent waits."""
 
     @asynccontextmanager
     async def running_market(folder: Path) -> AsyncIterator[Scene]:

@@ -1,7 +1,6 @@
-"""What users ask, and how an agent finds it out: each task a script over an Agent alone.
+"""Questions of users, and the scripts that answer them with an Agent.
 
-The scripts know what tools/list and the results say and nothing else. What is true stands in
-truths.py.
+The scripts use only tools/list and results. The true answers are in truths.py.
 """
 
 import re
@@ -11,12 +10,14 @@ from typing import Any
 from tests.agents.agent import Agent, JsonObject, RefusedError
 from tests.support.bad_inputs import CATALOG, CONFLUENCE, FLIPS, SIGNALS, STATE, USAGE
 
-TUESDAY = "2026-09-29T12:00:00Z"  # the sessions are on Wednesday, 2026-09-30
+TUESDAY = "2026-09-29T12:00:00Z"  # The sessions take place on Wednesday, 2026-09-30.
 
 
 async def bullish_metals(agent: Agent) -> Any:
     """Which metals turned bullish on 4h today?"""
-    hours = int(agent.instant_ago()[11:13]) + 1  # the hours since midnight, begun ones too
+    hours = (
+        int(agent.instant_ago()[11:13]) + 1
+    )  # The hours since midnight, including the current one.
     answer = await agent.call(FLIPS, timeframe="4h", hours=hours, direction="bullish")
     return {
         (group["ticker"], flip["indicator"])
@@ -37,37 +38,41 @@ async def reversal_last_tuesday(agent: Agent) -> Any:
 
 async def agreement(agent: Agent) -> Any:
     """On which assets do most indicators agree on 1d, and has that changed since yesterday?"""
-    asked = {"timeframe": "1d", "min_agree": 5}
+    requested = {"timeframe": "1d", "min_agree": 5}
     found = {}
     for direction in ("bullish", "bearish"):
-        now = await agent.call(CONFLUENCE, **asked, direction=direction)
+        now = await agent.call(CONFLUENCE, **requested, direction=direction)
         then = await agent.call(
-            CONFLUENCE, **asked, direction=direction, as_of=agent.instant_ago(days=1)
+            CONFLUENCE, **requested, direction=direction, as_of=agent.instant_ago(days=1)
         )
         found[direction] = _to_tickers(then["results"]), _to_tickers(now["results"])
     return found
 
 
 async def misspelt(agent: Agent) -> Any:
-    """What does the Trend Oracle say daily of Etherium, NVDIA and gold?"""
-    asked = {"indicator": "trend_oracle", "timeframe": "1d"}
+    """Which daily readings does the Trend Oracle have for Etherium, NVDIA and gold?"""
+    requested = {"indicator": "trend_oracle", "timeframe": "1d"}
     try:
-        await agent.call(STATE, **asked, ticker="Etherium,NVDIA,gold")
+        await agent.call(STATE, **requested, ticker="Etherium,NVDIA,gold")
     except RefusedError as refusal:
         meant = re.findall(r"did you mean (\w+)\?", refusal.message)
-    answer = await agent.call(STATE, **asked, ticker=",".join(meant))
+    answer = await agent.call(STATE, **requested, ticker=",".join(meant))
     return {asset["ticker"]: asset["signals"]["trend_oracle"]["1d"] for asset in answer["assets"]}
 
 
 async def removed(agent: Agent) -> Any:
-    """Where does MATIC stand on 1d by Enzo?"""
-    asked = {"indicator": "enzo", "timeframe": "1d"}
-    answer = await agent.call(STATE, **asked, ticker="MATIC")
+    """Which reading does Enzo have for MATIC on 1d?"""
+    requested = {"indicator": "enzo", "timeframe": "1d"}
+    answer = await agent.call(STATE, **requested, ticker="MATIC")
     if "MATIC" not in answer["meta"]["removed_assets"]:
         return _get_only_reading(answer)
     (since,) = re.findall(r"MATIC was removed on ([\d-]+)", answer["meta"]["note"])
     (successor,) = re.findall(r"continues as (\w+)", answer["meta"]["note"])
-    return since, successor, _get_only_reading(await agent.call(STATE, **asked, ticker=successor))
+    return (
+        since,
+        successor,
+        _get_only_reading(await agent.call(STATE, **requested, ticker=successor)),
+    )
 
 
 async def sectors(agent: Agent) -> Any:
@@ -88,8 +93,8 @@ async def sectors(agent: Agent) -> Any:
 
 async def flips_from_the_feed(agent: Agent) -> Any:
     """Do the flips of the last two hours on 1h agree with the feed?"""
-    asked = {"timeframe": "1h", "hours": 2}
-    flips = await agent.call(FLIPS, **asked)
+    requested = {"timeframe": "1h", "hours": 2}
+    flips = await agent.call(FLIPS, **requested)
     rows = _to_rows(await _read_pages(agent, agent.instant_ago(hours=2), timeframe="1h"))
     newest = {(row["ticker"], row["indicator"]): row for row in rows}
     kept = [r for r in newest.values() if r["ticker"] not in flips["meta"]["removed_assets"]]
@@ -121,11 +126,11 @@ def _group_changes(rows: list[JsonObject]) -> JsonObject:
 async def alerts(agent: Agent) -> Any:
     """Which alerts did SOL have in the last 30 days, and is a position open?
 
-    Where an engine's newest action opened a position, it may be closed by a CLOSE that the cooldown
-    holds back: then the answer is "unclear".
+    If an engine's newest action opened a position, the cooldown may hold back a CLOSE that ends
+    it. The answer is "unclear" then.
     """
-    asked = {"tier": "alerts", "ticker": "SOL", "limit": 200}
-    answer = await agent.call(SIGNALS, **asked)
+    requested = {"tier": "alerts", "ticker": "SOL", "limit": 200}
+    answer = await agent.call(SIGNALS, **requested)
     (held,) = re.findall(r"\((\d+) hours on 4h, (\d+) days on 1d\)", answer["meta"]["cooldown"])
     window = {
         "4h": agent.instant_ago(hours=int(held[0])),
@@ -152,12 +157,12 @@ async def emptiness(agent: Agent) -> Any:
     (tier,) = re.findall(r"its actions from tier=(\w+)", none["meta"]["note"])
     actions = (await agent.call(SIGNALS, **perpkit, tier=tier))["signals"]
     no_alerts = await agent.call(SIGNALS, ticker="ETH", tier="alerts")
-    (followed,) = re.findall(r"they follow (.+) on", no_alerts["meta"]["note"])
-    asked = {"asset_class": "stock", "timeframe": "1d", "direction": "bearish"}
-    nowhere = await agent.call(CONFLUENCE, **asked, min_agree=6)
+    (followed,) = re.findall(r"engines follow (.+) on", no_alerts["meta"]["note"])
+    requested = {"asset_class": "stock", "timeframe": "1d", "direction": "bearish"}
+    nowhere = await agent.call(CONFLUENCE, **requested, min_agree=6)
     if not nowhere["results"]:
         (highest,) = re.findall(r"lower min_agree to (\d)", nowhere["meta"]["note"])
-        nowhere = await agent.call(CONFLUENCE, **asked, min_agree=int(highest))
+        nowhere = await agent.call(CONFLUENCE, **requested, min_agree=int(highest))
     agreed = [(result["ticker"], result["agree"]) for result in nowhere["results"]]
     return [row["action"] for row in actions], followed, agreed
 
@@ -172,7 +177,7 @@ async def covered(agent: Agent) -> Any:
 
 
 async def quota(agent: Agent) -> Any:
-    """What changed last on BTC, ETH and NVDA? (The quota lasts for two calls.)"""
+    """What changed last on BTC, ETH and NVDA? (The quota allows two calls.)"""
     last = {}
     for ticker in ("BTC", "ETH", "NVDA"):
         try:
@@ -187,20 +192,20 @@ async def quota(agent: Agent) -> Any:
 
 
 async def first_compute(agent: Agent) -> Any:
-    """Where does NVDA stand on 1d? (Nothing has been computed yet.)"""
-    asked = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
+    """Which readings does NVDA have on 1d? (Nothing has been computed yet.)"""
+    requested = {"ticker": "NVDA", "timeframe": "1d", "indicator": "enzo"}
     while True:
         try:
-            return _get_only_reading(await agent.call(STATE, **asked))
+            return _get_only_reading(await agent.call(STATE, **requested))
         except RefusedError as refusal:
             await agent.wait(_parse_seconds(refusal))
 
 
 async def purchase(agent: Agent) -> Any:
-    """Where does BTC stand on 1d? Buy access if need be. (The agent has no key.)"""
-    asked = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
+    """Which readings does BTC have on 1d? Buy access if necessary. (The agent has no key.)"""
+    requested = {"ticker": "BTC", "timeframe": "1d", "indicator": "enzo"}
     try:
-        await agent.call(STATE, **asked)
+        await agent.call(STATE, **requested)
     except RefusedError as refusal:
         steps = refusal.error["how_to_get_access"]["steps"]
     method, url, fields = re.findall(r"(POST) (\S+) with (\{.*?\})", steps[0])[0]
@@ -215,21 +220,21 @@ async def purchase(agent: Agent) -> Any:
     await agent.wait(claim["retry_after_seconds"])
     claim = await agent.send_request(method, url, token)
     agent.set_header(claim["usage"]["header"].replace("<API_KEY>", claim["api_key"]))
-    return _get_only_reading(await agent.call(STATE, **asked))
+    return _get_only_reading(await agent.call(STATE, **requested))
 
 
 async def a_week(agent: Agent) -> Any:
-    """Tell me of every change in the coming week. (Once a day will do.)"""
+    """Report every change in the coming week. (Once a day is enough.)"""
     return await _follow_feed(agent, days=7, how_often="1d")
 
 
 async def a_week_by_the_hour(agent: Agent) -> Any:
-    """Tell me of every change in the coming week, every hour."""
+    """Report every change in the coming week, every hour."""
     return await _follow_feed(agent, days=7, how_often="1h")
 
 
 async def _follow_feed(agent: Agent, days: int, how_often: str) -> Any:
-    """Return how often the feed was read in some days, by the runs of a timeframe, and its rows."""
+    """Poll the feed for some days, once per run of a timeframe; return the polls and the rows."""
     state = await agent.call(STATE, view="board")
     since, update, end = state["as_of"], state["meta"]["next_update"], agent.instant_ago(days=-days)
     found: list[str] = []

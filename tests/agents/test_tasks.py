@@ -1,4 +1,4 @@
-"""What users ask, answered by agents that see tools/list and results alone."""
+"""Questions of users, answered by agents that see only tools/list and results."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ MANY = ("BTC", "ETH", "BNB", "SOL", "HYPE", "NVDA", "TSLA", "IBM", "XAU", "XAG")
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-async def test_agents_find_out_what_is_true_within_their_context(
+async def test_agents_find_the_true_answers_within_their_context(
     tmp_path: Path, scene: Open, record_property: Callable[[str, object], None]
 ) -> None:
     agents = await run_scene(scene, tmp_path)
@@ -37,7 +37,7 @@ async def test_agents_find_out_what_is_true_within_their_context(
 
 
 def describe_cost(task: AgentTask, agent: Agent) -> dict[str, Any]:
-    """Return what `make docs` writes of a task: its place among TASKS, and what solving it took."""
+    """Return the row of a task for `make docs`: its number in TASKS and the cost of solving it."""
     return {
         "number": TASKS.index(task),
         "of": len(TASKS),
@@ -59,11 +59,11 @@ async def test_an_agent_that_reads_the_feed_every_hour_of_a_week_misses_nothing(
     assert agent.errors == 0
 
 
-def test_every_task_is_another_question() -> None:
+def test_no_two_tasks_have_the_same_question() -> None:
     assert len({task.question for task in TASKS}) == len(TASKS) >= 12
 
 
-async def test_an_agent_uses_nothing_that_it_was_not_told_of(tmp_path: Path) -> None:
+async def test_an_agent_uses_only_addresses_that_results_named(tmp_path: Path) -> None:
     async with open_handmade(tmp_path) as scene:
         agent = scene.agent()
         await agent.start_session()

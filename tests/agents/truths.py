@@ -1,4 +1,4 @@
-"""What is true of a scene, by hand or counted from the changes that it was filled with."""
+"""The true answers for each scene, by hand or counted from the changes in its store."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -79,7 +79,7 @@ def flips_from_the_feed(scene: Scene) -> Any:
 def alerts(scene: Scene) -> Any:
     recent = ["LONG", "CLOSE", "CLOSE", "SHORT", "SHORT"]
     return recent, {
-        ("ceres", "4h"): "unclear LONG",  # closed a day before it, within the 80 hours
+        ("ceres", "4h"): "unclear LONG",  # Closed a day before it, within the 80 hours.
         ("llnr", "1d"): "none",
         ("perpkit", "1d"): "open SHORT",
         ("enzo", "1d"): "open LONG",
@@ -113,7 +113,7 @@ def purchase(scene: Scene) -> Any:
 
 
 def a_week(scene: Scene) -> Any:
-    return 8, _list_published(scene)  # seven midnights, and the end of the week at noon
+    return 8, _list_published(scene)  # Seven midnights, and the end of the week at noon.
 
 
 def a_week_by_the_hour(scene: Scene) -> Any:
@@ -125,7 +125,7 @@ def _list_published(scene: Scene) -> list[str]:
 
 
 def _list_changes(scene: Scene, timeframe: str, after: int) -> Iterator[ChangeRow]:
-    """Yield what the feed shows of a timeframe after a time, oldest first."""
+    """Yield the rows of the feed on a timeframe after a time, oldest first."""
     for row in scene.rows:
         if row.published and row.timeframe == timeframe and row.created_at > after:
             yield row
@@ -136,7 +136,7 @@ def _pick_newest(rows: Iterable[ChangeRow]) -> dict[Cell, ChangeRow]:
 
 
 def _replay_board(scene: Scene, timeframe: str, at: int) -> dict[Cell, int]:
-    """Return what each cell of a timeframe read at a time."""
+    """Return the reading of each cell of a timeframe at a time."""
     return {
         (row.ticker, row.indicator): row.after
         for row in scene.rows

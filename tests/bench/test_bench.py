@@ -1,4 +1,4 @@
-"""The bench compares what is equal, calls what it says, and tells all in one table; no speeds."""
+"""Tests of the benchmark tools: equal results, distinct calls, one table. No speeds are tested."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import FAILED, PAGE, find_modules, main, measure_modules
-from bench.beside import BackgroundGets, pick_median_pair, poll_in_background
+from bench.background import BackgroundGets, pick_median_pair, poll_in_background
 from bench.calls import STATE, STATE_OF_ONE, USAGE, require_equal, sample_call
 from bench.generator import generate_load, is_complete
 from bench.latency import select_during
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.clause("tests")
 
 @asynccontextmanager
 async def echoing(seen: list[bytes]) -> AsyncIterator[str]:
-    """Yield the address of a server that keeps each request and returns two bytes."""
+    """Yield the URL of a server that records each request and returns two bytes."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
@@ -49,7 +49,7 @@ def ours(served: RunningService) -> Service:
     return Service(served.base_url, served.api_key, NOON, os.getpid())
 
 
-def test_a_table_tells_of_each_figure_whether_its_target_was_met():
+def test_a_table_shows_for_each_figure_if_its_target_was_met():
     rows = [Row("a", "1"), Row("b", "2", "3", "0.67", ">= 0.5", True), Row("c", "4", is_met=False)]
     assert format_table(rows).splitlines()[2:] == [
         "| a | 1 |  |  |  |  |",
@@ -58,7 +58,7 @@ def test_a_table_tells_of_each_figure_whether_its_target_was_met():
     ]
 
 
-def test_what_lies_between_the_markers_is_replaced_and_nothing_else():
+def test_only_the_text_between_the_markers_is_replaced():
     begin, end = "<!-- generated: bench -->\n", "<!-- end -->"
     page = f"{end}before\n{begin}old\n{end}\nafter\n"
     new = replace_between_markers(page, "bench", "new\n")
@@ -96,7 +96,7 @@ def must_fail() -> list[Row]:
     raise SystemExit("x")
 
 
-def test_a_module_that_there_is_not_is_an_error():
+def test_an_unknown_module_is_an_error():
     with pytest.raises(ModuleNotFoundError):
         main(["no_such_module"])
 
@@ -129,7 +129,7 @@ def since_ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
+async def test_calls_at_a_rate_are_due_evenly_and_all_are_made(served):
     call = USAGE.build_mcp_call(ours(served))
     came = await asyncio.to_thread(measure_arrivals, served.base_url, call, 100.0, 0.2, 1)
     usage = await served.fetch_answer("rest", "signals_get_usage")
@@ -138,7 +138,7 @@ async def test_calls_at_a_rate_fall_due_evenly_and_all_are_made(served):
     assert np.diff(came.due_at) == pytest.approx(0.01, abs=1e-6)
 
 
-async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
+async def test_a_refused_call_counts_as_failed_or_ends_the_bench(served):
     refused = Call("/api/v1/usage")
     came = await asyncio.to_thread(measure_arrivals, served.base_url, refused, 100.0, 0.02, 1)
     assert (len(came.took_s), came.failed) == (2, 2)
@@ -147,7 +147,7 @@ async def test_a_refused_call_is_told_as_failed_or_ends_the_bench(served):
             await asyncio.to_thread(sample_call, served.base_url, call)
 
 
-async def test_answers_are_held_equal_but_for_the_count(served):
+async def test_results_must_be_equal_except_for_the_quota(served):
     def over(call: Call):
         return asyncio.to_thread(sample_call, served.base_url, call)
 
@@ -161,19 +161,19 @@ async def test_answers_are_held_equal_but_for_the_count(served):
         require_equal("state", one, await over(USAGE.build_rest_call(us)))
 
 
-@pytest.mark.parametrize("asked", ["whole", "not modified", "gzip"])
-async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, asked):
+@pytest.mark.parametrize("requested", ["whole", "not modified", "gzip"])
+async def test_each_response_under_load_has_the_size_of_the_sample(served, requested):
     us = ours(served)
     plain = await asyncio.to_thread(sample_call, us.url, STATE.build_rest_call(us))
     given = {"not modified": {"If_None_Match": plain.headers["etag"]}}
-    call = STATE.build_rest_call(us, **given.get(asked, {"Accept_Encoding": asked}))
+    call = STATE.build_rest_call(us, **given.get(requested, {"Accept_Encoding": requested}))
     sample = await asyncio.to_thread(sample_call, us.url, call)
     at_rate = {"first": 0, "seconds": 0.02, "connections": 1, "rate": 100.0}
     load = await generate_load({"url": us.url, "call": asdict(call), **at_rate})
     assert (len(load["times"]), load["failed"]) == (2, 0)
     assert load["bytes"] == 2 * sample.wire_bytes
-    assert (sample.body_bytes == 0) is (asked == "not modified")
-    assert (sample.body_bytes < len(sample.content)) is (asked == "gzip")
+    assert (sample.body_bytes == 0) is (requested == "not modified")
+    assert (sample.body_bytes < len(sample.content)) is (requested == "gzip")
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ async def test_each_answer_under_load_is_as_long_as_the_sampled_one(served, aske
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", True),
     ],
 )
-def test_an_answer_is_whole_by_its_length_or_its_last_chunk(seen, whole):
+def test_a_response_is_complete_by_its_length_or_its_last_chunk(seen, whole):
     assert is_complete(bytearray(seen)) is whole
 
 
-async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_bench(served):
+async def test_background_requests_are_sent_and_a_failure_ends_the_bench(served):
     gets = BackgroundGets("pages", paths=("/healthz",), operations=("/readyz",))
     addresses = gets.list_addresses(served.base_url, served.base_url)
     assert addresses == [f"{served.base_url}/healthz", f"{served.base_url}/readyz"]
@@ -205,11 +205,11 @@ async def test_what_is_asked_beside_the_calls_is_asked_and_a_refusal_ends_the_be
         await asyncio.to_thread(ask, [*addresses, f"{served.base_url}/nothing"])
 
 
-def test_of_pairs_the_one_of_the_median_ratio_is_told():
+def test_the_pair_with_the_median_ratio_is_reported():
     assert pick_median_pair([(1.0, 2.0), (9.0, 3.0), (4.0, 4.0)]) == (4.0, 4.0)
 
 
-def test_calls_that_waited_within_a_run_are_its_calls():
+def test_calls_in_progress_during_a_run_count_for_it():
     arrivals = Arrivals(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.5, 0.1, 0.1]), 0)
     assert list(select_during(arrivals, [(1.5, 2.05)])) == [1.5, 0.1]
     assert list(select_during(arrivals, [(0.6, 0.9)])) == []

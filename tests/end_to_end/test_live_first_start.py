@@ -90,9 +90,7 @@ async def test_a_first_start_says_how_far_it_is_and_goes_on_from_there_when_kill
             refused = await client.get("/api/v1/state")
             assert (refused.status_code, refused.headers["Retry-After"]) == (503, "900")
             assert refused.json()["error"] == "unavailable"
-            assert (
-                f"built is up to {format_instant(kept)}, it goes to " in refused.json()["message"]
-            )
+            assert f"built up to {format_instant(kept)}, needed up to " in refused.json()["message"]
             called = (await client.post("/api/v1/mcp", json=CALL)).json()["result"]
             assert called["isError"]
             assert json.loads(called["content"][0]["text"]) == refused.json()

@@ -40,21 +40,21 @@ async def served(database: str) -> AsyncIterator[RunningService]:
 
 
 BODIES = (
-    test_get_alerts.test_pages_of_all_join_to_the_whole_and_polling_loses_nothing,
+    test_get_alerts.test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing,
     test_get_confluence.test_a_result_has_exactly_the_fields_of_its_table,
     test_get_flips.test_groups_and_flips_have_exactly_the_fields_of_their_tables,
     test_get_signals.test_filters_together_narrow_the_feed,
-    test_get_signals.test_offset_pages_join_to_the_whole_feed,
+    test_get_signals.test_offset_pages_together_are_the_whole_feed,
     test_get_signals.test_polling_with_the_cursor_neither_loses_nor_repeats_a_row,
     test_get_signals.test_rows_beyond_retention_are_never_returned,
-    test_get_state.test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker,
+    test_get_state.test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker,
     test_get_stats.test_counts_by_indicator_timeframe_and_direction_add_up,
-    test_get_usage.test_mode_and_quota_are_told_and_the_call_itself_counts,
-    test_matrix.test_the_views_have_each_what_the_other_has_not,
-    test_past.test_dexter_is_read_as_it_stood_then,
-    test_past.test_hourly_runs_within_one_nominal_pass_are_told_apart,
+    test_get_usage.test_mode_and_quota_are_returned_and_the_call_itself_counts,
+    test_matrix.test_each_view_leaves_the_field_of_the_other_empty,
+    test_past.test_dexter_has_its_reading_of_that_time,
+    test_past.test_hourly_runs_within_one_nominal_batch_are_distinguished,
     test_quota.test_calls_are_counted_per_key,
-    test_reading_forward.test_filters_and_offset_hold_in_the_order_asked_for,
+    test_reading_forward.test_filters_and_offset_work_in_both_orders,
     test_reading_forward.test_the_cursor_of_a_page_is_its_newest_row_in_both_orders,
 )
 globals().update({body.__name__: body for body in BODIES})

@@ -1,4 +1,4 @@
-"""The MCP endpoint over the tools that the conformance suite wants, as far as tools here can."""
+"""The MCP endpoint with the tools that the conformance suite calls, as far as it supports them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -57,7 +57,7 @@ SUITE_TOOLS = (
 
 @asynccontextmanager
 async def run_suite_server(folder: Path) -> AsyncIterator[str]:
-    """Yield the endpoint's address."""
+    """Yield the URL of the endpoint."""
     clock = ManualClock()
     async with open_stores(folder) as (market, access):
         with open_loopback_socket() as bound:

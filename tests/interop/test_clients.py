@@ -1,12 +1,12 @@
-"""Other people's clients list the tools, call all of them and meet every refusal.
+"""Third-party clients list the tools, call all of them and receive every kind of error.
 
 A client is a script that reads a plan and writes a report, both JSON, of these shapes:
 
     {"url": ..., "bridge": [words of the command for stdio], "sessions": [
         {"api_key": text or null, "calls": [{"tool": ..., "arguments": ...}]}]}
     {"client": name, "version": ..., "sessions": [{"tools": [name], "results": [
-        {"is_error": bool, or null where nothing but the text tells it,
-         "text": what a model is given, "structured": the answer or null}]}]}
+        {"is_error": bool, or null if only the text shows it,
+         "text": the text for the model, "structured": the result or null}]}]}
 """
 
 import asyncio
@@ -32,14 +32,14 @@ STATE, SIGNALS = "signals_get_state", "signals_get_signals"
 
 @dataclass(frozen=True)
 class Client:
-    """A script, whether its framework hands on the structured answer, and whose list pins it."""
+    """A client script; `keeps_structured` and the list of requirements that pins it."""
 
     name: str
     is_structured: bool = True
     pinned_as: str = ""
 
     def command(self) -> tuple[list[str], Path]:
-        """Return the command and the folder to run it in."""
+        """Return the command of the client and its working folder."""
         if (INTEROP_FOLDER / "python" / f"{self.name}.py").exists():
             script = INTEROP_FOLDER / "python" / f"{self.name}.py"
             python = get_python_environment(self.pinned_as or self.name)
@@ -74,7 +74,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 async def reported(
     client: Client, served: RunningService, *sessions: tuple[str | None, list[tuple[str, Any]]]
 ) -> dict[str, Any]:
-    """Return what a client reports of a plan: for each session a key, tools and arguments."""
+    """Run a client on a plan of sessions (key, tools and arguments) and return its report."""
     plan = {
         "url": f"{served.base_url}/api/v1/mcp",
         "bridge": [*COMMAND, "stdio", "--url", served.base_url],
@@ -119,7 +119,7 @@ async def test_it_lists_the_tools_and_calls_every_one(client, served, record_pro
             assert result["structured"] == expected, tool
 
 
-async def test_whatever_is_refused_reaches_the_model(client, served, record_property):
+async def test_every_error_reaches_the_model(client, served, record_property):
     gone = await served.keys.create("gone")
     await served.keys.revoke(max(key.id for key in await served.keys.list()))
     report = await reported(
@@ -140,22 +140,22 @@ async def test_whatever_is_refused_reaches_the_model(client, served, record_prop
     )
     record_property("interop", json.dumps([report["client"], report["version"], "refusals"]))
     refused, keyless, wrong, revoked = [session["results"] for session in report["sessions"]]
-    assert [told(result)[0] for result in refused] == [
+    assert [parse_error(result)[0] for result in refused] == [
         "unknown_ticker",
         "unknown_indicator",
         "invalid_parameter",
         "invalid_parameter",
     ]
-    assert "BTC" in told(refused[0])[1]
-    assert "limit" in told(refused[2])[1]
-    assert "timeframes" in told(refused[3])[1]
+    assert "BTC" in parse_error(refused[0])[1]
+    assert "limit" in parse_error(refused[2])[1]
+    assert "timeframes" in parse_error(refused[3])[1]
     assert not keyless[0]["is_error"]
-    assert told(keyless[1])[0] == "missing_key"
-    assert told(wrong[0])[0] == "invalid_key"
-    assert told(revoked[0])[0] == "revoked_key"
+    assert parse_error(keyless[1])[0] == "missing_key"
+    assert parse_error(wrong[0])[0] == "invalid_key"
+    assert parse_error(revoked[0])[0] == "revoked_key"
 
 
-async def test_a_spent_quota_reaches_the_model(client, tmp_path, record_property):
+async def test_an_exhausted_quota_reaches_the_model(client, tmp_path, record_property):
     async with run_service(tmp_path, make_coverage(), daily_limit=1) as served:
         calls = [(STATE, {"ticker": "BTC"}), (STATE, {"ticker": "BTC"}), (USAGE, {})]
         report = await reported(client, served, (served.api_key, calls))
@@ -163,7 +163,7 @@ async def test_a_spent_quota_reaches_the_model(client, tmp_path, record_property
     answered, spent, usage = report["sessions"][0]["results"]
     assert not answered["is_error"]
     assert not usage["is_error"]
-    assert told(spent)[0] == "rate_limited"
+    assert parse_error(spent)[0] == "rate_limited"
 
 
 async def test_a_store_without_a_compute_run_reaches_the_model(
@@ -171,11 +171,11 @@ async def test_a_store_without_a_compute_run_reaches_the_model(
 ):
     report = await reported(client, served_empty, (served_empty.api_key, [(STATE, {})]))
     record_property("interop", json.dumps([report["client"], report["version"], "no data yet"]))
-    assert told(report["sessions"][0]["results"][0])[0] == "unavailable"
+    assert parse_error(report["sessions"][0]["results"][0])[0] == "unavailable"
 
 
-def told(result: dict[str, Any]) -> tuple[str, str]:
-    """Return code and message of a refusal, found in whatever words the client wraps it in."""
+def parse_error(result: dict[str, Any]) -> tuple[str, str]:
+    """Return code and message of an error, found in the text that the client wraps around it."""
     text = result["text"]
     assert result["is_error"] is not False, text
     error = json.loads(text[text.index("{") : text.rindex("}") + 1])

@@ -1,7 +1,7 @@
-"""The protocol's own conformance suite, which plays the client and judges what it is answered.
+"""The conformance suite of MCP, which acts as the client and checks the responses.
 
-`conformance.yml` says which of its scenarios do not apply to a server of tools with JSON answers;
-the suite fails where one of them passes or another one does not.
+`conformance.yml` lists the scenarios that do not apply to a server with only tools and JSON
+responses. The suite fails if one of them passes, or if any other scenario does not.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Checks = dict[str, list[dict[str, Any]]]
 
 
 async def passed(package: str, url: str, folder: Path, *chosen: str) -> tuple[str, Checks]:
-    """Return the version of a suite and each scenario's checks, once all went as expected."""
+    """Run a suite as expected to pass; return its version and the checks of each scenario."""
     installed = await asyncio.to_thread(get_node_environment) / "node_modules"
     process = await asyncio.create_subprocess_exec(
         str(installed / ".bin" / "node"),
@@ -41,7 +41,7 @@ async def passed(package: str, url: str, folder: Path, *chosen: str) -> tuple[st
 
 
 def recorded(folder: Path) -> Checks:
-    """Read what a suite has written: a folder a scenario, called server-NAME-TIME."""
+    """Read the results of a suite: one folder per scenario, named server-NAME-TIME."""
     return {
         re.fullmatch(r"server-(.+)-\d{4}-\d\d-\d\dT.+", file.parent.name)[1]: json.loads(
             file.read_text()
@@ -51,12 +51,12 @@ def recorded(folder: Path) -> Checks:
 
 
 def schema_checks(scenarios: Checks) -> list[str]:
-    """Return how the check of the messages' schema ended, wherever messages were exchanged."""
+    """Return the results of the message schema check in all scenarios with messages."""
     every = (check for checks in scenarios.values() for check in checks)
     return [check["status"] for check in every if check["id"] == "wire-schema-valid"]
 
 
-async def test_whatever_applies_to_a_server_of_tools_passes(tmp_path, record_property):
+async def test_every_scenario_that_applies_to_a_tool_server_passes(tmp_path, record_property):
     async with run_suite_server(tmp_path) as url:
         version, scenarios = await passed(SUITE, url, tmp_path / "said", "--suite", "all")
     expected = re.findall(r"^  - (\S+)(?: # (.+))?$", EXPECTED_FAILURES.read_text(), re.MULTILINE)
@@ -68,7 +68,7 @@ async def test_whatever_applies_to_a_server_of_tools_passes(tmp_path, record_pro
 
 
 @pytest.mark.parametrize("spoken", ["2025-06-18", "2025-11-25"])
-async def test_every_message_holds_the_protocols_schema(spoken, tmp_path, record_property):
+async def test_every_message_matches_the_schema_of_the_protocol(spoken, tmp_path, record_property):
     chosen = ("--suite", "all", "--spec-version", spoken)
     async with run_suite_server(tmp_path) as url:
         version, scenarios = await passed(ALPHA, url, tmp_path / "said", *chosen)

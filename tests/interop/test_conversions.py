@@ -1,6 +1,6 @@
-"""Frameworks rewrite the tools' schemas for a model's maker; what they say must survive that.
+"""Frameworks rewrite tool schemas for model providers without losing constraints.
 
-It does where each keyword of each argument is still there, or where its description says it.
+A constraint survives if its keyword is still in the schema, or if the description states it.
 """
 
 import json
@@ -23,7 +23,7 @@ async def listed(served) -> Schemas:
 
 
 async def converted(client, served, record_property) -> dict[str, Schemas]:
-    """Return what a client makes of the schemas, in each of its ways."""
+    """Return the schemas that a client sends, by its modes."""
     report = await reported(client, served, (None, []))
     ways: dict[str, Schemas] = report["sessions"][0]["tools"]
     what = f"schemas of arguments: {', '.join(ways)}"
@@ -32,7 +32,7 @@ async def converted(client, served, record_property) -> dict[str, Schemas]:
 
 
 def lost(schemas: Schemas, made: Schemas) -> list[tuple[str, str, str]]:
-    """Return tool, argument and keyword of all that is said neither as it was nor in words."""
+    """Return (tool, argument, keyword) of every constraint that got lost."""
     return [
         (tool, name, keyword)
         for tool, schema in schemas.items()
@@ -74,7 +74,7 @@ async def test_openais_agents_change_nothing_but_that_strict_mode_requires_every
     assert ways["strict"] == all_required(schemas)
 
 
-async def test_pydantic_ai_moves_into_words_what_a_maker_does_not_take(served, record_property):
+async def test_pydantic_ai_moves_unsupported_keywords_into_the_description(served, record_property):
     schemas = await listed(served)
     ways = await converted(PYDANTIC, served, record_property)
     assert ways["openai"] == schemas

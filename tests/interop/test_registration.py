@@ -1,4 +1,4 @@
-"""The programs that register the server with a framework run as they are printed."""
+"""The printed programs that register the server with a framework run unchanged."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""Schemathesis plays every client that the OpenAPI document allows, and some that it does not.
+"""Schemathesis sends requests that the OpenAPI document allows, and some that it does not.
 
-All of its checks hold each answer against the document; what a run excuses, and why, stands in
-`python/schemathesis_hooks.py`.
+All of its checks compare each response with the document. `python/schemathesis_hooks.py` lists the
+excused failures, with reasons.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tools.example_market import make_coverage
 pytestmark = [pytest.mark.prove, pytest.mark.clause("interop")]
 
 HOOKS = INTEROP_FOLDER / "python" / "schemathesis_hooks.py"
-# The same cases on every machine; each failure is reported with the request that repeats it.
+# A fixed seed gives the same cases on every machine. Each failure is reported with its request.
 SEED = 1
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 ENDS_WITHIN_S = 600
@@ -29,7 +29,7 @@ UNLIMITED = Limit(PLENTY, 1)
 
 
 def settings(api_key: str | None) -> str:
-    """Return a run's settings: real values for half of the tickers and instants, and the key."""
+    """Return the configuration of a run: real values for half of the parameters, and a key."""
     known = {"ticker": ["BTC", "eth", "MATIC"], "as_of": ["2026-09-30T10:03:00Z"]}
     key = f"[auth.openapi]\nbearer = {{ bearer = {api_key!r} }}\n" if api_key else ""
     return "\n".join(
@@ -46,9 +46,9 @@ def settings(api_key: str | None) -> str:
 async def reported(
     served: RunningService, api_key: str | None, folder: Path, examples: int
 ) -> dict[str, Any]:
-    """Return the report of a run of all checks over every operation in which nothing failed.
+    """Run all checks on every operation, require that none fails, and return the report.
 
-    `told.json` in the folder is what its hooks tell.
+    The hooks write `hooks.json` into the folder.
     """
     python = await asyncio.to_thread(get_python_environment, "schemathesis")
     document = await served.client.get("/api/v1/openapi.json")
@@ -72,33 +72,31 @@ async def reported(
 
 
 def recorded(report: dict[str, Any], caller: str) -> str:
-    """Return what a run is recorded as."""
+    """Return the description of a run for the table of docs/interop.md."""
     cases = report["test_cases"]["generated"]
     what = f"all checks in {', '.join(PHASES)}: {cases} requests {caller}, seed {report['seed']}"
     return json.dumps(["schemathesis", report["schemathesis_version"], what])
 
 
-async def test_no_answer_to_a_live_key_is_against_the_document(tmp_path, record_property):
+async def test_no_response_to_a_live_key_violates_the_document(tmp_path, record_property):
     async with run_service(
         tmp_path, make_coverage(), daily_limit=PLENTY, attempt_limit=UNLIMITED
     ) as served:
         report = await reported(served, served.api_key, tmp_path, 150)
     record_property("interop", recorded(report, "with a live key"))
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert all(told["excused"].values()), told["excused"]
+    hook_report = json.loads((tmp_path / "hooks.json").read_text())
+    assert all(hook_report["excused"].values()), hook_report["excused"]
     for endpoint in ENDPOINTS:
-        answered = told["answered"][f"{endpoint.method} {endpoint.path}"]
+        answered = hook_report["answered"][f"{endpoint.method} {endpoint.path}"]
         assert {success.status for success in endpoint.successes} <= set(answered)
-    assert {400, 404, 409} <= set(told["answered"][f"POST {CLAIM_KEY.path}"])
+    assert {400, 404, 409} <= set(hook_report["answered"][f"POST {CLAIM_KEY.path}"])
 
 
 @pytest.mark.parametrize(
     ("caller", "status"),
     [("without a key", 401), ("with a revoked key", 403), ("with a spent quota", 429)],
 )
-async def test_no_refusal_of_a_key_is_against_the_document(
-    caller, status, tmp_path, record_property
-):
+async def test_no_refusal_of_a_key_violates_the_document(caller, status, tmp_path, record_property):
     async with run_service(
         tmp_path, make_coverage(), daily_limit=1, attempt_limit=UNLIMITED
     ) as served:
@@ -107,6 +105,6 @@ async def test_no_refusal_of_a_key_is_against_the_document(
             await served.keys.revoke(max(key.id for key in await served.keys.list()))
         report = await reported(served, served.api_key if status != 401 else None, tmp_path, 20)
     record_property("interop", recorded(report, caller))
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert status in told["answered"]["GET /api/v1/state"]
-    assert 200 not in told["answered"]["GET /api/v1/state"]
+    hook_report = json.loads((tmp_path / "hooks.json").read_text())
+    assert status in hook_report["answered"]["GET /api/v1/state"]
+    assert 200 not in hook_report["answered"]["GET /api/v1/state"]

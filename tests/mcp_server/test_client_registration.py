@@ -1,4 +1,4 @@
-"""What registers the server with each client: right for the client, and the key is never in it."""
+"""The registration snippets are valid for each client and never have the key in them."""
 
 import asyncio
 import json
@@ -46,14 +46,14 @@ def test_cursor_reads_the_variable_of_its_environment():
     assert server == {"url": URL, "headers": bearer("${env:SIGNALS_API_KEY}")}
 
 
-def test_vscode_asks_for_the_key_as_for_a_password():
+def test_vscode_prompts_for_the_key_like_a_password():
     made = json.loads(row("vscode"))
-    (asked,) = made["inputs"]
-    assert (asked["type"], asked["password"]) == ("promptString", True)
-    assert made["servers"]["signals"] == HTTP | {"headers": bearer(f"${{input:{asked['id']}}}")}
+    (requested,) = made["inputs"]
+    assert (requested["type"], requested["password"]) == ("promptString", True)
+    assert made["servers"]["signals"] == HTTP | {"headers": bearer(f"${{input:{requested['id']}}}")}
 
 
-def test_codex_is_told_which_variable_holds_the_key():
+def test_codex_reads_the_key_from_the_named_variable():
     server = tomllib.loads(row("codex"))["mcp_servers"]["signals"]
     assert server == {"url": URL, "bearer_token_env_var": "SIGNALS_API_KEY"}
 
@@ -72,13 +72,13 @@ async def test_the_program_of_the_sdk_reads_the_state(served, monkeypatch, capsy
     assert "trend_oracle" in capsys.readouterr().out
 
 
-def test_the_registration_file_of_the_repository_is_the_manifests():
+def test_the_registration_file_of_the_repository_equals_that_of_the_manifest():
     shown = json.loads((ROOT / "mcp.json").read_text())
     assert shown == build_registration_file("http://127.0.0.1:8000")
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
-def test_the_command_prints_the_lines_alone(tmp_path, client):
+def test_the_command_prints_only_the_snippet(tmp_path, client):
     done = run_signals(
         tmp_path, "connect", client.name, "--url", f"{URL}/", api_key="ek_" + "k" * 43
     )
@@ -86,17 +86,17 @@ def test_the_command_prints_the_lines_alone(tmp_path, client):
     assert done.stderr == f"{client.instructions}\n"
 
 
-def test_the_command_alone_lists_the_clients(tmp_path):
+def test_the_command_without_a_client_lists_the_clients(tmp_path):
     listed = run_signals(tmp_path, "connect").stdout.splitlines()
     assert [line.split("\t")[0] for line in listed] == [client.name for client in CLIENTS]
 
 
-def test_an_unknown_client_is_refused_with_those_known(tmp_path):
+def test_an_unknown_client_is_refused_with_the_known_ones(tmp_path):
     done = run_signals(tmp_path, "connect", "emacs")
     assert done.returncode == 2
     assert all(client.name in done.stderr for client in CLIENTS)
 
 
-def test_the_address_is_that_of_the_settings_unless_given(tmp_path):
+def test_the_address_defaults_to_that_of_the_settings(tmp_path):
     done = run_signals(tmp_path, "connect", "codex", base_url=BASE)
     assert done.stdout == row("codex")

@@ -37,23 +37,23 @@ def error_of(result):
 
 
 @pytest.mark.clause("4.14.3", "6.1")
-async def test_initialize_always_answers_the_one_protocol_version(served):
-    for asked in ("2024-11-05", "2025-06-18", "2026-07-28"):
-        result = (await served.rpc("initialize", {"protocolVersion": asked}))["result"]
+async def test_initialize_always_offers_the_same_protocol_version(served):
+    for requested in ("2024-11-05", "2025-06-18", "2026-07-28"):
+        result = (await served.rpc("initialize", {"protocolVersion": requested}))["result"]
         assert result["protocolVersion"] == "2025-06-18"
     assert result["capabilities"] == {"tools": {"listChanged": False}}
     assert result["serverInfo"] == {"name": "signals", "version": SERVER_VERSION}
     assert 0 < len(result["instructions"].encode()) < 1024
 
 
-def test_the_server_version_is_that_of_the_project():
+def test_the_server_version_equals_that_of_the_project():
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     assert project["version"] == SERVER_VERSION
     assert "simulated" in INSTRUCTIONS
 
 
 @pytest.mark.clause("4.14.1", "4.14.6")
-async def test_ping_answers_an_empty_result_and_echoes_every_kind_of_id(served):
+async def test_ping_returns_an_empty_result_and_echoes_every_kind_of_id(served):
     for request_id in ("a", "\ud800", 0, -5, 10**30, None):
         response = await served.post_mcp({**PING, "id": request_id})
         assert response.json() == {"jsonrpc": "2.0", "id": request_id, "result": {}}
@@ -74,11 +74,11 @@ async def test_every_method_but_tools_call_needs_no_key(served, method):
 
 @pytest.mark.clause("4.14.14", "4.14.18", "4.14.19")
 @pytest.mark.parametrize("tool", PATHS)
-async def test_exactly_the_keyed_tools_ask_for_a_key(served, tool):
+async def test_exactly_the_keyed_tools_require_a_key(served, tool):
     unknown = {"Authorization": "Bearer ek_" + "a" * 43}
     for headers, code in (({}, "missing_key"), (unknown, "invalid_key")):
-        told = (await served.call(tool, headers=headers))["_meta"].get("signals/error")
-        assert told == (code if tool in KEYED_PATHS else None)
+        reported = (await served.call(tool, headers=headers))["_meta"].get("signals/error")
+        assert reported == (code if tool in KEYED_PATHS else None)
 
 
 @pytest.mark.clause("4.14.17")
@@ -120,7 +120,7 @@ def test_an_input_schema_is_flat_and_closed(tool):
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_no_model_provider_refuses_a_tool(tool):
-    """Names, lengths and keywords within what OpenAI, Anthropic and Gemini take of a function."""
+    """Check names, lengths and keywords against the limits of OpenAI, Anthropic and Gemini."""
     shown = to_mcp_tool(tool, None)
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", shown.name)
     assert 0 < len(shown.description) <= 1024
@@ -208,7 +208,7 @@ async def test_a_malformed_request_is_an_invalid_request(served, body, echoed):
         ("tools/call", {"name": STATE, "arguments": "BTC"}, -32602),
     ],
 )
-async def test_what_the_protocol_refuses_is_an_error_object(served, method, params, code):
+async def test_a_protocol_error_is_an_error_object(served, method, params, code):
     answer = await served.rpc(method, params)
     assert (answer["error"]["code"], answer["id"]) == (code, 1)
 
@@ -235,7 +235,7 @@ async def test_a_bad_key_is_a_result_that_says_how_to_get_one(served, headers, c
 
 
 @pytest.mark.clause("4.6.9", "5.25", "7.19")
-async def test_a_revoked_key_is_refused_on_both_faces(served):
+async def test_a_revoked_key_is_refused_over_both_transports(served):
     *_, key = await served.keys.list()
     await served.keys.revoke(key.id)
     assert error_of(await served.call(STATE))["error"] == "revoked_key"
@@ -243,7 +243,7 @@ async def test_a_revoked_key_is_refused_on_both_faces(served):
 
 
 @pytest.mark.parametrize(("given", "meant"), [("BTX", "BTC"), ("SOLL", "SOL"), ("xrpp", "XRP")])
-def test_of_equally_near_tickers_the_one_that_begins_alike_is_meant(given, meant):
+def test_of_equally_near_tickers_the_one_with_the_same_prefix_is_suggested(given, meant):
     tickers = {asset.ticker.lower(): asset.ticker for asset in load_universe().tracked_assets}
     assert find_nearest(given, tickers) == meant
 
@@ -262,7 +262,7 @@ async def test_the_key_may_come_as_x_api_key_and_arguments_may_be_absent(served)
     "4.6.7", "4.7.28", "4.7.29", "4.8.5", "4.8.11", "4.9.4", "4.9.19", "7.10", "7.11", "7.12"
 )
 @pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
-async def test_bad_arguments_are_refused_with_what_is_accepted(
+async def test_a_bad_argument_is_refused_with_the_accepted_values(
     served, tool, arguments, code, named
 ):
     result = await served.call(tool, arguments)

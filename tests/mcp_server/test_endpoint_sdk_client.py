@@ -29,7 +29,7 @@ async def test_the_sdks_client_lists_and_calls_every_tool(served):
             assert "BTC" in refused.content[0].text
 
 
-async def test_the_sdks_client_reads_what_is_left_and_when_to_come_back(tmp_path):
+async def test_the_sdk_client_reads_the_quota_and_when_to_retry(tmp_path):
     async with (
         run_service(tmp_path, make_coverage(), daily_limit=1) as served,
         httpx2.AsyncClient(headers=served.key_headers) as http,

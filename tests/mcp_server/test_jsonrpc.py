@@ -1,4 +1,4 @@
-"""A request's body is read to the values that its client wrote."""
+"""Request bodies are parsed to exactly the values that the client wrote."""
 
 import json
 from random import Random
@@ -24,7 +24,7 @@ def made_up(random: Random, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("is_ascii", [True, False])
-def test_values_are_read_as_they_were_written(is_ascii: bool) -> None:
+def test_values_are_parsed_as_they_were_written(is_ascii: bool) -> None:
     random = Random(8)
     for number in range(300):
         params = {"name": "x", "arguments": made_up(random, 4)}
@@ -33,5 +33,5 @@ def test_values_are_read_as_they_were_written(is_ascii: bool) -> None:
             body = json.dumps(call, ensure_ascii=is_ascii or note == "\ud800").encode()
             message = parse_message(body)
             assert message.request_id == note, number
-            # Unlike ==, text tells 1 from 1.0 and from True.
+            # repr() distinguishes 1, 1.0 and True, which are equal.
             assert repr(message.params) == repr(params), number

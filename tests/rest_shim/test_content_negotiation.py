@@ -1,4 +1,4 @@
-"""Answers that a client has already are not sent again; those that it has not, compressed."""
+"""Conditional requests get 304, and responses are compressed if the client accepts it."""
 
 import gzip
 
@@ -11,20 +11,20 @@ from tools.example_market import HOUR_MS, NOON, make_batch, make_change
 
 pytestmark = pytest.mark.clause("answers")
 
-# Usage counts itself, so no two of its answers are alike.
+# A call to usage counts itself, so no two of its results are equal.
 SAME = [*OPEN_PATHS, *(f"/api/v1{path}" for path in KEYED_PATHS.values() if path != "/usage")]
 STATE = "/api/v1/state"
 
 
 async def get(served: RunningService, path: str = STATE, **headers: str):
-    """GET a path with a key and the headers given, and no compression unless asked for."""
+    """GET a path with a key and headers; compression only if the headers request it."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     sent = {"Accept-Encoding": "identity"} | served.key_headers | named
     return await served.client.get(path, headers=sent)
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
+async def test_a_response_that_the_client_has_is_not_sent_again(served: RunningService, path: str):
     first = await get(served, path)
     again = await get(served, path, If_None_Match=first.headers["etag"])
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
@@ -33,7 +33,7 @@ async def test_an_answer_that_the_client_has_is_not_sent_again(served: RunningSe
         assert again.headers[name] == first.headers[name]
 
 
-async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService):
+async def test_a_304_response_counts_as_a_call(served: RunningService):
     first = await get(served)
     again = await get(served, If_None_Match=first.headers["etag"])
     left = [int(answer.headers["x-ratelimit-remaining"]) for answer in (first, again)]
@@ -53,7 +53,7 @@ async def test_an_answer_not_sent_again_counts_as_a_call(served: RunningService)
         ("{bare}", 200),
     ],
 )
-async def test_a_tag_is_looked_for_in_all_that_the_client_names(
+async def test_a_tag_is_compared_with_all_tags_of_the_client(
     served: RunningService, named: str, status: int
 ):
     etag = (await get(served)).headers["etag"]
@@ -86,7 +86,9 @@ async def test_a_refusal_has_no_tag_and_answers_no_condition(served: RunningServ
 
 
 @pytest.mark.parametrize("path", SAME)
-async def test_a_long_answer_is_compressed_for_who_takes_it(served: RunningService, path: str):
+async def test_a_long_response_is_compressed_if_the_client_accepts_it(
+    served: RunningService, path: str
+):
     plain = await get(served, path)
     async with served.client.stream(
         "GET", path, headers=served.key_headers | {"Accept-Encoding": "br, gzip"}
@@ -116,7 +118,7 @@ async def test_a_long_answer_is_compressed_for_who_takes_it(served: RunningServi
         ("", False),
     ],
 )
-async def test_gzip_is_sent_only_where_it_is_wanted(
+async def test_gzip_is_sent_only_if_it_is_accepted(
     served: RunningService, accepted: str, is_packed: bool
 ):
     answer = await get(served, Accept_Encoding=accepted)
@@ -124,7 +126,7 @@ async def test_gzip_is_sent_only_where_it_is_wanted(
     assert answer.json()["counts"]["assets"] > 0
 
 
-async def test_usage_tells_each_count_whatever_the_client_has(served: RunningService):
+async def test_usage_is_never_answered_from_a_client_cache(served: RunningService):
     first = await get(served, "/api/v1/usage")
     again = await get(served, "/api/v1/usage", If_None_Match=first.headers["etag"])
     assert again.status_code == 200

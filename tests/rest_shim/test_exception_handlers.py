@@ -1,4 +1,4 @@
-"""One canonical error, on every route that the app has."""
+"""Every route returns the same error body."""
 
 import httpx
 import pytest
@@ -36,7 +36,7 @@ OF_THE_MARKET = KEYED | {
 }
 QUOTA = {name.lower() for name in QUOTA_HEADERS}
 PURCHASES = {"/api/v1/access/checkout", "/api/v1/access/claim", "/api/v1/access-request"}
-# Every value of `error`: its status, what went wrong, and what to do next.
+# Each value of `error`: its status, the fault and the next step in its message.
 SAID = {
     "missing_key": (401, "needs an API key", "Send it as `Authorization: Bearer <API_KEY>`"),
     "invalid_key": (401, "is malformed", "Check that it was copied whole"),
@@ -46,12 +46,12 @@ SAID = {
     "invalid_parameter": (400, "timeframe: '2h' is not accepted", "accepted: 1h, 4h, 1d"),
     "unknown_ticker": (400, "unknown 'BTX'", "did you mean BTC?"),
     "unknown_indicator": (400, "'macd' is not an indicator", "accepted: trend_oracle"),
-    "unavailable": (503, "cannot be used at the moment", "Retry after 60 seconds"),
+    "unavailable": (503, "The store is unavailable", "Retry after 60 seconds"),
 }
 
 
 def is_canonical(response, status, code, base_url, *, has_quota=False):
-    """Hold a refusal against the one shape; `has_quota` where the key of the call was found."""
+    """Check an error against the common shape; `has_quota` if the key of the call was found."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     assert response.headers["cache-control"] == "no-store"
@@ -67,7 +67,7 @@ def is_canonical(response, status, code, base_url, *, has_quota=False):
 
 
 def create_app_without_billing(served, market=None, **config):
-    """Return another app on the same stores, which sells nothing."""
+    """Return another app on the same stores, with billing off."""
     access, clock = served.access, served.clock
     return create_app(
         AppConfig(served.base_url, **config),
@@ -76,13 +76,13 @@ def create_app_without_billing(served, market=None, **config):
 
 
 async def failing(served, app, method, path, body=None):
-    """Return the answer of an app whose unexpected failures reach no client."""
+    """Return the response of an app that does not re-raise unexpected failures in tests."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=served.base_url) as client:
         return await client.request(method, path, headers=served.key_headers, json=body)
 
 
-async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken(served):
+async def test_a_wrong_method_is_refused_on_every_route_with_the_allowed_ones(served):
     document = await fetch_document(served)
     routes = list_operations(served)
     assert len(routes) == 17
@@ -95,7 +95,7 @@ async def test_a_wrong_method_is_refused_on_every_route_and_told_which_are_taken
 
 
 @pytest.mark.parametrize("path", sorted([*PURCHASES, "/api/v1/mcp", "/api/v1/mcp/"]))
-async def test_head_is_refused_where_only_post_is_taken(served, path):
+async def test_head_is_refused_on_post_routes(served, path):
     response = await served.client.head(path)
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
     assert response.headers["cache-control"] == "no-store"
@@ -145,7 +145,7 @@ async def test_a_foreign_host_or_origin_is_refused_on_every_route(served, header
         ({"Authorization": "Bearer ${SIGNALS_API_KEY}"}, 401, "invalid_key"),
     ],
 )
-async def test_exactly_the_keyed_routes_ask_for_a_key(served, headers, status, code):
+async def test_exactly_the_keyed_routes_require_a_key(served, headers, status, code):
     document = await fetch_document(served)
     asking = set()
     for method, path in list_operations(served):
@@ -183,7 +183,7 @@ async def test_a_bad_parameter_is_refused_on_every_keyed_route(served):
 
 
 @pytest.mark.clause("7.2", "7.3", "7.4", "7.32")
-async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served):
+async def test_every_error_value_names_the_fault_and_the_next_step(served):
     answers = [
         await served.client.get("/api/v1/state"),
         await served.get_api("/state", x_api_key="nonsense"),
@@ -211,7 +211,7 @@ async def test_every_error_value_says_what_went_wrong_and_what_to_do_next(served
 
 
 @pytest.mark.clause("4.0.4", "4.6.11", "7.28")
-async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_empty):
+async def test_before_the_first_compute_readings_are_unavailable(served_empty):
     document = await fetch_document(served_empty)
     waiting = set()
     for method, path in list_operations(served_empty):
@@ -242,7 +242,7 @@ async def test_before_the_first_compute_what_rests_on_it_is_unavailable(served_e
     "8.14",
     "8.15",
 )
-async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, tmp_path):
+async def test_an_exhausted_quota_is_refused_on_every_keyed_route_except_usage(served, tmp_path):
     document = await fetch_document(served)
     app = create_app_without_billing(served, daily_limit=1)
     assert (await failing(served, app, "GET", "/api/v1/state")).status_code == 200
@@ -258,15 +258,15 @@ async def test_a_spent_quota_is_refused_on_every_keyed_route_but_usage(served, t
 
 
 @pytest.mark.clause("7.30", "7.31", "7.33")
-async def test_with_billing_off_nothing_is_sold_and_what_was_begun_waits(served):
+async def test_with_billing_off_nothing_is_sold_and_open_claims_wait(served):
     document = await fetch_document(served)
     buyer = {"contact_email": "a@example.org"}
     begun = await served.client.post("/api/v1/access/checkout", json=buyer)
     assert begun.status_code == 201
     app = create_app_without_billing(served)
     claims = [{"claim_token": begun.json()["claim_token"]}, {"claim_token": "ct_nobodys"}]
-    asked = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
-    for name, body, status in asked:
+    requested = [("checkout", buyer, 503), ("claim", claims[0], 503), ("claim", claims[1], 404)]
+    for name, body, status in requested:
         path = f"/api/v1/access/{name}"
         response = await failing(served, app, "POST", path, body)
         code = "unavailable" if status == 503 else "invalid_parameter"
@@ -289,7 +289,7 @@ async def test_a_call_that_cannot_be_counted_is_unavailable_and_the_next_is_answ
 
 
 class UnreadableStore(MarketStore):
-    """A store whose file cannot be read at the moment."""
+    """A store that fails to read."""
 
     def version(self):
         raise StoreError("disk I/O error in /secret/place")
@@ -330,7 +330,7 @@ async def test_an_unexpected_failure_is_one_500_on_every_route(served, capsys, m
     assert served.api_key not in capsys.readouterr().out
 
 
-async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
+async def test_a_failure_outside_of_every_route_has_the_error_body_too(served):
     async def boom(request):
         raise RuntimeError("secret")
 
@@ -354,7 +354,7 @@ async def test_a_failure_outside_of_every_route_has_the_one_body_too(served):
         ({}, b" " * ((1 << 20) + 1), 413),
     ],
 )
-async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, body, status):
+async def test_an_http_error_of_the_mcp_endpoint_has_the_error_body(served, headers, body, status):
     document = await fetch_document(served)
     response = await served.client.post("/api/v1/mcp", content=body, headers=headers)
     assert is_canonical(response, status, "invalid_parameter", served.base_url)
@@ -362,7 +362,7 @@ async def test_what_the_mcp_endpoint_refuses_has_the_one_body(served, headers, b
 
 
 @pytest.mark.clause("4.14.2", "4.14.11", "4.14.12")
-async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
+async def test_a_protocol_error_is_documented_as_json_rpc(served):
     document = await fetch_document(served)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     version = await served.post_mcp(ping, mcp_protocol_version="1999-01-01")
@@ -390,7 +390,7 @@ async def test_what_the_protocol_refuses_is_documented_as_json_rpc(served):
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_an_unknown_path_is_told_what_is_served(served, method, path, meant):
+async def test_an_unknown_path_is_refused_with_the_existing_ones(served, method, path, meant):
     response = await served.client.request(method, path)
     assert is_canonical(response, 404, "invalid_parameter", served.base_url)
     assert "www-authenticate" not in response.headers

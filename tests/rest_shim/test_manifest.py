@@ -18,7 +18,7 @@ from tools.example_market import make_coverage
 pytestmark = pytest.mark.clause("documents")
 
 HEADINGS = [
-    "What the readings are",
+    "Nature of the readings",
     "Terms of use",
     "Redistribution",
     "Service level",
@@ -56,7 +56,7 @@ async def test_it_lists_exactly_the_operations_of_the_openapi_document(served):
 
 
 @pytest.mark.clause("4.1.1")
-async def test_it_says_what_the_api_serves(served):
+async def test_it_describes_the_api(served):
     shown = await served_manifest(served)
     assert (shown["name"], shown["api_version"]) == ("signals", "v1")
     for said in ("seven trading indicators", "crypto, stocks and metals", "1h, 4h and 1d"):
@@ -66,7 +66,7 @@ async def test_it_says_what_the_api_serves(served):
 
 
 @pytest.mark.clause("4.1.2")
-async def test_a_key_sent_as_it_says_is_taken(served):
+async def test_a_key_sent_as_described_is_accepted(served):
     auth = (await served_manifest(served))["auth"]
     assert auth["scheme"] == "Bearer"
     assert served.api_key.startswith(auth["key_prefix"])
@@ -77,21 +77,21 @@ async def test_a_key_sent_as_it_says_is_taken(served):
 
 
 @pytest.mark.clause("4.1.6", "4.7.19", "4.7.22")
-async def test_polling_as_it_says_gives_only_what_is_new(served):
+async def test_polling_as_described_returns_only_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     cursor = (await served.get_api("/signals")).json()["pagination"]["next_cursor"]
     method, _, address = polling["call"].replace("<next_cursor>", cursor).partition(" ")
     response = await served.client.request(method, address, headers=served.key_headers)
     assert (response.status_code, response.json()["signals"]) == (200, [])
-    told = " ".join(polling["how"])
+    reported = " ".join(polling["how"])
     for said in ("since", "next_cursor", "has_more", "raise offset by limit", "every page"):
-        assert said in told
-    for said in ("shift pages", "overlap windows", "tier and id", "reconcile with /api/v1/state"):
-        assert said in told
+        assert said in reported
+    for said in ("shift pages", "overlapping windows", "tier and id", "with /api/v1/state"):
+        assert said in reported
 
 
 @pytest.mark.clause("1.39")
-async def test_every_tool_is_named_beside_its_endpoint_and_in_the_mcp_part(served):
+async def test_every_tool_is_named_with_its_endpoint_and_in_the_mcp_part(served):
     shown = await served_manifest(served)
     tools = {tool.name: "api_key" if tool.requires_key else "none" for tool in TOOLS}
     assert {e["tool"]: e["auth"] for e in shown["endpoints"] if e["tool"]} == tools
@@ -114,7 +114,7 @@ async def test_every_address_begins_with_the_base_url_and_resolves(served):
 
 
 @pytest.mark.clause("4.1.5")
-async def test_the_numbers_of_coverage_are_counted_from_what_is_published(served):
+async def test_the_numbers_of_coverage_are_counted_from_published_coverage(served):
     shown = (await served_manifest(served))["coverage"]
     assert shown["assets"] == {"total": 5, "crypto": 3, "stock": 1, "metal": 1}
     assert shown["timeframes"] == ["1h", "4h", "1d"]
@@ -149,7 +149,7 @@ def test_an_asset_with_alerts_is_counted_in_their_tier():
     }
 
 
-async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(served_empty):
+async def test_before_coverage_is_published_only_the_numbers_are_missing(served_empty):
     shown = await served_manifest(served_empty)
     assert list(shown) == list(Manifest.model_fields)
     assert (shown["source"], shown["simulated"]) == (None, False)
@@ -159,7 +159,7 @@ async def test_before_coverage_is_published_it_is_whole_but_for_the_numbers(serv
     assert set(numbers.values()) == {None}
 
 
-async def test_it_follows_what_is_published(served_alone):
+async def test_it_follows_the_published_coverage(served_alone):
     shown = await served_manifest(served_alone)
     assert (shown["source"], shown["simulated"]) == ("simulated", True)
     await served_alone.market.publish_coverage(make_coverage("live"))
@@ -168,7 +168,7 @@ async def test_it_follows_what_is_published(served_alone):
 
 
 @pytest.mark.clause("4.1.4")
-async def test_it_says_how_to_buy_as_a_refused_key_does(served):
+async def test_it_describes_the_purchase_like_a_refused_key_does(served):
     shown = await served_manifest(served)
     refused = (await served.client.get("/api/v1/state")).json()
     assert (
@@ -178,14 +178,14 @@ async def test_it_says_how_to_buy_as_a_refused_key_does(served):
     )
 
 
-def test_its_registration_is_that_of_the_repository():
+def test_its_registration_equals_that_of_the_repository():
     made = build_manifest("http://127.0.0.1:8000", None).mcp
     assert made.config == json.loads(Path("mcp.json").read_text())
     assert made.registration in Path("README.md").read_text()
 
 
 @pytest.mark.clause("6.8", "8.1", "8.45")
-def test_the_limits_are_those_of_the_specification():
+def test_the_limits_equal_those_of_the_contract():
     limits = build_manifest("http://h", None).limits.model_dump()
     assert limits.pop("note")
     assert limits == {
@@ -197,11 +197,11 @@ def test_the_limits_are_those_of_the_specification():
     assert build_manifest("http://h", None).polling.recommended_interval_s == 900
 
 
-async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
+async def test_the_limit_of_this_deployment_is_stated_with_the_calls_that_count(tmp_path):
     async with run_service(tmp_path, daily_limit=1234) as served_alone:
         limits = (await served_manifest(served_alone))["limits"]
     assert limits["daily_quota"] == 1234
-    for said in ("1,234 a UTC day", "REST and MCP", "401", "403", "429"):
+    for said in ("1,234 per UTC day", "REST and MCP", "401", "403", "429"):
         assert said in limits["note"]
 
 
@@ -214,11 +214,11 @@ async def test_the_limit_of_this_deployment_is_told_with_what_counts(tmp_path):
         ("live", "without approval"),
     ],
 )
-def test_how_keys_are_had_is_told_by_mode(mode, said):
+def test_the_note_on_purchases_depends_on_the_mode(mode, said):
     assert said in build_manifest("http://h", None, mode).auth.note
 
 
-async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
+async def test_the_mode_equals_that_of_billing(served_alone, tmp_path):
     assert "nothing is charged" in (await served_manifest(served_alone))["auth"]["note"]
     folder = tmp_path / "off"
     folder.mkdir()
@@ -226,7 +226,7 @@ async def test_the_mode_is_that_of_the_billing(served_alone, tmp_path):
         assert "not open" in (await served_manifest(unbilled))["auth"]["note"]
 
 
-def test_what_a_key_can_meet_is_told_by_status():
+def test_each_status_of_a_refused_key_is_described():
     statuses = build_manifest("http://h", None).auth.statuses
     assert list(statuses) == ["401", "403", "429"]
     for status, word in (("401", "invalid"), ("403", "Revoked"), ("429", "00:00 UTC")):
@@ -241,42 +241,44 @@ def test_the_changelog_is_newest_first_and_ends_where_the_specification_begins()
     assert days[-3:] == [date(2026, 11, 21), date(2026, 9, 27), date(2026, 9, 25)]
     words = {date(2026, 9, 27): ["asset", "/state"], date(2026, 9, 25): ["flips", "change_type"]}
     for entry in entries:
-        told = " ".join(entry.changes)
-        assert not [word for word in words.get(entry.date, ["meta", "/legal"]) if word not in told]
+        reported = " ".join(entry.changes)
+        assert not [
+            word for word in words.get(entry.date, ["meta", "/legal"]) if word not in reported
+        ]
 
 
 @pytest.mark.clause("9.8", "9.9", "9.10", "9.11", "9.12", "9.13", "9.14", "9.15", "9.16", "9.17")
 @pytest.mark.parametrize(
-    ("day", "told"),
+    ("day", "reported"),
     [
-        (date(2026, 9, 27), "One asset left coverage"),
-        (date(2026, 9, 27), "its readings had stopped"),
-        (date(2026, 9, 27), "its coin goes on under a ticker that was covered already"),
-        (date(2026, 9, 27), "/state keeps the last readings it held"),
+        (date(2026, 9, 27), "One asset was removed from coverage"),
+        (date(2026, 9, 27), "because its readings had stopped updating"),
+        (date(2026, 9, 27), "its coin continues under a ticker that was already covered"),
+        (date(2026, 9, 27), "/state still has the last readings"),
         (date(2026, 9, 25), "Added GET /api/v1/flips and its MCP tool"),
-        (date(2026, 9, 25), "Universe rows carry change_type"),
-        (date(2026, 9, 25), "Checkout, claim and usage answers carry mode"),
+        (date(2026, 9, 25), "Added change_type to universe rows"),
+        (date(2026, 9, 25), "Added mode to checkout, claim and usage responses"),
         (date(2026, 9, 25), "indicator status and appears_in, indicator_statuses, "),
         (date(2026, 9, 25), "legacy_indicator_keys, state_indicators and state_readings of "),
         (date(2026, 9, 25), "coverage by asset"),
         (date(2026, 9, 25), "perpkit in /state and /confluence"),
         (date(2026, 9, 25), "the timing of publication"),
-        (date(2026, 9, 25), "the cooldown of alerts and what CLOSE means"),
+        (date(2026, 9, 25), "the cooldown of alerts and the meaning of CLOSE"),
     ],
 )
-def test_the_changelog_tells_what_the_specification_lists(day, told):
+def test_the_changelog_has_the_entries_of_the_contract(day, reported):
     (entry,) = (entry for entry in build_manifest("http://h", None).changelog if entry.date == day)
-    assert told in " ".join(entry.changes)
+    assert reported in " ".join(entry.changes)
 
 
 @pytest.mark.clause("9.5")
-def test_the_entry_that_takes_something_away_says_so():
+def test_the_entry_that_removed_something_is_not_additive():
     entries = build_manifest("http://h", None).changelog
     assert [entry.date for entry in entries if not entry.additive] == [date(2026, 9, 27)]
 
 
 @pytest.mark.clause("9.1")
-async def test_the_version_begins_every_path(served):
+async def test_every_path_begins_with_the_version(served):
     shown = await served_manifest(served)
     assert shown["api_version"] == shown["versioning"]["api_version"] == "v1"
     paths = [endpoint["path"] for endpoint in shown["endpoints"]]
@@ -284,7 +286,7 @@ async def test_the_version_begins_every_path(served):
 
 
 @pytest.mark.clause("6.8", "6.9")
-async def test_the_call_to_poll_with_gives_what_is_new(served):
+async def test_the_polling_call_returns_new_rows(served):
     polling = (await served_manifest(served))["polling"]
     method, address = polling["call"].replace("<next_cursor>", "2026-09-30T12:03:00.003Z").split()
     response = await served.client.request(method, address, headers=served.key_headers)
@@ -293,15 +295,15 @@ async def test_the_call_to_poll_with_gives_what_is_new(served):
 
 
 @pytest.mark.clause("1.3", "1.44", "1.45", "1.46")
-async def test_the_legal_part_says_in_short_what_the_terms_say(served_alone):
+async def test_the_legal_part_summarizes_the_terms(served_alone):
     legal = (await served_manifest(served_alone))["legal"]
     assert legal["disclaimer"] == "Informational indicator readings, not investment advice."
     assert legal["service_level"] == "No formal uptime SLA and no status page."
     assert "separate written agreement" in legal["redistribution"]
-    asked = await served_alone.client.post(
+    requested = await served_alone.client.post(
         legal["redistribution_request"], json={"contact_email": "agent@example.com"}
     )
-    assert (asked.status_code, asked.json()["status"]) == (201, "received")
+    assert (requested.status_code, requested.json()["status"]) == (201, "received")
 
 
 @pytest.mark.clause("1.3", "1.44", "1.45", "1.46", "4.1.7", "8.49")
@@ -310,15 +312,15 @@ async def test_the_terms_are_a_page_that_is_served(served, part):
     response = await served.client.get((await served_manifest(served))["legal"][part])
     assert response.headers["content-type"] == "text/markdown; charset=utf-8"
     assert re.findall(r"(?m)^## (.*)$", response.text) == HEADINGS
-    said_there = (
+    expected_texts = (
         "not investment advice",
         "no formal uptime SLA and no status page",
         "written agreement",
     )
-    for said in said_there:
+    for said in expected_texts:
         assert said in " ".join(response.text.split())
     stored = response.text.split("## Privacy")[1]
     for what in ("SHA-256", "label", "calls", "e-mail", "plan", "processor's ids", "at most a day"):
         assert what in stored
-    for what in ("the link that was mailed", "your session", "one cookie", "mail server"):
+    for what in ("the sign-in link", "your session", "cookie", "mail server"):
         assert what in stored

@@ -51,7 +51,7 @@ def parts(value, path=()):
 
 
 def schemas(document):
-    """Return every schema of a document by where it stands."""
+    """Return every schema of a document, by its location."""
     components = document.content["components"]
     found = {("components", name): schema for name, schema in components["schemas"].items()}
     for place in (document.content["paths"], components["responses"], components["headers"]):
@@ -184,7 +184,7 @@ def test_every_status_of_the_specification_is_listed(operation, statuses):
     assert statuses <= {int(status) for status in listed}
 
 
-def test_every_failure_is_the_error_object_but_for_the_protocols():
+def test_every_error_is_the_error_object_except_for_protocol_errors():
     for method, path, operation in DOCUMENT.operations():
         for status in operation["responses"]:
             if int(status) >= 400:
@@ -206,7 +206,7 @@ def test_a_missing_key_is_documented_with_how_to_get_one():
 
 
 @pytest.mark.parametrize("path", KEYED)
-def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
+def test_keyed_reads_accept_either_scheme_and_have_quota_headers(path):
     assert DOCUMENT.operation("GET", path)["security"] == [{"bearer": []}, {"apiKey": []}]
     for status in (200, 400, 403, 429, 500, 503):
         assert set(QUOTA_HEADERS) <= set(DOCUMENT.response("GET", path, status)["headers"])
@@ -215,12 +215,12 @@ def test_keyed_reads_take_either_scheme_and_carry_the_quota_headers(path):
         assert "Retry-After" in DOCUMENT.response("GET", path, status)["headers"]
 
 
-def test_all_headers_but_the_quotas_always_come():
+def test_all_headers_except_the_quota_are_required():
     held = DOCUMENT.content["components"]["headers"]
     assert {name for name in held if not held[name]["required"]} == set(QUOTA_HEADERS)
 
 
-def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of_it_does():
+def test_only_results_of_the_mcp_endpoint_have_quota_headers():
     responses = DOCUMENT.operation("POST", "/api/v1/mcp")["responses"]
     carrying = {
         status
@@ -231,7 +231,7 @@ def test_results_of_the_mcp_endpoint_carry_the_quota_headers_and_nothing_else_of
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
+def test_open_reads_need_no_key_and_have_no_quota_headers(path):
     operation = DOCUMENT.operation("GET", path)
     assert operation["security"] == []
     own = ["ticker"] if path == "/api/v1/catalog" else []
@@ -241,7 +241,7 @@ def test_open_reads_take_no_key_and_carry_no_quota_headers(path):
         assert not set(held) & set(QUOTA_HEADERS)
 
 
-def test_the_schemes_are_those_of_the_specification():
+def test_the_schemes_equal_those_of_the_contract():
     schemes = DOCUMENT.content["components"]["securitySchemes"]
     assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
     key = schemes["apiKey"]
@@ -250,7 +250,7 @@ def test_the_schemes_are_those_of_the_specification():
 
 
 @pytest.mark.clause("4.11.12")
-def test_buyers_are_told_to_store_the_token_before_they_pay():
+def test_the_checkout_says_to_store_the_token_before_paying():
     described = DOCUMENT.operation("POST", "/api/v1/access/checkout")["description"]
     assert "cannot be recovered: store it before opening checkout_url" in described
 
@@ -301,17 +301,17 @@ def test_parameters_have_the_bounds_and_defaults_of_the_specification():
     assert parameters(DOCUMENT, "/api/v1/usage") == {}
 
 
-async def test_a_list_is_valid_where_none_of_its_items_is_empty(served):
+async def test_a_list_is_valid_if_none_of_its_items_is_empty(served):
     full, empty = ("BTC", " btc , eth "), ("", " ", ",", "BTC,,ETH", "BTC,", ",BTC", "BTC,\x1e,ETH")
     for path in ("/api/v1/state", "/api/v1/catalog"):
         validator = DOCUMENT.build_validator(parameters(DOCUMENT, path)["ticker"]["schema"])
         for text in full + empty:
-            asked = {"params": {"ticker": text}, "headers": served.key_headers}
-            response = await served.client.get(path, **asked)
+            requested = {"params": {"ticker": text}, "headers": served.key_headers}
+            response = await served.client.get(path, **requested)
             assert validator.is_valid(text) is response.is_success is (text in full)
 
 
-async def test_what_the_catalog_refuses_is_documented(served):
+async def test_the_errors_of_the_catalog_are_documented(served):
     document = await fetch_document(served)
     for query in ("ticker=", "ticker=BTX", "ticker=BTC&ticker=ETH", "ticker=%z"):
         response = await served.client.get(f"/api/v1/catalog?{query}")
@@ -352,7 +352,7 @@ def test_it_exists_before_coverage_is_published():
 
 
 @pytest.mark.clause("4.0.1", "4.0.2", "4.2.1", "4.5.2", "4.7.26", "4.9.18")
-async def test_the_answer_of_every_get_route_is_what_the_document_says(served):
+async def test_the_response_of_every_get_route_matches_the_document(served):
     document = await fetch_document(served)
     reads = [path for method, path in list_operations(served) if method == "GET"]
     for path in reads:

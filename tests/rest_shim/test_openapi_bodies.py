@@ -60,7 +60,7 @@ def test_bodies_have_the_bounds_of_the_specification(path, body, is_valid):
     assert body_validator(paths[path]).is_valid(body) is is_valid
 
 
-def test_billing_is_monthly_unless_said():
+def test_billing_is_monthly_by_default():
     billing = DOCUMENT.find("#/components/schemas/CheckoutBody")["properties"]["billing"]
     assert (billing["enum"], billing["default"]) == (["monthly", "yearly"], "monthly")
 
@@ -88,7 +88,7 @@ def test_billing_is_monthly_unless_said():
         ({"status": "active", "mode": "live", "message": "m", "retry_after_seconds": 10}, False),
     ],
 )
-def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
+def test_the_response_to_a_claim_has_one_of_two_shapes(answer, is_valid):
     response = DOCUMENT.response("POST", "/api/v1/access/claim", 200)
     validator = DOCUMENT.build_validator(response["content"]["application/json"]["schema"])
     assert validator.is_valid(answer) is is_valid
@@ -106,14 +106,14 @@ def test_a_claim_is_answered_by_one_of_two_shapes(answer, is_valid):
         ([], False),
     ],
 )
-async def test_the_envelope_is_valid_exactly_where_the_endpoint_takes_it(served, message, is_valid):
+async def test_the_envelope_is_valid_exactly_if_the_endpoint_accepts_it(served, message, is_valid):
     assert body_validator("/api/v1/mcp").is_valid(message) is is_valid
     response = await served.post_mcp(message)
     refused = response.status_code == 200 and response.json().get("error", {}).get("code")
     assert (refused == -32600) is not is_valid
 
 
-def test_the_example_of_a_page_is_what_its_schema_says():
+def test_the_example_of_a_page_matches_its_schema():
     content = DOCUMENT.response("GET", "/api/v1/signals/sample", 200)["content"]
     example = DOCUMENT.resolve(content["application/json"]["examples"]["sample"])["value"]
     DOCUMENT.build_validator(content["application/json"]["schema"]).validate(example)

@@ -1,4 +1,4 @@
-"""The purchase routes: bodies read strictly, and over real sockets answers as documented."""
+"""The purchase routes: strict bodies, and documented responses over real sockets."""
 
 import asyncio
 import json
@@ -47,14 +47,14 @@ async def document(served: RunningService) -> OpenApiDocument:
 
 @pytest.fixture
 async def held(tmp_path: Path) -> AsyncIterator[tuple[RunningService, HeldProvider]]:
-    """The service on a provider whose checks can be held."""
+    """The service with a provider that can delay its checks."""
     billing = HeldProvider(ManualClock())
     async with run_service(tmp_path, make_coverage(), provider=billing) as served:
         yield served, billing
 
 
 def refused(path: str, content: bytes) -> str:
-    """Return why a body is refused."""
+    """Return the message of the error for a body."""
     with pytest.raises(ApiError) as refusal:
         parse_body(content, MODELS[path])
     error = refusal.value
@@ -122,7 +122,7 @@ async def test_a_key_is_bought_and_every_answer_is_as_documented(
 
 
 @pytest.mark.clause("2.10.3", "2.10.4", "2.10.5", "2.10.6", "2.10.7", "3.4.9")
-async def test_what_is_said_with_a_new_key_works_as_it_stands(served: RunningService) -> None:
+async def test_the_instructions_returned_with_a_new_key_work(served: RunningService) -> None:
     checkout = await begun(served)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     active = (await claimed(served, checkout)).json()
@@ -166,7 +166,7 @@ async def test_a_request_for_terms_is_201_and_its_update_200(
         b"contact_email=a%40example.com",
     ],
 )
-def test_a_body_that_is_no_json_is_told_what_to_send(path: str, content: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused_with_an_example(path: str, content: bytes) -> None:
     message = refused(path, content)
     assert message.startswith("The body is not valid JSON in UTF-8. Send an object such as {")
     assert all(name in message for name in GOOD[path])
@@ -174,13 +174,13 @@ def test_a_body_that_is_no_json_is_told_what_to_send(path: str, content: bytes) 
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("content", [b"", b" \n "])
-def test_an_empty_body_is_called_empty(path: str, content: bytes) -> None:
+def test_an_empty_body_is_reported_as_empty(path: str, content: bytes) -> None:
     assert (refused(path, content)).startswith("The body is empty. Send")
 
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("content", [b"[]", b"null", b'"text"', b"1", b"NaN"])
-def test_json_that_is_no_object_is_refused(path: str, content: bytes) -> None:
+def test_json_that_is_not_an_object_is_refused(path: str, content: bytes) -> None:
     message = refused(path, content)
     assert message.startswith("The body must be one JSON object such as {")
 
@@ -190,7 +190,7 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
     ((name, value),) = GOOD[path].items()
     content = f'{{"{name}": "{value}", "{name}": "{value}"}}'.encode()
     message = refused(path, content)
-    assert message == "The body names a field more than once: give each field once."
+    assert message == "The body has the same field more than once; send each field once."
 
 
 @pytest.mark.clause("4.11.1", "4.11.5", "4.11.8", "7.13")
@@ -200,7 +200,7 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {},
-            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "contact_email: missing; accepted: e-mail address that receives the receipt and "
             "billing notices.",
         ),
         (
@@ -212,14 +212,13 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {**EMAIL, "billing": None},
-            "billing: null is not accepted, leave it out or give a value; accepted: monthly, "
-            "yearly.",
+            "billing: null is not accepted, omit it or give a value; accepted: monthly, yearly.",
         ),
         (
             CHECKOUT,
             {**EMAIL, "agent_name": None},
-            "agent_name: null is not accepted, leave it out or give a value; accepted: what to "
-            "call the buyer: one line, at most 120 characters.",
+            "agent_name: null is not accepted, omit it or give a value; accepted: name of the "
+            "agent: one line, at most 120 characters.",
         ),
         (
             CHECKOUT,
@@ -229,12 +228,12 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {**EMAIL, "billing": ["yearly"]},
-            "billing: is not text; accepted: monthly, yearly.",
+            "billing: not a string; accepted: monthly, yearly.",
         ),
         (
             CHECKOUT,
             {**EMAIL, "agent_name": "x" * 121},
-            "agent_name: has 121 characters; accepted: what to call the buyer: one line, at most "
+            "agent_name: too long (121 characters); accepted: name of the agent: one line, at most "
             "120 characters.",
         ),
         (
@@ -246,20 +245,20 @@ def test_a_field_that_is_named_twice_is_refused(path: str) -> None:
         (
             CHECKOUT,
             {"agent_name": 5, "billing": "daily", "x": 1},
-            "contact_email: is missing; accepted: e-mail address that receives the receipt and "
+            "contact_email: missing; accepted: e-mail address that receives the receipt and "
             "billing notices. billing: 'daily' is not accepted; accepted: monthly, yearly. "
-            "agent_name: is not text; accepted: what to call the buyer: one line, at most 120 "
+            "agent_name: not a string; accepted: name of the agent: one line, at most 120 "
             "characters. unknown field 'x'; accepted: contact_email, billing, agent_name.",
         ),
         (
             REQUEST,
             {**EMAIL, "use_case": "x" * 1001},
-            "use_case: has 1001 characters; accepted: what the readings are for: at most 1000 "
-            "characters.",
+            "use_case: too long (1001 characters); accepted: how the readings will be used: at "
+            "most 1000 characters.",
         ),
     ],
 )
-def test_each_bad_field_is_named_with_what_is_wrong_and_what_is_accepted(
+def test_each_bad_field_is_named_with_its_fault_and_the_accepted_values(
     path: str, body: Any, message: str
 ) -> None:
     assert refused(path, json.dumps(body).encode()) == message
@@ -278,14 +277,12 @@ def test_each_bad_field_is_named_with_what_is_wrong_and_what_is_accepted(
         (REQUEST, "expected_volume", 120),
     ],
 )
-def test_a_text_has_as_many_characters_as_it_may_and_no_more(
-    path: str, name: str, most: int
-) -> None:
+def test_a_text_may_have_its_maximum_length_and_no_more(path: str, name: str, most: int) -> None:
     longest = {**EMAIL, name: "\U0001f916" * most}
     assert getattr(parse_body(json.dumps(longest).encode(), MODELS[path]), name) == longest[name]
     longer = {**EMAIL, name: longest[name] + "x"}
     message = refused(path, json.dumps(longer).encode())
-    assert message.startswith(f"{name}: has {most + 1} characters; accepted: ")
+    assert message.startswith(f"{name}: too long ({most + 1} characters); accepted: ")
 
 
 @pytest.mark.clause("7.21", "7.22")
@@ -300,7 +297,7 @@ async def test_a_redeemed_token_gives_no_key_again_and_says_that_it_is_not_recov
         assert (again.status_code, again.json()["error"]) == (409, "invalid_parameter")
         assert "is not recoverable" in again.json()["message"]
         assert api_key not in again.text
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 @pytest.mark.parametrize(
@@ -328,14 +325,14 @@ def test_a_name_is_one_line_and_a_use_case_may_be_several(text: str) -> None:
 
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize("name", ["\ud800", "\x00", "contact_email\n", ""])
-def test_a_field_of_any_name_is_refused_in_print(path: str, name: str) -> None:
+def test_the_name_of_an_unknown_field_is_printed_safely(path: str, name: str) -> None:
     content = json.dumps({**GOOD[path], name: 1}).encode()
     assert "unknown field" in refused(path, content)
 
 
 @pytest.mark.parametrize("name", ["agent_name", "operator", "use_case", "expected_volume"])
 @pytest.mark.parametrize(("text", "kept"), [("", None), ("  ", None), (" a b ", "a b")])
-def test_a_blank_text_counts_as_left_out(name: str, text: str, kept: str | None) -> None:
+def test_a_blank_text_counts_as_omitted(name: str, text: str, kept: str | None) -> None:
     body = parse_body(json.dumps({**EMAIL, name: text}).encode(), AccessRequestBody)
     assert getattr(body, name) == kept
 
@@ -399,11 +396,11 @@ def test_a_malformed_claim_token_is_400_and_never_repeated(token: Any) -> None:
     content = json.dumps({"claim_token": token}).encode()
     message = refused(CLAIM, content)
     assert message.startswith("claim_token: ")
-    assert message.endswith("1 to 200 letters, digits, - and _.")
+    assert message.endswith("1 to 200 letters, digits, - or _.")
     assert "AAAA" not in message
 
 
-async def test_a_secret_in_the_wrong_place_is_not_repeated(served: RunningService) -> None:
+async def test_a_secret_in_the_wrong_field_is_not_repeated(served: RunningService) -> None:
     bodies = (
         {UNKNOWN: 1},
         {"token": UNKNOWN, UNKNOWN: UNKNOWN},
@@ -420,7 +417,7 @@ async def test_a_secret_in_the_wrong_place_is_not_repeated(served: RunningServic
 
 
 @pytest.mark.clause("4.12.4", "7.20")
-async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_ones(
+async def test_the_longest_token_and_body_are_accepted_and_longer_ones_refused(
     served: RunningService, document: OpenApiDocument
 ) -> None:
     async def chunks() -> AsyncIterator[bytes]:
@@ -441,7 +438,7 @@ async def test_the_longest_token_and_the_longest_body_are_taken_and_no_longer_on
 
 
 @pytest.mark.clause("4.0.1")
-async def test_the_body_is_json_whatever_the_headers_say(served: RunningService) -> None:
+async def test_the_body_is_json_under_any_content_type(served: RunningService) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     for headers in ({}, form, {"accept": "text/html"}):
         content = json.dumps(EMAIL).encode()
@@ -451,7 +448,7 @@ async def test_the_body_is_json_whatever_the_headers_say(served: RunningService)
 
 @pytest.mark.clause("4.11.9", "4.13.10", "7.25", "7.26", "8.50")
 @pytest.mark.parametrize("path", [CHECKOUT, REQUEST])
-async def test_the_21st_attempt_in_ten_minutes_is_429_on_that_route_alone(
+async def test_the_21st_attempt_in_ten_minutes_is_429_only_on_that_route(
     served: RunningService, document: OpenApiDocument, path: str
 ) -> None:
     for number in range(20):
@@ -471,11 +468,11 @@ async def test_twenty_claims_at_one_instant_give_one_key(served: RunningService)
     await served.client.post(checkout["checkout_url"], data={"action": "pay"})
     answers = await asyncio.gather(*(claimed(served, checkout) for _ in range(20)))
     assert sorted(answer.status_code for answer in answers) == [200, *[409] * 19]
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 @pytest.mark.clause("4.11.10", "7.30", "7.31")
-async def test_a_processor_that_fails_is_503_and_says_when_to_come_back(
+async def test_a_failing_processor_is_503_with_a_retry_time(
     held: tuple[RunningService, HeldProvider],
 ) -> None:
     served, billing = held
@@ -503,10 +500,12 @@ async def test_a_client_that_gives_up_takes_no_key_from_its_second_attempt(
     leaving.cancel()
     await asyncio.wait([leaving])
     second = asyncio.create_task(claimed(served, checkout))
-    assert (await served.client.get("/api/v1/access")).status_code == 404  # the loop went round
+    assert (
+        await served.client.get("/api/v1/access")
+    ).status_code == 404  # The event loop has run once.
     billing.released.set()
     assert (await second).json()["status"] == "active"
-    assert len(await served.access.list_keys()) == 2  # with the one that every test has
+    assert len(await served.access.list_keys()) == 2  # Including the key of the test.
 
 
 async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(
@@ -534,4 +533,4 @@ async def test_a_client_that_leaves_before_its_body_is_sent_is_no_failure(
         "client": ("192.0.2.7", 4711),
     }
     await served.app(scope, receive, send)
-    assert sent[0]["status"] == 499  # which reaches nobody
+    assert sent[0]["status"] == 499  # The client has left.

@@ -34,10 +34,10 @@ OPEN_PATHS = [*MINUTE_PATHS, *DAY_PATHS]
         ("signals_get_usage", {}),
     ],
 )
-async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
+async def test_the_body_equals_the_result_of_the_tool(served, tool, arguments):
     response = await served.get_api(build_path(tool, arguments))
     assert response.status_code == 200
-    # A key of its own, so that either call is the first of its key.
+    # Each call has its own key, so that it is the first call with it.
     twin = {"X-Api-Key": await served.keys.create("tests")}
     result = await served.call(tool, arguments, twin)
     assert response.json() == result["structuredContent"]
@@ -45,7 +45,7 @@ async def test_the_body_is_what_the_tool_returns(served, tool, arguments):
 
 
 @pytest.mark.clause("4.0.1")
-async def test_every_body_is_json_but_the_page_of_terms(served):
+async def test_every_body_is_json_except_the_page_of_terms(served):
     for method, path in list_operations(served):
         for headers in (served.key_headers, {}):
             response = await served.client.request(method, path, headers=headers)
@@ -79,7 +79,7 @@ async def test_a_keyed_read_takes_the_key_in_either_header(served, path):
     "7.12",
 )
 @pytest.mark.parametrize(("tool", "arguments", "code", "named"), BAD_INPUTS)
-async def test_bad_parameters_are_refused_with_what_is_accepted(
+async def test_a_bad_parameter_is_refused_with_the_accepted_values(
     served, tool, arguments, code, named
 ):
     response = await served.get_api(build_path(tool, arguments))
@@ -122,7 +122,7 @@ async def test_an_unescaped_plus_in_since_is_understood(served):
 
 @pytest.mark.clause("1.38", "7.17")
 @pytest.mark.parametrize("path", KEYED_PATHS.values())
-async def test_a_missing_key_is_told_before_bad_parameters(served, path):
+async def test_a_missing_key_is_reported_before_bad_parameters(served, path):
     response = await served.client.get(f"/api/v1{path}?colour=red")
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
@@ -191,7 +191,7 @@ async def test_head_answers_as_get_without_a_body(served, path):
         (DAY_PATHS, "public, max-age=86400"),
     ],
 )
-async def test_an_answer_says_who_may_keep_it_for_how_long(served, paths, cache):
+async def test_a_response_states_how_long_it_may_be_cached(served, paths, cache):
     for path in paths:
         response = await served.client.get(path, headers=served.key_headers)
         assert (response.status_code, response.headers["cache-control"]) == (200, cache)

@@ -14,13 +14,13 @@ ROWS = build_sample().signals
 
 
 @pytest.mark.clause("4.5.1")
-async def test_it_is_served_before_anything_is_computed(served_empty):
+async def test_it_is_served_before_the_first_compute(served_empty):
     answers = [await served_empty.client.get("/api/v1/signals/sample") for _ in range(2)]
     assert [(answer.status_code, answer.text) for answer in answers] == [(200, render_sample())] * 2
 
 
 @pytest.mark.clause("4.5.1", "4.5.3")
-async def test_it_is_the_same_beside_live_rows_and_at_any_time(served):
+async def test_it_does_not_depend_on_live_rows_or_the_time(served):
     served.clock.now += 10**9
     assert (await served.client.get("/api/v1/signals/sample")).text == render_sample()
 

@@ -1,4 +1,4 @@
-"""The webhook's address over HTTP: what it refuses, and where it is served at all."""
+"""The webhook route over HTTP: the messages it refuses, and the modes that serve it."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.clause("sales")
 PATH = "/webhooks/stripe"
 
 
-async def test_a_message_that_is_not_stripes_gets_the_one_error_body(shop: StripeShop) -> None:
+async def test_a_message_that_is_not_from_stripe_gets_the_error_body(shop: StripeShop) -> None:
     headers = (None, {b"Stripe-Signature": b"t=1,v1=00"}, {b"Stripe-Signature": b"t=1,v1=\xff"})
     for sent in headers:
         answer = await shop.served.client.post(PATH, content=b"{}", headers=sent)
@@ -34,13 +34,13 @@ async def test_only_post_is_served(shop: StripeShop) -> None:
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
-async def test_the_address_stands_in_no_public_document(shop: StripeShop) -> None:
-    told = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
-    told.append(await shop.served.client.get("/nowhere"))
-    assert [PATH in answer.text for answer in told] == [False] * 3
+async def test_no_public_document_lists_the_address(shop: StripeShop) -> None:
+    reported = [await shop.served.client.get(f"/api/v1{path}") for path in ("", "/openapi.json")]
+    reported.append(await shop.served.client.get("/nowhere"))
+    assert [PATH in answer.text for answer in reported] == [False] * 3
 
 
-async def test_where_stripe_does_not_bill_the_address_does_not_exist(
+async def test_the_address_exists_only_if_stripe_bills(
     served: RunningService,
 ) -> None:
     answer = await served.client.post(PATH, content=b"{}")

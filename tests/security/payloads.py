@@ -1,4 +1,4 @@
-"""What attackers put into a text: other languages, other places, other writing."""
+"""Hostile texts: injections into other languages, path traversal, unusual encodings."""
 
 import sqlite3
 from contextlib import closing
@@ -19,7 +19,7 @@ PAYLOADS = [
     *("BTC\r\nSet-Cookie: a=b", "a\nlevel=info event=forged", "\x1b[31mred", "\u2028", "\x85"),
     *("NaN", "1e999", "-0", "0x10", "true", "null", "[]", "9" * 5_000, "9999-12-31T23:59:59-23:59"),
 ]
-# Only JSON can carry it.
+# Only JSON can represent this value.
 LONE_SURROGATE = "\ud800"
 VALUES = [
     *(0, -1, 2**63, 2**64, 10**300, -1e-300, 1e308, True, False, None, [], {}, ["BTC"], {"a": 1}),
@@ -29,7 +29,7 @@ HOSTILE = [*PAYLOADS, LONE_SURROGATE, *VALUES]
 
 
 def dump_store(folder: Path, *, without: frozenset[str] = frozenset()) -> list[str]:
-    """Return all rows and the schema of both files of a store, but for some tables."""
+    """Return the schema and all rows of both files of a store, except for some tables."""
     lines: list[str] = []
     for name in ("market.db", "market.db-access"):
         with closing(sqlite3.connect(folder / name)) as db:

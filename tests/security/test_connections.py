@@ -1,4 +1,4 @@
-"""Clients that are slow, idle or too many: they end, and the others are answered meanwhile."""
+"""Slow, idle and too many clients are disconnected, and other clients are still served."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ ANSWER = re.compile(rb'{"jsonrpc".*?(?=HTTP/1.1 )', re.DOTALL)
 
 
 class Hasty(BoundedProtocol):
-    """The service's own protocol with less patience, that tells of a connection's end."""
+    """The service's protocol with a short timeout, which reports the end of a connection."""
 
     exchange_s = 0.2
     lost: asyncio.Event
@@ -53,14 +53,14 @@ class Hasty(BoundedProtocol):
 
 
 class Crowded(BoundedProtocol):
-    """The service's own protocol with room for three connections."""
+    """The service's protocol with a limit of three connections."""
 
     max_connections = staticmethod(lambda: 3)
 
 
 @asynccontextmanager
 async def served_by(served: RunningService, protocol: type[BoundedProtocol]) -> AsyncIterator[str]:
-    """Serve the same app by a protocol of the test's; yield its address."""
+    """Serve the same app with a protocol class; yield its URL."""
     with open_loopback_socket() as bound:
         async with run_app(served.app, bound, protocol):
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -69,20 +69,18 @@ async def served_by(served: RunningService, protocol: type[BoundedProtocol]) -> 
 @pytest.fixture
 async def short_timeout_url(served: RunningService) -> AsyncIterator[str]:
     Hasty.lost = asyncio.Event()
-    await served.client.get("/api/v1/openapi.json")  # which is made once
+    await served.client.get("/api/v1/openapi.json")  # Created once.
     async with served_by(served, Hasty) as address:
         yield address
 
 
 @pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
-async def test_a_request_that_does_not_come_to_its_end_is_given_up(
-    short_timeout_url: str, sent: bytes
-):
+async def test_a_request_that_never_ends_is_aborted(short_timeout_url: str, sent: bytes):
     assert await exchange_bytes(short_timeout_url, sent) == b""
 
 
 @pytest.mark.parametrize("more", [b"G", POST + b"Content-Length: 9\r\n\r\n"], ids=["byte", "head"])
-async def test_an_answered_client_that_begins_another_request_has_no_longer(
+async def test_the_time_limit_applies_to_each_request_of_a_connection(
     short_timeout_url: str, more: bytes
 ):
     refused = b"PUT" + POST[4:] + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -101,7 +99,7 @@ async def test_a_refused_body_that_never_ends_is_not_read_for_ever(short_timeout
         assert parse_statuses(await read_until_closed(reader)) in ([405], [])
 
 
-async def test_a_client_that_reads_no_answer_is_given_up(short_timeout_url: str):
+async def test_a_client_that_reads_no_response_is_disconnected(short_timeout_url: str):
     async with open_raw_connection(short_timeout_url) as (reader, writer):
         writer.write((GET + b"\r\n") * 2000)
         await asyncio.wait_for(Hasty.lost.wait(), WITHIN_S)
@@ -115,7 +113,7 @@ def listing(number: int) -> bytes:
     return POST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def test_a_client_that_reads_late_gets_every_answer_whole(served: RunningService):
+async def test_a_client_that_reads_late_gets_every_response_complete(served: RunningService):
     (first,) = ANSWER.findall(await exchange_bytes(served.base_url, listing(1) + LAST))
     times = MORE_THAN_SOCKETS_HOLD // len(first)
     async with open_raw_connection(served.base_url) as (reader, writer):
@@ -130,19 +128,19 @@ async def test_a_client_that_reads_late_gets_every_answer_whole(served: RunningS
 
 
 async def asks_on(connection: Connection) -> list[int]:
-    """Ask for a page on an open connection, for the last time; return the statuses."""
+    """Request a page on an open connection and close it; return the statuses."""
     reader, writer = connection
     writer.write(LAST)
     return parse_statuses(await read_until_closed(reader))
 
 
-async def test_where_there_are_too_many_the_longest_waiting_make_room(served: RunningService):
+async def test_above_the_limit_the_longest_exchange_is_aborted(served: RunningService):
     async with served_by(served, Crowded) as address, AsyncExitStack() as opened:
         held = []
         for _ in range(3):
             held.append(await opened.enter_async_context(open_raw_connection(address)))
             assert (await served.client.get("/api/v1")).status_code == 200
-        # What the first has asked makes its exchange the youngest.
+        # The request of the first connection makes its exchange the youngest.
         held[0][1].write(GET + b"\r\n")
         await held[0][0].readuntil(b"\r\n\r\n")
         held.append(await opened.enter_async_context(open_raw_connection(address)))
@@ -160,7 +158,7 @@ async def test_where_there_are_too_many_the_longest_waiting_make_room(served: Ru
         pytest.param(4096, 3000, marks=pytest.mark.prove),
     ],
 )
-def test_others_are_answered_while_idle_clients_fill_the_process(
+def test_others_are_served_while_idle_clients_fill_the_process(
     tmp_path: Path, files: int, idle: int
 ):
     port, bars = find_free_port(), write_bars(tmp_path / "bars")
@@ -178,7 +176,7 @@ def test_others_are_answered_while_idle_clients_fill_the_process(
 
 
 async def crowded(address: str, idle: int) -> None:
-    """Hold as many unfinished requests open, and ask on connections of their own meanwhile."""
+    """Keep many unfinished requests open, and send requests on new connections meanwhile."""
     begun = list(UNFINISHED.values())
     async with AsyncExitStack() as opened:
         for number in range(idle):

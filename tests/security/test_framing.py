@@ -1,4 +1,4 @@
-"""Where one request ends and the next begins is never in doubt: answered once, or closed."""
+"""Requests with ambiguous framing are refused and their connections closed."""
 
 import gzip
 import json
@@ -78,7 +78,7 @@ UNREAD = {
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
-async def test_what_two_readers_may_part_differently_is_refused_and_closed(
+async def test_ambiguous_framing_is_refused_and_the_connection_closed(
     served: RunningService, sent: bytes
 ):
     received = await exchange_bytes(served.base_url, sent + LAST)
@@ -87,14 +87,14 @@ async def test_what_two_readers_may_part_differently_is_refused_and_closed(
 
 
 @pytest.mark.parametrize("sent", WHOLE.values(), ids=WHOLE)
-async def test_what_is_framed_well_is_answered_once(served: RunningService, sent: bytes):
+async def test_a_well_framed_request_is_answered_once(served: RunningService, sent: bytes):
     received = await exchange_bytes(served.base_url, sent + LAST)
     assert parse_statuses(received) == [200, 200]
     assert b"hidden" not in received
 
 
 @pytest.mark.parametrize(("head", "status"), UNREAD.values(), ids=UNREAD)
-async def test_a_body_that_nobody_reads_is_no_request(
+async def test_an_unread_body_is_not_taken_for_a_request(
     served: RunningService, head: bytes, status: int
 ):
     received = await exchange_bytes(served.base_url, head + HIDDEN_LENGTH + HIDDEN + LAST)
@@ -102,7 +102,7 @@ async def test_a_body_that_nobody_reads_is_no_request(
     assert b"hidden" not in received
 
 
-async def test_a_request_to_go_on_in_another_protocol_is_refused_and_closed(served: RunningService):
+async def test_an_upgrade_to_another_protocol_is_refused_and_closed(served: RunningService):
     upgrade = (
         b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + HOST

@@ -1,4 +1,4 @@
-"""Host and Origin on every route and page: only what is ours is served, and no script of others."""
+"""Host and Origin are checked on every route and page, and no foreign script can be loaded."""
 
 import pytest
 
@@ -36,7 +36,7 @@ OUR_ORIGINS = ["HTTPS://LOCALHOST:3000", "http://[::1]:3000", "http://127.0.0.1"
 def get(
     host_line: bytes, target: bytes = b"/api/v1/signals/sample", version: bytes = b"1.1"
 ) -> bytes:
-    """Return a GET as bytes, its Host lines as given."""
+    """Return a GET request as bytes with the given Host lines."""
     return b"GET %s HTTP/%s\r\n%s\r\n" % (target, version, host_line)
 
 
@@ -79,7 +79,7 @@ async def test_an_origin_that_only_looks_like_ours_is_refused(served: RunningSer
     assert (await served.client.get("/api/v1/catalog", headers=both)).status_code == 403
 
 
-async def test_pages_and_unknown_paths_are_kept_from_others_too(served: RunningService):
+async def test_pages_and_unknown_paths_are_protected_from_other_origins_too(served: RunningService):
     for method, path in [*PAGES, *PROBES, ("GET", "/nothing"), ("GET", "/")]:
         for name, value, status in (
             ("Host", "evil.example", 421),
@@ -89,13 +89,16 @@ async def test_pages_and_unknown_paths_are_kept_from_others_too(served: RunningS
             assert answer.status_code == status
 
 
-async def test_no_answer_lets_a_script_of_another_origin_read_it(served: RunningService):
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key"}
+async def test_no_response_allows_scripts_of_another_origin_to_read_it(served: RunningService):
+    requested = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-api-key",
+    }
     for method, path in [*list_operations(served), *PAGES]:
         for origin in [*OUR_ORIGINS, "https://evil.example"]:
             sent = served.key_headers | {"Origin": origin}
             answer = await served.client.request(method, path, headers=sent)
-            preflight = await served.client.request("OPTIONS", path, headers=sent | asked)
+            preflight = await served.client.request("OPTIONS", path, headers=sent | requested)
             assert (answer.status_code == 403) is (origin not in OUR_ORIGINS)
             assert preflight.status_code == (405 if origin in OUR_ORIGINS else 403)
             for headers in (answer.headers, preflight.headers):

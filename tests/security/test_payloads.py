@@ -1,4 +1,4 @@
-"""Hostile values in every parameter, field, path and header: one plain refusal, or an answer."""
+"""Hostile values in every parameter, field, path and header get a plain error or a result."""
 
 import json
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def free_texts(tool: AnyTool) -> list[str]:
 
 
 def is_plain(body: dict[str, Any]) -> bool:
-    """Hold a refusal against the one error body, on one line and no longer than it must be."""
+    """Check that a response is the error body, with a short message on one line."""
     assert set(body) - {"how_to_get_access"} == ERROR, body
     assert body["message"].isprintable(), body
     assert len(body["message"]) < 2_500, body
@@ -63,7 +63,7 @@ def is_refused_or_answered(response: httpx.Response, statuses: tuple[int, ...]) 
 
 
 def is_result(response: httpx.Response) -> bool:
-    """Hold what the MCP endpoint says of a call against an answer or a refusal with 400."""
+    """Check that the MCP endpoint returns a result, or an error with status 400."""
     result = json.loads(response.content)["result"]
     if not result["isError"]:
         return True
@@ -72,17 +72,17 @@ def is_result(response: httpx.Response) -> bool:
 
 
 def given_to(tool: AnyTool, values: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield each value in each argument that is no enum, in all at once, and as a name."""
+    """Yield each value in each argument without an enum, in all at once, and as a name."""
     for value in values:
         yield from ({name: value} for name in free_texts(tool))
         yield dict.fromkeys(get_argument_schemas(tool.query), value)
         yield {str(value): value}
 
 
-# Unless proven, the tools share the values out between them, so that each value goes to one.
+# Except in `make prove`, each value is tried on only one of the tools.
 @pytest.mark.parametrize("share", [len(TOOLS), pytest.param(1, marks=pytest.mark.prove)])
 @pytest.mark.parametrize("number", range(len(TOOLS)))
-async def test_a_tool_refuses_or_answers_whatever_stands_in_its_arguments(
+async def test_a_tool_refuses_or_answers_any_hostile_argument(
     served_alone: RunningService, tmp_path: Path, number: int, share: int
 ):
     tool, before = TOOLS[number], dump_store(tmp_path, without=COUNTED)
@@ -113,7 +113,7 @@ async def test_a_field_of_a_purchase_is_refused_or_taken_and_gives_no_key(
     assert dump_store(tmp_path, without=SALES) == before
 
 
-async def test_no_path_leads_out_of_what_is_served(served: RunningService):
+async def test_no_path_leads_outside_the_served_files(served: RunningService):
     for payload in PAYLOADS:
         for folder in ("/", "/api/v1/", "/web/", "/sandbox/checkout/"):
             path = folder + quote(payload[:3_000].encode(), safe="")
@@ -130,15 +130,13 @@ async def test_no_path_leads_out_of_what_is_served(served: RunningService):
         *(b"/%2e%2e/%2e%2e/etc/passwd", b"/%ff%fe", b"/%", b"/" + b"a" * 15_000),
     ],
 )
-async def test_a_raw_path_is_looked_up_as_it_stands(served: RunningService, target: bytes):
+async def test_a_raw_path_is_not_normalized(served: RunningService, target: bytes):
     sent = b"GET %s HTTP/1.1\r\n%s\r\n" % (target, HOST) + LAST
     assert parse_statuses(await exchange_bytes(served.base_url, sent)) == [404, 200]
 
 
 @pytest.mark.parametrize("name", HEADERS)
-async def test_a_header_is_refused_or_passed_over_whatever_it_holds(
-    served_alone: RunningService, name: str
-):
+async def test_a_hostile_header_is_refused_or_ignored(served_alone: RunningService, name: str):
     for payload in PAYLOADS:
         value = payload[:3_000].encode()
         if not set(b"\x00\r\n") & set(value):
@@ -160,12 +158,12 @@ async def test_a_header_is_refused_or_passed_over_whatever_it_holds(
     ids=["path", "header", "headers"],
 )
 async def test_a_head_without_end_is_refused_and_closed(served: RunningService, head: bytes):
-    # Where it is still sending when the connection is closed, the refusal may be lost.
+    # If the client is still sending when the connection closes, the error may be lost.
     assert parse_statuses(await exchange_bytes(served.base_url, head)) in ([400], [])
     assert (await served.client.get("/api/v1/signals/sample")).status_code == 200
 
 
-async def test_parameters_without_number_are_refused_in_few_words(served: RunningService):
+async def test_very_many_parameters_are_refused_with_a_short_message(served: RunningService):
     many = "&".join(f"x{number}={number}" for number in range(1_500))
     for query in (many, "ticker=" + "A" * 12_000, "&" * 12_000 + "x=1", "=" * 12_000, "x" * 12_000):
         answer = await served.get_api(f"/state?{query}")
@@ -204,7 +202,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
-async def test_what_is_no_json_is_a_parse_error(served: RunningService, body: bytes):
+async def test_invalid_json_is_a_parse_error(served: RunningService, body: bytes):
     assert (await served.post_mcp(body)).json()["error"]["code"] == -32700
     for path in (CHECKOUT, CLAIM, REQUEST):
         answer = await served.client.post(path, content=body)
@@ -213,13 +211,11 @@ async def test_what_is_no_json_is_a_parse_error(served: RunningService, body: by
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-async def test_json_that_two_readers_may_understand_differently_is_no_request(
-    served: RunningService, body: bytes
-):
+async def test_ambiguous_json_is_refused(served: RunningService, body: bytes):
     assert (await served.post_mcp(body)).json()["error"]["code"] == -32600
 
 
-async def test_methods_names_and_ids_are_texts_like_any_other(served: RunningService):
+async def test_hostile_methods_names_and_ids_are_handled_like_any_text(served: RunningService):
     for payload in (*PAYLOADS, LONE_SURROGATE):
         answer = await served.post_mcp({**PING, "id": payload})
         assert json.loads(answer.content) == {"jsonrpc": "2.0", "id": payload, "result": {}}

@@ -1,4 +1,4 @@
-"""No key, claim token, query or e-mail address gets into the log, no secret into the store."""
+"""No key, claim token, query or e-mail address is logged, and no secret is stored in clear."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ WRONG_TOKEN = "ct_" + "C" * 43
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[tuple[RunningCommand, str]]:
-    """`signals serve` on a recording, in a process of its own, and its address."""
+    """`signals serve` on a recording in a separate process, and its URL."""
     port = find_free_port()
     with start_signals(
         tmp_path, "serve", port=port, source=f"files:{write_bars(tmp_path / 'bars')}"
@@ -52,7 +52,7 @@ def bought(client: httpx.Client) -> list[str]:
 
 
 def mailed(client: httpx.Client, outbox: Path) -> str:
-    """Return the mail that comes into an empty outbox, while the service answers others."""
+    """Wait for the first mail in an outbox while the service handles other requests."""
     for _ in range(1000):
         mails = [mail.read_text() for mail in outbox.glob("*.eml")]
         if any(mails):
@@ -62,9 +62,9 @@ def mailed(client: httpx.Client, outbox: Path) -> str:
 
 
 def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
-    """Sign in by mail and make a key; return the tokens of link, session and forms, and the key."""
-    asked = client.post("/sign-in", data={"contact_email": f"{MARK}@example.com"})
-    assert str(outbox) in asked.text
+    """Sign in by mail and create a key; return the link, session and form tokens, and the key."""
+    requested = client.post("/sign-in", data={"contact_email": f"{MARK}@example.com"})
+    assert str(outbox) in requested.text
     token = mailed(client, outbox).partition("/sign-in/")[2].split()[0]
     shutil.rmtree(outbox)
     client.get(f"/sign-in/{token}")
@@ -74,8 +74,8 @@ def signed_in(client: httpx.Client, outbox: Path) -> list[str]:
     return [token, client.cookies["signals_session"], form_token, API_KEY.search(made)[0]]
 
 
-def ask_everywhere(client: httpx.Client, secret: str) -> None:
-    """Put a forged line and a secret into all that a client may choose."""
+def send_everywhere(client: httpx.Client, secret: str) -> None:
+    """Put a forged log line and a secret into everything that a client may choose."""
     text = FORGED + secret
     keys = ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}, {})
     for headers in keys:
@@ -100,7 +100,7 @@ def ask_everywhere(client: httpx.Client, secret: str) -> None:
                 client.post(f"/api/v1/{path}", json={name: text}, headers=sent)
 
 
-def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_theirs(
+def test_the_log_has_one_line_per_event_and_no_text_of_clients(
     process: tuple[RunningCommand, str], tmp_path: Path
 ):
     service, address = process
@@ -109,13 +109,13 @@ def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_th
         secrets = [own_key, UNKNOWN_KEY, WRONG_TOKEN, *bought(client)]
         secrets += signed_in(client, tmp_path / "signals.db-outbox")
         for secret in secrets:
-            ask_everywhere(client, secret)
+            send_everywhere(client, secret)
         for raw in (b"\x1b[31mforged\r\n\r\n", upgrade(own_key)):
             asyncio.run(exchange_bytes(address, raw + LAST))
         assert_nowhere(secrets, [stored(tmp_path)])
         with closing(sqlite3.connect(tmp_path / "signals.db-access")) as db:
             db.execute("ALTER TABLE keys RENAME TO mislaid")
-        ask_everywhere(client, own_key)
+        send_everywhere(client, own_key)
     assert service.stop() == 0
     lines = service.printed
     events = [line for line in lines if line.startswith(("at=", "level=", "tool="))]
@@ -127,15 +127,15 @@ def test_whatever_clients_send_the_log_is_one_line_an_event_without_a_word_of_th
 
 
 def upgrade(secret: str) -> bytes:
-    """Return a request to go on in WebSocket, its protocol's name a secret."""
+    """Return a WebSocket upgrade request with a secret as the name of its protocol."""
     return (
         b"GET /api/v1/mcp HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Protocol: %s\r\n%s\r\n" % (secret.encode(), HOST)
     )
 
 
-async def test_the_store_is_asked_for_hashes_alone(served: RunningService):
-    """So no comparison can tell how much of a key or token was right: see `Admissions.admit`."""
+async def test_the_store_is_queried_only_by_hashes(served: RunningService):
+    """Hashes are looked up, so timing cannot reveal how much of a key or token was right."""
     begun = await served.client.post(
         "/api/v1/access/checkout", json={"contact_email": "agent@example.com"}
     )
@@ -148,14 +148,14 @@ async def test_the_store_is_asked_for_hashes_alone(served: RunningService):
         await served.get_api("/usage", x_api_key=secret)
         await served.call("signals_get_usage", headers={"Authorization": f"Bearer {secret}"})
         await served.client.post("/api/v1/access/claim", json={"claim_token": secret})
-    asked = "\n".join(statements)
+    requested = "\n".join(statements)
     for secret in secrets:
-        assert sha256(secret.encode()).hexdigest().upper() in asked.upper()
-        assert secret not in asked
-        assert secret.encode().hex().upper() not in asked.upper()
+        assert sha256(secret.encode()).hexdigest().upper() in requested.upper()
+        assert secret not in requested
+        assert secret.encode().hex().upper() not in requested.upper()
 
 
-async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(
+async def test_a_key_with_one_wrong_character_is_as_unknown_as_any(
     served: RunningService,
 ):
     answers = set()
@@ -169,7 +169,7 @@ async def test_a_key_that_is_right_but_for_one_character_is_as_unknown_as_any(
     assert (await served.get_api("/state", x_api_key=served.api_key)).status_code == 200
 
 
-async def test_no_answer_names_what_serves_it(served: RunningService):
+async def test_no_response_names_the_server_software(served: RunningService):
     for method, path in (("GET", "/api/v1"), ("GET", "/nothing"), ("PUT", "/api/v1/mcp")):
         answer = await served.client.request(method, path)
         assert not {"server", "x-powered-by", "via"} & set(answer.headers)

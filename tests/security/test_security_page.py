@@ -1,4 +1,4 @@
-"""SECURITY.md names the tests that hold each promise, and figures that the code has."""
+"""SECURITY.md names the tests of each promise, and its figures match the code."""
 
 import re
 
@@ -18,9 +18,9 @@ PROMISES = re.findall(
 
 def test_every_promise_names_test_files_that_exist():
     assert len(PROMISES) > 10
-    for promise, held_by in PROMISES:
-        files = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", held_by)
-        assert ", ".join(f"`{file}`" for file in files) == held_by, promise
+    for promise, tests_by_promise in PROMISES:
+        files = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", tests_by_promise)
+        assert ", ".join(f"`{file}`" for file in files) == tests_by_promise, promise
         for file in files:
             assert "\ndef test_" in (text := (ROOT / file).read_text()) or "async def test_" in text
 
@@ -32,7 +32,7 @@ def test_every_security_test_is_named():
     }
 
 
-def test_the_figures_of_the_page_are_those_of_the_code():
+def test_the_figures_of_the_page_match_the_code():
     assert f"within {EXCHANGE_TIMEOUT_S:.0f} seconds" in PAGE
     assert f"{RESERVED_DESCRIPTORS} files are reserved" in PAGE
     assert f"over {MAX_BODY_BYTES >> 20} MiB" in PAGE

@@ -1,4 +1,4 @@
-"""Requests as bytes, for what no HTTP client would send, and everything that comes back."""
+"""Sends requests as raw bytes, which HTTP clients would refuse to send, and reads the response."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ async def open_raw_connection(base_url: str) -> AsyncIterator[Connection]:
 
 
 async def read_until_closed(reader: asyncio.StreamReader) -> bytes:
-    """Return what comes until the server closes the connection."""
+    """Read until the server closes the connection."""
     received = bytearray()
     with suppress(ConnectionError):
         async with asyncio.timeout(WITHIN_S):
@@ -37,12 +37,12 @@ async def read_until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 async def exchange_bytes(base_url: str, sent: bytes) -> bytes:
-    """Send bytes on a connection of their own; return what comes until the server closes it."""
+    """Send bytes on a new connection, and read until the server closes it."""
     async with open_raw_connection(base_url) as (reader, writer):
         writer.write(sent)
         return await read_until_closed(reader)
 
 
 def parse_statuses(received: bytes) -> list[int]:
-    """Return the status of each response, in their order."""
+    """Return the status of each response, in order."""
     return [int(status) for status in STATUS.findall(received)]

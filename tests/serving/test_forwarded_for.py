@@ -1,4 +1,4 @@
-"""Whose address counts: X-Forwarded-For from trusted proxies, read from right to left."""
+"""The client's address comes from X-Forwarded-For of trusted proxies, read right to left."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ async def store(tmp_path: Path) -> AsyncIterator[AccessStore]:
 
 
 async def says_who(scope: Scope, receive: Receive, send: Send) -> None:
-    """An app that answers with its client's address."""
+    """An app that returns its client's address."""
     client = scope.get("client")
     await PlainTextResponse(client[0] if client else "nobody")(scope, receive, send)
 
@@ -84,7 +84,7 @@ def behind_proxies(store: AccessStore, clock: ManualClock) -> ForwardedForMiddle
         ("192.0.2.2", ["198.51.100.7"], "192.0.2.2"),
     ],
 )
-async def test_the_client_is_the_nearest_hop_that_is_no_trusted_proxy(
+async def test_the_client_is_the_nearest_hop_that_is_not_a_trusted_proxy(
     store: AccessStore, peer: str, forwarded: list[str], client: str
 ) -> None:
     assert await who(behind_proxies(store, ManualClock()), peer, *forwarded) == client
@@ -116,13 +116,13 @@ async def test_a_header_of_an_untrusted_peer_is_noticed_at_most_once_an_hour(
 
 
 class FullStore(AccessStore):
-    """A store whose disk is full."""
+    """A store with a full disk."""
 
     async def put_notice(self, notice: Notice) -> None:
         raise StoreError("database or disk is full")
 
 
-async def test_a_notice_that_cannot_be_kept_fails_no_request(
+async def test_a_failure_to_store_a_notice_fails_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = await open_access_as(FullStore, tmp_path / "full.db")
@@ -137,8 +137,8 @@ async def test_a_notice_that_cannot_be_kept_fails_no_request(
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "proxy.example.com", "10.0.0", "", "*", "::/129"])
-def test_a_proxy_that_is_no_address_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is no trusted proxy") as refused:
+def test_an_invalid_proxy_is_named_in_the_error(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid proxy") as refused:
         parse_proxies(["10.0.0.0/8", text])
     assert repr(text) in str(refused.value)
 
@@ -159,7 +159,7 @@ def behind(served: RunningService, proxy: str) -> Any:
 
 @pytest.mark.clause("4.11.9", "7.27")
 async def test_clients_behind_a_trusted_proxy_are_throttled_apart(served: RunningService) -> None:
-    with pytest.raises(ValueError, match="'proxy' is no trusted proxy"):
+    with pytest.raises(ValueError, match="'proxy' is not a valid proxy"):
         behind(served, "proxy")
     app = behind(served, "10.0.0.0/8")
     transport = httpx.ASGITransport(app, client=("10.0.0.1", 4711))

@@ -13,7 +13,7 @@ READINGS = {"MATIC": {"enzo": {"1d": 1}}}
 
 
 def delayed(published, delay_s):
-    """Return a coverage whose first asset comes later than the others."""
+    """Return a coverage with a delay for the bars of its first asset."""
     first, *rest = published.assets
     assets = (first.model_copy(update={"delay_s": delay_s}), *rest)
     return published.model_copy(update={"assets": assets})
@@ -56,7 +56,7 @@ def test_simulated_data_say_so():
     assert "Simulated" in answer["note"]
 
 
-def test_live_data_without_anything_to_say_have_no_note():
+def test_live_data_have_no_note_by_default():
     assert meta(source="live")["note"] is None
 
 
@@ -67,11 +67,11 @@ def test_data_are_stale_once_the_next_run_is_overdue_beyond_the_grace():
     assert "Stale" in meta(now=due + 1)["note"]
 
 
-def test_a_recording_played_to_its_end_rests_and_is_never_stale():
+def test_a_finished_recording_is_never_stale():
     answer = meta(now=NOON + 999 * HOUR_MS, source="recorded", recorded_until=NOON)
     assert answer["next_update"] == {"1h": None, "4h": None, "1d": None}
     assert answer["stale"] is False
-    assert answer["note"] == "recorded until 2026-09-30T12:03:00.000Z."
+    assert answer["note"] == "Recorded market data, up to 2026-09-30T12:03:00.000Z."
 
 
 def test_a_recording_before_its_end_has_a_next_update():
@@ -86,7 +86,7 @@ def test_an_asset_counts_as_removed_from_its_day_on():
     assert meta(market_time=midnight)["removed_assets"] == ["MATIC"]
 
 
-def test_nothing_new_comes_before_the_next_run_of_the_asked_timeframe():
+def test_nothing_new_comes_before_the_next_run_of_the_requested_timeframe():
     assert meta()["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
     assert meta(timeframe="4h")["nothing_new_before"] == "2026-09-30T16:03:00.000Z"
     assert meta(timeframe="1d")["nothing_new_before"] == "2026-10-01T00:03:00.000Z"
@@ -99,7 +99,7 @@ def test_something_new_may_come_at_any_moment_once_the_run_is_due():
     assert meta(now=due + 700_000, timeframe="1d")["nothing_new_before"] is None
 
 
-def test_something_new_may_come_while_late_assets_are_waited_for():
+def test_something_new_may_come_while_late_assets_are_pending():
     assert meta(late=("ETH",))["late_assets"] == ["ETH"]
     assert meta(late=("ETH",), now=NOON + 179_999)["nothing_new_before"] is None
     assert meta(late=("ETH",), now=NOON + 180_000)["nothing_new_before"] is not None
@@ -115,7 +115,7 @@ def test_something_new_may_come_when_delayed_bars_do():
     assert meta(delay_s=900, now=ends)["nothing_new_before"] == "2026-09-30T13:03:00.000Z"
 
 
-def test_what_stands_in_for_stocks_and_metals_is_told():
+def test_the_note_counts_assets_with_a_proxy():
     published = make_coverage("live")
     assets = [
         asset.model_copy(update={"listing": f"binance {asset.ticker}/USDT:USDT"})
@@ -127,10 +127,10 @@ def test_what_stands_in_for_stocks_and_metals_is_told():
     stocks = sorted(a.ticker for a in published.tracked if a.asset_class != "crypto")
     assert sorted(board.coverage.stand_ins) == stocks
     note = build_freshness(board, NOON)["note"]
-    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) follow")
+    assert note.startswith(f"{len(stocks)} stocks or metals (such as {stocks[0]}) use the bars of")
 
 
-def test_history_that_is_not_whole_yet_is_no_board():
+def test_incomplete_history_is_not_served():
     published = make_coverage("live").model_copy(update={"served_from": NOON})
     assert build_snapshot(StoredSnapshot(published, NOON - HOUR_MS, NOON, READINGS)) is None
     assert build_snapshot(StoredSnapshot(published, NOON, NOON, READINGS)) is not None
@@ -144,7 +144,7 @@ def test_nothing_new_is_expected_of_a_recording_at_its_end():
 @pytest.mark.parametrize("late", [(), ("ETH",)])
 @pytest.mark.parametrize("timeframe", [None, "1h", "4h", "1d"])
 @pytest.mark.parametrize("market_time", [NOON, NOON + 3 * HOUR_MS, NOON + 11 * HOUR_MS])
-def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_time, delay_s):
+def test_freshness_changes_only_at_its_expiry_times(late, timeframe, market_time, delay_s):
     published = delayed(make_coverage(), delay_s)
     snapshot = StoredSnapshot(published, market_time, market_time, READINGS, late)
     board, now = build_snapshot(snapshot), market_time
@@ -158,6 +158,6 @@ def test_what_is_said_changes_at_the_times_told_alone(late, timeframe, market_ti
     assert meta(market_time, now + 10**9, **given) == said
 
 
-def test_nothing_computed_yet_makes_no_board():
+def test_there_is_no_snapshot_before_the_first_compute():
     assert build_snapshot(StoredSnapshot(make_coverage(), None, 0, {})) is None
     assert build_snapshot(StoredSnapshot(None, NOON, 0, {})) is None

@@ -36,7 +36,7 @@ async def test_both_spellings_of_the_path_are_served_without_a_redirect(served):
 
 @pytest.mark.clause("4.14.1", "4.14.2", "6.1")
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
-async def test_every_method_but_post_is_refused(served, method):
+async def test_every_method_except_post_is_refused(served, method):
     response = await served.client.request(method, "/api/v1/mcp")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
@@ -54,7 +54,7 @@ async def test_every_method_but_post_is_refused(served, method):
         ("application/json;q=x", True),
     ],
 )
-async def test_accept_is_refused_only_where_it_excludes_json(served, accept, passes):
+async def test_accept_is_refused_only_if_it_excludes_json(served, accept, passes):
     assert accepts_json(accept.encode()) is passes
     response = await served.post_mcp(PING, accept=accept)
     assert response.status_code == (200 if passes else 406)
@@ -139,7 +139,7 @@ async def test_oauth_discovery_is_a_plain_404(served):
         ({"host": "inner.example", "origin": "https://signals.example"}, 200),
     ],
 )
-async def test_the_base_urls_host_and_configured_ones_are_ours(headers, status):
+async def test_the_host_of_the_base_url_and_configured_ones_are_allowed(headers, status):
     gate = HostOriginMiddleware(
         Response("passed"),
         base_url="https://signals.example/",

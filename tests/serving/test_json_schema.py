@@ -1,4 +1,4 @@
-"""The schemas of every read refuse what is wrong: each field left out, each value corrupted."""
+"""The schemas of every read reject a missing field and a corrupted value, for each field."""
 
 import copy
 import json
@@ -76,7 +76,7 @@ def is_one_of(keys: Keys, patterns: tuple[str, ...]) -> bool:
 
 
 def is_map(keys: Keys, tool: str) -> bool:
-    """Tell where keys are data; the rules of flips are fields."""
+    """Return true if the keys at a path are data rather than fields; rules of flips are fields."""
     if dotted(keys) == "meta.rules":
         return tool == "signals_get_confluence"
     return is_one_of(keys, OPEN_MAPS + CLOSED_MAPS)
@@ -117,7 +117,7 @@ def wrong_fields(keys: Keys, value: dict[str, Any], tool: str) -> Iterator[dict[
 
 
 def corrupted(answer: Any, tool: str) -> Iterator[tuple[Keys, Any, Any]]:
-    """Yield an answer with one thing wrong, after where it is wrong and with what."""
+    """Yield (path, fault, result) with one fault per result."""
     for keys, value in walked(answer):
         wrong = list(wrong_types(keys, value))
         if isinstance(value, dict):
@@ -135,7 +135,7 @@ def replaced(answer: Any, keys: Keys, other: Any) -> Any:
 
 
 def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the dotted path of every field that a schema without references declares."""
+    """Yield the dotted path of every field in a schema without references."""
     for name, part in schema.get("properties", {}).items():
         yield f"{path}{name}"
         yield from fields(part, f"{path}{name}.")
@@ -145,7 +145,7 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def completed(tool: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with what this deployment leaves empty, so that no field goes untested."""
+    """Return a result with the fields filled in that are empty here, so that all are tested."""
     if tool == "signals_get_state":
         answer["board"] = {
             "legend": {"U": "bullish"},
@@ -181,7 +181,7 @@ def test_every_read_is_tried():
 
 @pytest.mark.clause("2.6.1", "2.6.8", "2.6.20")
 @pytest.mark.parametrize("tool", CALLS)
-async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(served, tool):
+async def test_both_schemas_accept_the_result_and_reject_it_with_any_fault(served, tool):
     real = await answer_of(served, tool)
     answer = completed(tool, copy.deepcopy(real))
     document = await fetch_document(served)
@@ -205,7 +205,7 @@ async def test_both_schemas_take_the_answer_and_refuse_it_with_anything_wrong(se
 
 
 @pytest.mark.parametrize("tool", CALLS)
-async def test_every_field_of_a_schema_occurs_in_the_answer_that_is_corrupted(served, tool):
+async def test_every_field_of_a_schema_occurs_in_the_corrupted_result(served, tool):
     answer = completed(tool, await answer_of(served, tool))
     seen = {dotted(keys) for keys, _ in walked(answer)}
     assert set(fields(build_output_schema(TOOLS_BY_NAME[tool].result))) <= seen

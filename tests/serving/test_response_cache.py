@@ -1,4 +1,4 @@
-"""Answers as bytes: each form is made once, and what is kept fits into a number of bytes."""
+"""Response bodies build each form once, and the cache stays within its size."""
 
 import gzip
 import json
@@ -24,27 +24,27 @@ def result_of(members: bytes) -> dict:
     return json.loads(b"{%b}" % members)
 
 
-def test_a_tool_result_carries_the_text_as_text_and_as_structure():
+def test_a_tool_result_has_the_response_as_text_and_as_structure():
     result = result_of(ResponseBody(TEXT).result_members)
     assert result["content"] == [{"type": "text", "text": TEXT.decode()}]
     assert result["structuredContent"] == json.loads(TEXT)
     assert result["isError"] is False
 
 
-def test_each_form_of_an_answer_is_made_once():
+def test_each_form_of_a_response_is_built_once():
     answer = ResponseBody(TEXT)
     for form in ("result_members", "error_members", "etag", "gzip_bytes"):
         assert getattr(answer, form) is getattr(answer, form)
     assert gzip.decompress(answer.gzip_bytes) == TEXT
 
 
-def test_equal_texts_have_equal_tags_on_every_machine_and_others_have_not():
+def test_exactly_equal_texts_have_equal_tags():
     assert ResponseBody(TEXT).etag == ResponseBody(bytes(TEXT)).etag
     assert ResponseBody(TEXT + b" ").etag != ResponseBody(TEXT).etag
 
 
 @pytest.mark.parametrize("label", ["mine", None, '"quota":null', '\\"quota\\":null, é'])
-def test_a_template_makes_what_its_model_would(label: str | None):
+def test_a_template_renders_the_same_as_its_model(label: str | None):
     meta = UsageMeta(
         source=None, simulated=False, nothing_new_before=None, counted='of "what"', note=None
     )
@@ -60,7 +60,7 @@ def rendered(size: int) -> CacheEntry:
     return CacheEntry(ResponseBody(b"x" * size), valid_from=0, valid_until=None)
 
 
-def test_the_first_kept_make_room_where_answers_are_too_many():
+def test_the_oldest_responses_are_evicted_first():
     kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
     for place in ("a", "b", "c"):
         kept.put(place, rendered(40))
@@ -69,7 +69,7 @@ def test_the_first_kept_make_room_where_answers_are_too_many():
     assert [kept.get(place, 1) for place in ("b", "c", "d")] == [None, None, None]
 
 
-def test_an_answer_kept_anew_takes_the_place_of_the_former():
+def test_a_response_replaces_the_one_with_its_key():
     kept = ResponseCache(max_bytes=100 * COPIES_PER_RESPONSE)
     for _ in range(5):
         kept.put("a", rendered(60))

@@ -19,7 +19,7 @@ class CountingStore(MarketStore):
         return await super().snapshot()
 
 
-async def test_one_snapshot_is_read_a_version_however_many_ask(tmp_path):
+async def test_concurrent_callers_share_one_read_per_version(tmp_path):
     store = await open_market_as(CountingStore, tmp_path / "market.db")
     try:
         await seed_market(store, make_coverage())

@@ -1,4 +1,4 @@
-"""Boards of the past over both faces: what was served then, from the recorded changes."""
+"""Past readings (`as_of`) over both transports equal those that were served at the time."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from tools.example_market import ASSETS, HOUR_MS, NOON, make_batch, make_change,
 
 pytestmark = pytest.mark.clause("answers")
 
-EDGE = NOON - 365 * DAY_MS  # the retention, counted from the seeded store's last run
-REMOVED = NOON - 3 * DAY_MS - 12 * HOUR_MS  # the first run of MATIC's last day, at 00:03
+EDGE = NOON - 365 * DAY_MS  # The retention, from the last run of the seeded store.
+REMOVED = NOON - 3 * DAY_MS - 12 * HOUR_MS  # The first run on MATIC's last day, at 00:03.
 MINUTE_MS = 60_000
 Answer = dict[str, Any]
 Cell = tuple[str, str, str]
@@ -44,7 +44,7 @@ def shown(answer: Answer) -> tuple[str, dict[Cell, str], dict[str, int]]:
 async def commit(
     served: RunningService, run: int, *changes: ChangeRow, written_at: int | None, late: str = ""
 ) -> None:
-    """Commit a pass of a run; it leaves one ticker late, or none."""
+    """Commit a batch of a run, optionally with one late ticker."""
     behind = [WatermarkRow(late, run // HOUR_MS * 3600 - 1, is_late=True)] if late else []
     pass_ = replace(make_batch(run, list(changes)), written_at=written_at, watermarks=behind)
     await served.market.commit(pass_)
@@ -66,7 +66,7 @@ async def test_a_run_is_seen_whole_from_its_nominal_minute_although_its_rows_spi
         assert shown(await state(served, transport, NOON + later)) == shown(after)
 
 
-async def test_hourly_runs_within_one_nominal_pass_are_told_apart(served, transport):
+async def test_hourly_runs_within_one_nominal_batch_are_distinguished(served, transport):
     first, second = NOON + HOUR_MS, NOON + 2 * HOUR_MS
     rows = [
         make_change(first, "XAU", "enzo", "1d", 1, -1),
@@ -88,8 +88,8 @@ async def test_hourly_runs_within_one_nominal_pass_are_told_apart(served, transp
     for at, (as_of, enzo, llnr) in expected.items():
         answer = await state(served, transport, at, ticker="XAU")
         cells = readings(answer)
-        told = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
-        assert told == (as_of, enzo, llnr), format_instant(at)
+        reported = answer["as_of"], cells["XAU", "enzo", "1d"], cells["XAU", "llnr", "1d"]
+        assert reported == (as_of, enzo, llnr), format_instant(at)
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "nominal"])
@@ -109,7 +109,7 @@ async def test_a_midnight_run_of_a_thousand_rows_is_never_half_visible(served, t
         assert cells["BTC", "enzo", "1d"] == reading, after
 
 
-async def test_a_pass_written_late_counts_from_when_it_was_written(served, transport):
+async def test_a_batch_written_late_counts_from_the_time_of_writing(served, transport):
     run, written_at = NOON + HOUR_MS, NOON + HOUR_MS + 47 * MINUTE_MS
     rows = [
         make_change(written_at, "XAU", "enzo", "1d", 1, -1),
@@ -127,9 +127,7 @@ async def test_a_pass_written_late_counts_from_when_it_was_written(served, trans
         assert cells["XAU", "enzo", "1d"] == cells["XAU", "llnr", "1d"] == "bullish"
 
 
-async def test_hours_caught_up_after_a_stop_appear_at_once_when_they_were_written(
-    served, transport
-):
+async def test_hours_caught_up_after_a_stop_appear_at_the_time_of_writing(served, transport):
     back = NOON + 5 * HOUR_MS + 20 * MINUTE_MS
     rows = [
         make_change(back + n, "XAU", key, "1d", 1, -1) for n, key in enumerate(("enzo", "llnr"))
@@ -145,9 +143,7 @@ async def test_hours_caught_up_after_a_stop_appear_at_once_when_they_were_writte
     }
 
 
-async def test_assets_that_were_late_then_are_named_until_the_pass_that_brought_them(
-    served, transport
-):
+async def test_late_assets_are_listed_until_the_batch_that_has_their_bars(served, transport):
     run = NOON + HOUR_MS
     await commit(served, run, written_at=run, late="BTC")
     turned = make_change(run + 30_000, "BTC", "enzo", "1h", -1, 1)
@@ -180,7 +176,7 @@ async def test_an_asset_counts_as_removed_from_its_day_on_and_keeps_its_readings
         assert tickers == {"BTC", "ETH", "MATIC"} - set(removed)
 
 
-async def test_dexter_is_read_as_it_stood_then(served, transport):
+async def test_dexter_has_its_reading_of_that_time(served, transport):
     run = NOON + HOUR_MS
     await commit(served, run, make_change(run, "BTC", "dexter", "4h", -1, 1), written_at=run)
     for at, reading in {run - 1: "bullish", run: "bearish"}.items():
@@ -217,7 +213,7 @@ async def test_a_cell_that_had_no_reading_then_is_absent(served, transport):
 
 
 async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served, transport):
-    # perpkit of BTC turned at 11:03, unpublished.
+    # perpkit of BTC changed at 11:03, unpublished.
     for at, reading in {NOON - HOUR_MS - 1: "bullish", NOON - HOUR_MS: "bearish"}.items():
         (asset,) = (await state(served, transport, at, ticker="ETH"))["assets"]
         assert list(asset["signals"]) == list(INDICATOR_IDS)
@@ -227,7 +223,7 @@ async def test_all_seven_indicators_are_kept_although_the_feed_shows_six(served,
         assert readings(answer) == {("BTC", "perpkit", "1h"): reading}
 
 
-async def test_now_is_an_instant_as_any_other(served, transport):
+async def test_now_is_an_instant_like_any_other(served, transport):
     await commit(served, NOON + HOUR_MS, written_at=NOON + HOUR_MS + 5, late="ETH")
     current = await served.fetch_answer(transport, STATE)
     past = await state(served, transport, served.clock.now)
@@ -239,16 +235,18 @@ async def test_now_is_an_instant_as_any_other(served, transport):
     assert past["meta"]["late_assets"] == current["meta"]["late_assets"] == ["ETH"]
 
 
-async def test_an_answer_about_the_past_stays_as_it_is_when_more_is_computed(served, transport):
-    asked = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
+async def test_a_past_result_does_not_change_when_more_is_computed(served, transport):
+    requested = [(STATE, {"view": view}) for view in ("full", "board")] + [(CONFLUENCE, {})]
     at = format_instant(NOON + MINUTE_MS)
-    before = [await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked]
+    before = [
+        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in requested
+    ]
     for hour in (1, 2):
         run = NOON + hour * HOUR_MS
         rows = [make_change(run + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
         await commit(served, run, *rows, written_at=run)
     assert [
-        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in asked
+        await served.fetch_answer(transport, tool, as_of=at, **more) for tool, more in requested
     ] == before
 
 
@@ -268,7 +266,7 @@ async def test_the_earliest_time_is_served_and_one_millisecond_before_names_it(s
         assert "accepted: 2025-09-30T12:03:00.000Z to now" in error["message"]
 
 
-async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
+async def test_a_future_time_is_refused_and_now_is_named(served, transport):
     now = served.clock.now
     for tool in (STATE, CONFLUENCE):
         assert (await served.fetch_answer(transport, tool, as_of=format_instant(now)))[
@@ -279,12 +277,10 @@ async def test_a_time_to_come_is_refused_and_now_is_named(served, transport):
                 transport, tool, as_of=format_instant(now + later)
             )
             assert (status, error["error"]) == (400, "invalid_parameter")
-            assert (
-                f"to now ({format_instant(now)}); leave it out for the current" in error["message"]
-            )
+            assert f"to now ({format_instant(now)}); omit it for the current" in error["message"]
 
 
-async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(served, transport):
+async def test_rows_newer_than_a_clock_that_went_back_can_still_be_read(served, transport):
     served.clock.now = NOON - DAY_MS
     assert (await state(served, transport, NOON))["as_of"] == format_instant(NOON)
     status, _ = await served.fetch_refusal(transport, STATE, as_of=format_instant(NOON + 6))
@@ -292,7 +288,7 @@ async def test_rows_newer_than_a_clock_that_went_back_can_still_be_asked_for(ser
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-09-30", "2026-09-30T12:00:00", "1790769600"])
-async def test_what_is_no_instant_is_refused_and_shown_one(served, transport, text):
+async def test_a_malformed_instant_is_refused_with_an_example(served, transport, text):
     for tool in (STATE, CONFLUENCE):
         status, error = await served.fetch_refusal(transport, tool, as_of=text)
         assert (status, error["error"]) == (400, "invalid_parameter")
@@ -317,7 +313,7 @@ async def test_before_the_first_compute_the_past_is_unavailable_too(served_empty
     ],
     ids=["first row", "publish_from", "first pass written"],
 )
-async def test_the_past_begins_with_the_feed_and_its_first_pass(
+async def test_the_past_begins_with_the_feed_and_its_first_batch(
     served_empty, transport, written_at, published_from, earliest
 ):
     served, first = served_empty, written_at or NOON - HOUR_MS
@@ -338,12 +334,14 @@ async def test_the_past_begins_with_the_feed_and_its_first_pass(
     assert f"accepted: {format_instant(earliest)} to now" in error["message"]
 
 
-async def test_prune_changes_nothing_that_can_still_be_asked(served_empty, transport):
+async def test_prune_changes_no_past_result_within_the_retention(served_empty, transport):
     served = served_empty
     await served.market.publish_coverage(make_coverage())
     start = EDGE - 30 * DAY_MS
     rows = [make_change(start + n, a.ticker, "enzo", "1d", -1) for n, a in enumerate(ASSETS)]
-    times = [start + n * 7 * HOUR_MS for n in range(1, 140)]  # over the edge and ten days on
+    times = [
+        start + n * 7 * HOUR_MS for n in range(1, 140)
+    ]  # Across the retention limit, and ten days more.
     rows += [
         make_change(at, ASSETS[n % 5].ticker, "enzo", "1d", n // 5 % 3 - 1, 0)
         for n, at in enumerate(times)
@@ -356,7 +354,7 @@ async def test_prune_changes_nothing_that_can_still_be_asked(served_empty, trans
 
 
 def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
-    """Yield what each asset of a full state votes on a timeframe."""
+    """Yield the votes of each asset of a full state on a timeframe."""
     for asset in answer["assets"]:
         cells = {
             key: cells[timeframe] for key, cells in asset["signals"].items() if timeframe in cells
@@ -372,14 +370,14 @@ def polled(answer: Answer, timeframe: str, direction: str) -> Iterator[Answer]:
             }
 
 
-async def test_confluence_then_is_what_the_state_then_gives(served, transport):
+async def test_past_confluence_follows_from_the_past_state(served, transport):
     run = NOON + HOUR_MS
     late = make_change(run + 40, "ETH", "llnr", "4h", 0, 1)
     await commit(served, run, late, written_at=run + 40)
     for at in (REMOVED - 1, run + 39, run + 40):
         board = await state(served, transport, at)
-        asked = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
-        for timeframe, (direction, min_agree) in asked:
+        requested = itertools.product(TIMEFRAMES, (("bullish", 6), ("bearish", 1)))
+        for timeframe, (direction, min_agree) in requested:
             answer = await served.fetch_answer(
                 transport,
                 CONFLUENCE,
@@ -403,18 +401,18 @@ async def test_confluence_then_is_what_the_state_then_gives(served, transport):
             )
 
 
-async def test_an_empty_confluence_then_says_why_of_that_time(served, transport):
-    asked = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
-    none = await served.fetch_answer(transport, CONFLUENCE, **asked, direction="bearish")
+async def test_an_empty_past_confluence_says_why(served, transport):
+    requested = {"as_of": format_instant(NOON - 1), "asset_class": "crypto", "min_agree": 6}
+    none = await served.fetch_answer(transport, CONFLUENCE, **requested, direction="bearish")
     assert "No indicator of any crypto asset is bearish on 4h then." in none["meta"]["note"]
     few = await served.fetch_answer(
-        transport, CONFLUENCE, **asked | {"asset_class": "metal"}, timeframe="1d"
+        transport, CONFLUENCE, **requested | {"asset_class": "metal"}, timeframe="1d"
     )
     assert "No indicator of any metal asset is bullish on 1d then." in few["meta"]["note"]
     assert none["results"] == few["results"] == []
 
 
-async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(served, transport):
+async def test_meta_of_a_past_snapshot_promises_no_update_and_says_so(served, transport):
     at = NOON + MINUTE_MS
     for tool in (STATE, CONFLUENCE):
         meta = (await served.fetch_answer(transport, tool, as_of=format_instant(at)))["meta"]
@@ -422,12 +420,12 @@ async def test_meta_of_a_past_board_promises_nothing_more_and_says_what_it_is(se
         assert meta["nothing_new_before"] is None
         assert (meta["as_of"], meta["stale"]) == (format_instant(NOON), False)
         assert (meta["source"], meta["simulated"]) == ("simulated", True)
-        told = f"The board as it was served at {format_instant(at)}; it does not change any more."
-        assert told in meta["note"]
+        note = f"Readings as served at {format_instant(at)}; they no longer change."
+        assert note in meta["note"]
         assert "Simulated" in meta["note"]
 
 
-async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transport):
+async def test_a_past_snapshot_that_was_stale_says_so(served, transport):
     overdue = NOON + HOUR_MS + GRACE_MS
     back = NOON + 5 * HOUR_MS
     await commit(served, back, written_at=back)
@@ -437,7 +435,7 @@ async def test_a_board_that_was_stale_when_it_was_served_says_so(served, transpo
         assert (meta["stale"], "Stale" in meta["note"]) == (stale, stale), format_instant(at)
 
 
-async def test_without_the_new_arguments_an_answer_has_no_new_field(served, transport):
+async def test_without_the_new_arguments_a_result_has_no_new_field(served, transport):
     assert set(await served.fetch_answer(transport, STATE)) == {"as_of", "assets", "counts", "meta"}
     answer = await served.fetch_answer(transport, CONFLUENCE)
     assert set(answer["query"]) == {"timeframe", "direction", "min_agree", "asset_class"}

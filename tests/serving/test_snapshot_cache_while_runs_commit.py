@@ -1,6 +1,6 @@
-"""Readers while runs commit in the same process: every answer is of one version, whole.
+"""While runs commit in the same process, every result is of exactly one version.
 
-Every run turns the whole board, so an answer made of two versions would hold both sides.
+Every run changes all readings, so a result that mixes two versions would have both directions.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ COVERED = [asset for asset in ASSETS if asset.removed_on is None]
 
 
 def side(run: int) -> int:
-    """Return what the whole board reads after a run."""
+    """Return the reading of all cells after a run."""
     return 1 if run % 2 else -1
 
 
 def turned(run: int) -> list[ChangeRow]:
-    """Return one run's changes: every cell of the board turns to its side."""
+    """Return the changes of a run, in which every cell changes to the run's reading."""
     created_at = NOON + run * HOUR_MS
     cells = [
         (asset.ticker, indicator, timeframe)
@@ -44,7 +44,7 @@ def turned(run: int) -> list[ChangeRow]:
 
 
 def run_of(answer: dict[str, Any]) -> int:
-    """Return the run that an answer says it rests on."""
+    """Return the number of the run in a result's as_of."""
     return (milliseconds(answer["meta"]["as_of"]) - NOON) // HOUR_MS
 
 
@@ -66,7 +66,7 @@ def check_state(answer: dict[str, Any]) -> None:
 
 
 def check_signals(answer: dict[str, Any]) -> None:
-    """The newest page ends with the last row of the run that it rests on, and goes back whole."""
+    """Check that a page begins with the last row of the run in its meta, and has no gaps."""
     run, rows, page = run_of(answer), answer["signals"], answer["pagination"]
     published = [row for r in range(run, run - 4, -1) for row in reversed(turned(r))]
     expected = [row for row in published if row.published][: len(rows)]
@@ -99,7 +99,7 @@ def check_flips(answer: dict[str, Any]) -> None:
     assert (newest - NOON) // HOUR_MS == run_of(answer)
 
 
-ASKED: tuple[tuple[str, dict[str, Any], Any], ...] = (
+CHECKED_CALLS: tuple[tuple[str, dict[str, Any], Any], ...] = (
     ("signals_get_state", {}, check_state),
     ("signals_get_signals", {"limit": 120}, check_signals),
     ("signals_get_confluence", {"min_agree": 6}, check_confluence),
@@ -111,11 +111,11 @@ ASKED: tuple[tuple[str, dict[str, Any], Any], ...] = (
 async def read(
     served: RunningService, transport: Transport, first: int, seen: Counter[int]
 ) -> None:
-    """Call one tool after another until enough versions were read, never one older than before."""
+    """Call one tool after another until enough versions were read; none is older than before."""
     newest, number = 0, first
     while number < first + CALLS or len(seen) < VERSIONS:
         number += 1
-        tool, arguments, check = ASKED[number % len(ASKED)]
+        tool, arguments, check = CHECKED_CALLS[number % len(CHECKED_CALLS)]
         answer = await served.fetch_answer(transport, tool, **arguments)
         check(answer)
         assert run_of(answer) >= newest
@@ -124,7 +124,7 @@ async def read(
 
 
 async def commit_runs(served: RunningService, readers: Iterable[asyncio.Task[None]]) -> int:
-    """Commit run upon run for as long as somebody reads; return the last."""
+    """Commit runs while readers are active; return the last one."""
     run = 4
     while not all(reader.done() for reader in readers):
         run += 1
@@ -133,17 +133,17 @@ async def commit_runs(served: RunningService, readers: Iterable[asyncio.Task[Non
     return run
 
 
-async def test_every_answer_given_while_runs_commit_is_of_one_version(served: RunningService):
+async def test_every_result_read_while_runs_commit_is_of_one_version(served: RunningService):
     for run in range(1, 5):
         await served.market.commit(make_batch(NOON + run * HOUR_MS, turned(run)))
     served.clock.now = NOON + 4 * HOUR_MS + 60_000
     seen = Counter[int]()
-    faces: tuple[Transport, ...] = ("mcp", "rest")
+    transports: tuple[Transport, ...] = ("mcp", "rest")
     async with asyncio.TaskGroup() as group:
         readers = [
             group.create_task(read(served, transport, number, seen))
             for number in range(READERS)
-            for transport in faces
+            for transport in transports
         ]
         last = await group.create_task(commit_runs(served, readers))
     assert seen.total() >= 2 * READERS * CALLS
@@ -155,7 +155,7 @@ async def test_every_answer_given_while_runs_commit_is_of_one_version(served: Ru
 async def test_pages_read_one_by_one_while_runs_commit_lose_and_repeat_no_row(
     served: RunningService,
 ):
-    """A poller that follows `since` sees every published row once, whatever commits meanwhile."""
+    """Poll with `since` while runs commit; every published row must be read once."""
     rows: list[str] = []
     since = format_instant(NOON + HOUR_MS)
     for run in range(2, 8):

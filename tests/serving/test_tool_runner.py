@@ -1,4 +1,4 @@
-"""Answers kept as text: made once a version, until what they say of themselves has changed."""
+"""Responses are rendered once per version, and again when their freshness fields change."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.clause("fresh")
 
 
 class CountingStore(MarketStore):
-    """Counts how often the feed is read."""
+    """A store that counts reads of the feed."""
 
     feeds = 0
 
@@ -36,7 +36,7 @@ class CountingStore(MarketStore):
 
 @dataclass
 class Answering:
-    """The calls of both faces over a seeded store, its clock, and two live keys."""
+    """A runner on a seeded store, with a settable clock and two live keys."""
 
     calls: ToolRunner
     store: CountingStore
@@ -86,27 +86,27 @@ async def test_equal_arguments_read_the_feed_once_a_version(answering: Answering
     assert answering.store.feeds == 3
 
 
-async def test_a_call_of_a_kept_answer_renders_and_parses_nothing(answering: Answering):
-    """The bytes of either transport are those of the first call, the same objects."""
+async def test_a_call_with_a_cached_response_renders_and_parses_nothing(answering: Answering):
+    """Require that both transports return the same objects as on the first call."""
     arguments = {"limit": 5}
     fields = {b"x-api-key": answering.mine.encode()}
     tool = TOOLS_BY_NAME["signals_get_signals"]
 
     def read() -> dict[str, Any]:
-        asked.append(arguments)
+        requested.append(arguments)
         return arguments
 
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
     outcomes = [await answering.calls.run(tool, fields, repr(arguments), read) for _ in range(3)]
     answers = [outcome.response for outcome in outcomes]
     assert answers[0] is answers[1] is answers[2]
     assert answers[0].result_members is answers[2].result_members
-    assert len(asked) == 1
+    assert len(requested) == 1
     await answering.store.commit(make_batch(NOON + HOUR_MS, []))
     assert (await answering.calls.run(tool, fields, "other", read)).response is not answers[0]
 
 
-async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_version(
+async def test_a_cached_response_becomes_stale_as_time_passes(
     answering: Answering,
 ):
     overdue = NOON + HOUR_MS + 600_000
@@ -119,15 +119,15 @@ async def test_an_answer_says_stale_once_the_clock_has_passed_without_a_new_vers
         assert (await answering.answer(tool))["meta"]["stale"] is True
 
 
-async def test_when_to_come_back_is_told_anew_as_the_clock_passes(answering: Answering):
-    told = []
-    for now in (NOON + 60_000, NOON + 180_000, NOON + HOUR_MS):  # ETH is late at NOON
+async def test_the_next_update_is_rendered_again_as_time_passes(answering: Answering):
+    reported = []
+    for now in (NOON + 60_000, NOON + 180_000, NOON + HOUR_MS):  # ETH is late at NOON.
         answering.clock.now = now
-        told.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
-    assert told == [None, "2026-09-30T13:03:00.000Z", None]
+        reported.append((await answering.answer("signals_get_state"))["meta"]["nothing_new_before"])
+    assert reported == [None, "2026-09-30T13:03:00.000Z", None]
 
 
-async def test_whose_key_it_is_shows_in_no_kept_answer(answering: Answering):
+async def test_no_cached_response_has_the_label_of_a_key(answering: Answering):
     usages = [
         await answering.answer("signals_get_usage", key)
         for key in (answering.mine, answering.theirs, answering.mine)
@@ -140,13 +140,13 @@ async def test_whose_key_it_is_shows_in_no_kept_answer(answering: Answering):
         assert "mine" not in json.dumps(own)
 
 
-async def test_a_window_that_ends_now_is_never_kept(answering: Answering):
+async def test_a_window_that_ends_now_is_never_cached(answering: Answering):
     first = await answering.answer("signals_get_flips", timeframe="1h")
     answering.clock.now += 1000
     assert (await answering.answer("signals_get_flips", timeframe="1h"))["as_of"] > first["as_of"]
 
 
-async def test_answers_asked_together_are_the_same(answering: Answering):
+async def test_concurrent_calls_get_the_same_response(answering: Answering):
     answers = await asyncio.gather(
         *(answering.answer("signals_get_signals", limit=5) for _ in range(20))
     )

@@ -63,7 +63,7 @@ def test_the_table_has_a_row_for_each_client_and_outcome(page, results):
     ]
 
 
-def test_results_without_such_tests_leave_the_table_as_it_is(page, results, capsys):
+def test_results_without_interop_tests_do_not_change_the_table(page, results, capsys):
     results.write_text(RESULTS.format(cases=""))
     assert interop.main([str(results)], page) == 1
     assert str(results) in capsys.readouterr().err

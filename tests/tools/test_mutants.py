@@ -1,4 +1,4 @@
-"""Changes tried on a tree of a few lines, by real runs of pytest on copies of it."""
+"""Changes of a small tree are tried with real runs of pytest on copies of it."""
 
 import io
 import os
@@ -64,7 +64,7 @@ def test_a_short_ride_is_free():
     assert fare(0.1) == 0
 """,
 }
-# A clause, and what of fares.py becomes what.
+# A clause id, the line of fares.py, and its replacement.
 CHANGES = [
     ("1.1", "ceil(km)", "km"),
     ("1.2", "ceil(km)", "ceil(km + 1)"),
@@ -86,7 +86,7 @@ WRITTEN = FILES | {"docs/clauses/1.toml": "".join(CLAUSE.format(*change) for cha
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A tree of git's, and nothing in the environment that git or pytest would obey instead."""
+    """A git repository, and an environment without variables that git or pytest would use."""
     root = tmp_path_factory.mktemp("changed") / "code"
     for name, text in WRITTEN.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def mutants(root: Path, *ids: str) -> CompletedProcess[str]:
     return CompletedProcess(ids, status, out.getvalue(), err.getvalue())
 
 
-def test_a_change_that_a_test_notices_is_caught_by_it(one):
+def test_a_change_that_fails_a_test_is_caught_by_it(one):
     tried, total = one.stdout.splitlines()
     assert tried.startswith("[1/1] 10.1 caught: ")
     assert "tests/test_day.py::test_each_begun_kilometre_costs_two" in tried
@@ -119,7 +119,7 @@ def test_a_change_that_a_test_notices_is_caught_by_it(one):
 
 
 @pytest.mark.prove
-def test_what_became_of_each_change_of_a_section_is_told(tree):
+def test_the_result_of_each_change_of_a_section_is_reported(tree):
     section = mutants(tree, "1")
     *lines, total = section.stdout.splitlines()
     tried = [re.fullmatch(r"\[\d/6\] (\S+) (\w+): (.+)", line) for line in lines]
@@ -144,18 +144,18 @@ def test_any_change_that_is_not_caught_is_a_failure(tree, id_):
     assert mutants(tree, id_).returncode == 1
 
 
-def test_what_fails_without_any_change_is_named_and_no_change_is_tried(tree):
+def test_a_test_that_fails_without_a_change_is_named_and_no_change_is_tried(tree):
     run = mutants(tree, "10.1", "2")
     assert (run.returncode, run.stdout) == (2, "")
     assert "tests/test_short.py::test_a_short_ride_is_free" in run.stderr
 
 
-def test_an_id_that_chooses_nothing_is_named(tree):
+def test_an_id_that_matches_nothing_is_reported(tree):
     run = mutants(tree, "3.1")
     assert (run.returncode, run.stdout) == (2, "")
     assert "3.1" in run.stderr
 
 
-def test_the_tree_itself_stays_as_it_was(tree, one):
+def test_the_tree_itself_is_not_changed(tree, one):
     files = [path for path in tree.rglob("*") if path.is_file() and ".git" not in path.parts]
     assert {str(path.relative_to(tree)): path.read_text() for path in files} == WRITTEN

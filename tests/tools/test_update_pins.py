@@ -1,4 +1,4 @@
-"""Pins that follow the lines they break, through renames, moves, splits and the formatter."""
+"""Pins follow their lines through renames, moves, splits and reformatting."""
 
 import subprocess
 import tomllib
@@ -96,7 +96,7 @@ def test_a_moved_file_is_followed(tree):
     assert changes["1.2"][1:] == ("begun(km) * 2", "km * 2")
 
 
-def test_a_commit_at_which_pins_do_not_fit_is_no_base(tree):
+def test_a_commit_with_pins_that_do_not_fit_is_not_a_base(tree):
     (tree / "fares.py").rename(tree / "prices.py")
     commit_all(tree)
     (tree / "prices.py").write_text(FARES.replace("begun", "round_up"))
@@ -133,7 +133,7 @@ def test_a_name_that_became_an_attribute_is_replaced_with_its_object(tree):
     assert read_changes(tree)["1.1"] == ("fares.py", "(ride.km) * 2", "(9) * 2")
 
 
-def test_a_line_that_is_there_twice_is_left_and_named(tree, capsys):
+def test_a_line_that_occurs_twice_is_left_and_reported(tree, capsys):
     (tree / "fares.py").unlink()
     for name in ("taxi.py", "train.py"):
         (tree / name).write_text(FARES)
@@ -142,18 +142,18 @@ def test_a_line_that_is_there_twice_is_left_and_named(tree, capsys):
     assert "2.1: more than one place" in capsys.readouterr().err
 
 
-def test_a_line_that_is_gone_is_left_and_named(tree, capsys):
+def test_a_line_that_is_gone_is_left_and_reported(tree, capsys):
     (tree / "fares.py").write_text(FARES.split("\n\ndef tip")[0])
     assert main([], tree) == 1
-    assert "2.1: nothing is like: 0.2 if generous else 0.1" in capsys.readouterr().err
+    assert "2.1: nothing is similar to: 0.2 if generous else 0.1" in capsys.readouterr().err
     assert read_changes(tree)["1.1"][0] == "fares.py"
 
 
-def test_a_name_that_is_called_nothing_now_is_left_and_named(tree, capsys):
+def test_a_name_that_no_longer_exists_is_left_and_reported(tree, capsys):
     pins = PINS.replace("new = 'if km < 2:'", "new = 'if km < TODAY:'")
     (tree / "docs" / "clauses" / "1.toml").write_text(pins)
     (tree / "fares.py").write_text(f"{FARES}\n\nTODAY = 5\n")
     commit_all(tree)
     (tree / "fares.py").write_text(FARES.replace("km", "distance"))
     assert main([], tree) == 1
-    assert "1.1: TODAY has no name now" in capsys.readouterr().err
+    assert "1.1: no present name for TODAY" in capsys.readouterr().err

@@ -104,7 +104,7 @@ async def test_the_form_keeps_its_values_and_the_tabs_keep_the_filter(served):
         ("direction=exit", "accepted: bullish, bearish, neutral."),
         ("indicator=cere", "'cere' is not an indicator; accepted: trend_oracle,"),
         (f"text={'a' * 61}", "at most 60 characters"),
-        ("text=a&text=b", "'text': is repeated; give it once."),
+        ("text=a&text=b", "'text' is repeated; send it once."),
     ],
 )
 async def test_a_bad_value_gets_a_page_that_says_what_is_accepted(
@@ -138,7 +138,7 @@ async def test_recorded_data_are_marked_as_such(tmp_path: Path):
     async with run_service(tmp_path, make_coverage("recorded", recorded_until=NOON)) as recorded:
         page = await get_board(recorded)
     assert "Recorded data" in page.text
-    assert "recorded until 2026-09-30T12:03:00.000Z." in page.text
+    assert "Recorded market data, up to 2026-09-30T12:03:00.000Z." in page.text
     assert SIMULATED_NOTE not in page.text
 
 

@@ -1,4 +1,4 @@
-// The official TypeScript SDK's client, version 2, which first asks for the newest protocol.
+// The official TypeScript SDK's client, version 2, which requests the newest protocol first.
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { listAndCall, report } from "./plan.mjs";
 

@@ -1,9 +1,9 @@
-// Inspector's command line, a process for each call.
+// Runs Inspector's command line, one process per call.
 import { spawnSync } from "node:child_process";
-import { environment, told } from "./plan.mjs";
+import { environment, toEntry } from "./plan.mjs";
 
 const IS_ERROR = 5;
-// Where it keeps a key that it is given, which is no complaint about the server.
+// Inspector prints where it stores a given key; that is not an error of the server.
 const ABOUT_SECRETS = /secret|keychain/i;
 
 function inspected(target, ...method) {
@@ -22,7 +22,7 @@ export function inspect(target, calls) {
   if (complaints) throw new Error(complaints);
   const results = calls.map(({ tool, arguments: given }) => {
     const args = ["--tool-name", tool, "--tool-args-json", JSON.stringify(given)];
-    return told(inspected(target, "tools/call", ...args)[0]);
+    return toEntry(inspected(target, "tools/call", ...args)[0]);
   });
   return { tools: tools.map((tool) => tool.name), results };
 }

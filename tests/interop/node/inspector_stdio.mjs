@@ -1,4 +1,4 @@
-// Inspector over the service's own bridge, registered in a file as hosts have it.
+// Inspector over the service's stdio bridge, registered in a file as hosts do it.
 import { writeFileSync } from "node:fs";
 import { inspect } from "./inspected.mjs";
 import { BRIDGE, report } from "./plan.mjs";

@@ -1,4 +1,4 @@
-// mcp-remote, the proxy for hosts that speak stdio alone, behind the SDK's client.
+// The SDK's client over mcp-remote, a proxy for hosts that support only stdio.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { asOptions, environment, listAndCall, report } from "./plan.mjs";

@@ -1,11 +1,11 @@
-// What all clients here do: read the plan, follow it session by session, write the report.
+// Shared code of the clients: read the plan, run each session, write the report.
 import { readFileSync } from "node:fs";
 import { json } from "node:stream/consumers";
 
-// What a client leaves in its user's home stays beside the packages.
+// Files that a client writes to the home folder go next to the packages.
 export const environment = { ...process.env, HOME: import.meta.dirname };
 
-// How the table of clients tells those that come over the service's own bridge.
+// A mark in the table of clients for those that use the service's stdio bridge.
 export const BRIDGE = ", over `signals stdio`";
 
 export const asOptions = (headers) =>
@@ -27,13 +27,13 @@ export async function listAndCall(client, transport, calls) {
   const { tools } = await client.listTools();
   const results = [];
   for (const call of calls) {
-    results.push(told(await client.callTool({ name: call.tool, arguments: call.arguments })));
+    results.push(toEntry(await client.callTool({ name: call.tool, arguments: call.arguments })));
   }
   await client.close();
   return { tools: tools.map((tool) => tool.name), results };
 }
 
-export const told = (result) => ({
+export const toEntry = (result) => ({
   is_error: result.isError ?? false,
   text: result.content[0].text,
   structured: result.structuredContent ?? null,

@@ -1,4 +1,4 @@
-// The service's own bridge for hosts that speak stdio alone, behind the SDK's client.
+// The SDK's client over the service's bridge for hosts that support only stdio.
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { BRIDGE, environment, listAndCall, report } from "./plan.mjs";

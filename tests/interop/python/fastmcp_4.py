@@ -1,9 +1,9 @@
-"""FastMCP's client, which raises what is refused."""
+"""FastMCP's client, which raises an exception if a call is refused."""
 
 from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
-from plan import report, told
+from plan import build_entry, report
 
 
 async def session(url, headers, calls):
@@ -16,8 +16,8 @@ async def called(client, call):
     try:
         result = await client.call_tool(call["tool"], call["arguments"])
     except ToolError as error:
-        return told(True, str(error))
-    return told(False, result.content[0].text, result.structured_content)
+        return build_entry(True, str(error))
+    return build_entry(False, result.content[0].text, result.structured_content)
 
 
 report("fastmcp-slim", session)

@@ -1,7 +1,7 @@
-"""LangChain's tools of an MCP server, called as its agents call tools."""
+"""LangChain's tools of an MCP server, called in the way its agents call tools."""
 
 from langchain_mcp_adapters.client import MultiServerMCPClient
-from plan import report, told
+from plan import build_entry, report
 
 
 async def session(url, headers, calls):
@@ -11,10 +11,10 @@ async def session(url, headers, calls):
 
 
 async def called(tool, arguments):
-    asked = {"type": "tool_call", "id": "1", "name": tool.name, "args": arguments}
-    message = await tool.ainvoke(asked)
+    requested = {"type": "tool_call", "id": "1", "name": tool.name, "args": arguments}
+    message = await tool.ainvoke(requested)
     artifact = message.artifact or {}
-    return told(message.status == "error", message.text, artifact.get("structured_content"))
+    return build_entry(message.status == "error", message.text, artifact.get("structured_content"))
 
 
 report("langchain-mcp-adapters", session)

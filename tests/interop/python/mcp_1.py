@@ -2,7 +2,7 @@
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
-from plan import report, told
+from plan import build_entry, report
 
 
 async def session(url, headers, calls):
@@ -14,7 +14,8 @@ async def session(url, headers, calls):
         tools = [tool.name for tool in (await client.list_tools()).tools]
         results = [await client.call_tool(call["tool"], call["arguments"]) for call in calls]
     return tools, [
-        told(result.isError, result.content[0].text, result.structuredContent) for result in results
+        build_entry(result.isError, result.content[0].text, result.structuredContent)
+        for result in results
     ]
 
 

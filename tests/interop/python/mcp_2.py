@@ -1,9 +1,9 @@
-"""The official SDK's client, version 2: by itself it first asks for the newest protocol."""
+"""The official SDK's client, version 2, which by default requests the newest protocol first."""
 
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from plan import report, told
+from plan import build_entry, report
 
 
 def report_in(mode):
@@ -15,7 +15,7 @@ def report_in(mode):
             tools = [tool.name for tool in (await client.list_tools()).tools]
             results = [await client.call_tool(call["tool"], call["arguments"]) for call in calls]
         return tools, [
-            told(result.is_error, result.content[0].text, result.structured_content)
+            build_entry(result.is_error, result.content[0].text, result.structured_content)
             for result in results
         ]
 

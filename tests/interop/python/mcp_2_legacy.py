@@ -1,4 +1,4 @@
-"""The official SDK's client, version 2, told to begin with the handshake of older protocols."""
+"""The official SDK's client, version 2, configured to start with the older handshake."""
 
 from mcp_2 import report_in
 

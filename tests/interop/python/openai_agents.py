@@ -1,4 +1,4 @@
-"""An agent of OpenAI's SDK whose model makes the calls of a plan, one a turn."""
+"""An agent of OpenAI's SDK with a scripted model that makes one call of a plan per turn."""
 
 import json
 
@@ -9,7 +9,7 @@ from openai.types.responses import (
     ResponseOutputMessage,
     ResponseOutputText,
 )
-from plan import report, told
+from plan import build_entry, report
 
 
 class Scripted(Model):
@@ -53,7 +53,7 @@ async def session(url, headers, calls):
             max_turns=len(calls) + 1,
             run_config=RunConfig(tracing_disabled=True),
         )
-    return model.tools, [told(None, text_of(output)) for output in model.outputs]
+    return model.tools, [build_entry(None, text_of(output)) for output in model.outputs]
 
 
 def text_of(output):

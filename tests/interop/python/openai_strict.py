@@ -1,4 +1,4 @@
-"""What an agent of OpenAI's SDK sends its model of each tool: by itself, and in strict mode."""
+"""Prints the tool schemas that OpenAI's SDK sends to a model, by default and in strict mode."""
 
 from agents import Agent, RunContextWrapper
 from agents.mcp import MCPServerStreamableHttp

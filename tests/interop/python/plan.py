@@ -1,4 +1,4 @@
-"""What all clients here do: read the plan, follow it session by session, write the report."""
+"""Shared code of the clients: read the plan, run each session, write the report."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 
 def report(package, session, client=None):
-    """Follow the plan; a session takes url, headers and calls, and returns tools and results."""
+    """Run the plan; `session` takes URL, headers and calls, and returns tools and results."""
     sessions = asyncio.run(followed(json.load(sys.stdin), session))
     said = {"client": client or package, "version": version(package), "sessions": sessions}
     print(json.dumps(said))
@@ -22,5 +22,5 @@ async def followed(plan, session):
     return sessions
 
 
-def told(is_error, text, structured=None):
+def build_entry(is_error, text, structured=None):
     return {"is_error": is_error, "text": text, "structured": structured}

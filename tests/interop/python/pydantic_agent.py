@@ -1,6 +1,6 @@
-"""An agent of Pydantic AI whose model makes the calls of a plan, one a turn."""
+"""An agent of Pydantic AI with a scripted model that makes one call of a plan per turn."""
 
-from plan import report, told
+from plan import build_entry, report
 from pydantic_ai import Agent
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
@@ -23,10 +23,10 @@ async def session(url, headers, calls):
 
 
 def answers(messages):
-    """Return what the model was given of each call, whose outcome says whether to try again."""
+    """Return the parts that the model received for each call; `outcome` marks a retry."""
     parts = [part for message in messages for part in message.parts]
     return [
-        told(part.outcome != "success", part.model_response_str(wrap_if_error=False))
+        build_entry(part.outcome != "success", part.model_response_str(wrap_if_error=False))
         for part in parts
         if isinstance(part, ToolReturnPart)
     ]

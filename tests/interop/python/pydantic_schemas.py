@@ -1,4 +1,4 @@
-"""What an agent of Pydantic AI sends models of each tool, by the model's maker."""
+"""Prints the tool schemas that Pydantic AI sends to models, by provider."""
 
 from dataclasses import replace
 

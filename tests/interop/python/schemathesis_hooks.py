@@ -1,7 +1,7 @@
-"""What a run excuses, each with the reason why the document cannot say it, and who pays in it.
+"""Hooks of a Schemathesis run: excused failures with their reasons, and payment of checkouts.
 
-`told.json`, written into the run's folder at its end, says which excuses were needed and which
-statuses each operation answered with.
+At the end of a run, the hooks write `hooks.json` into its folder: the excuses that were needed and
+the statuses of each operation.
 """
 
 import atexit
@@ -19,7 +19,7 @@ REJECTED, ACCEPTED = "RejectedPositiveData", "AcceptedNegativeData"
 
 @dataclass(frozen=True)
 class Excuse:
-    """A kind of failure on some paths below /api/v1, where the answer's text has `says`."""
+    """A kind of failure on some paths below /api/v1, if the response matches `says`."""
 
     why: str
     failure: str
@@ -38,11 +38,11 @@ EXCUSES = [
     ),
     Excuse(
         "Boards are kept for a year before now: JSON Schema has no bounds of instants.",
-        *(REJECTED, ("state", "confluence"), '"as_of: [^"]+ is not a time of which a board'),
+        *(REJECTED, ("state", "confluence"), '"as_of: [^"]+ is outside the stored history'),
     ),
     Excuse(
         "The largest window depends on another parameter; the schema has that of all timeframes.",
-        *(REJECTED, ("flips",), r'"hours: \d+ is more than the \d+ that timeframe \w\w has'),
+        *(REJECTED, ("flips",), r'"hours: \d+ is above the maximum of \d+ for timeframe \w\w'),
     ),
     Excuse(
         "JSON-RPC errors have the HTTP status 200, and a notification is answered by nothing.",
@@ -67,7 +67,7 @@ def filter_failure(context, failure, case, response):
 
 @schemathesis.hook
 def after_call(context, case, response):
-    """Note the answer, and pay every checkout of a year, so that claims end in both ways."""
+    """Record the status, and pay every yearly checkout, so that claims end in both ways."""
     answered[case.operation.label].add(response.status_code)
     if case.operation.path.endswith("/access/checkout") and response.status_code == 201:
         checkout = response.json()
@@ -76,10 +76,10 @@ def after_call(context, case, response):
 
 
 @atexit.register
-def tell():
-    """Write down what the run came across."""
-    told = {
+def write_report():
+    """Write the needed excuses and the statuses to hooks.json."""
+    report = {
         "excused": {excuse.why: excuse in needed for excuse in EXCUSES},
         "answered": {label: sorted(statuses) for label, statuses in answered.items()},
     }
-    Path("told.json").write_text(json.dumps(told))
+    Path("hooks.json").write_text(json.dumps(report))

@@ -48,7 +48,7 @@ def packaged() -> Universe:
 
 @pytest.fixture(scope="module")
 def full_files_source(packaged, tmp_path_factory) -> FilesSource:
-    """An hourly bar of each of the 251 tracked assets."""
+    """A source with one hourly bar of each of the 251 tracked assets."""
     folder = tmp_path_factory.mktemp("bars")
     for asset in packaged.tracked_assets:
         write_bars(folder, asset.ticker, [(NOON // 1000 - 3780, 10.0, 11.0, 9.0, 10.5, 1.0)])
@@ -57,7 +57,7 @@ def full_files_source(packaged, tmp_path_factory) -> FilesSource:
 
 @pytest.fixture
 async def whole(served_empty, packaged, full_files_source) -> RunningService:
-    """The service on what the compute job publishes before its first run."""
+    """The service with the coverage that compute publishes before its first run."""
     await HourlyPipeline.open(
         served_empty.market, full_files_source, packaged, INDICATORS, lambda: NOON
     )
@@ -110,7 +110,7 @@ async def test_the_alert_engines_follow_six_assets_on_two_timeframes(whole, tran
 
 
 @pytest.mark.clause("2.7.1", "4.2.1")
-async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whole, transport):
+async def test_it_exists_before_the_first_compute_and_then_has_its_time(whole, transport):
     before = await whole.fetch_answer(transport, CATALOG)
     assert before["meta"]["as_of"] is None
     assert before["generated_at"] == "2026-09-30T12:03:00.000Z"
@@ -120,13 +120,13 @@ async def test_it_is_there_before_the_first_compute_and_tells_when_that_ran(whol
     assert {**after, "meta": None} == {**before, "meta": None}
 
 
-async def test_the_description_tells_the_size_on_the_whole_universe(whole):
+async def test_the_description_has_the_size_for_the_whole_universe(whole):
     text = json.dumps(await whole.fetch_answer("mcp", CATALOG), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.05)
     assert len(text) < 50_000
 
 
-async def test_without_any_coverage_a_call_is_told_when_to_come_back(served_empty, transport):
+async def test_without_coverage_a_call_is_refused_with_a_retry_time(served_empty, transport):
     status, error = await served_empty.fetch_refusal(transport, CATALOG)
     assert (status, error["error"]) == (503, "unavailable")
     assert "900 seconds" in error["message"]
@@ -148,12 +148,12 @@ async def test_tracked_assets_are_listed_in_the_order_published(served, transpor
 
 
 @pytest.mark.clause("2.7.3", "2.7.18", "2.7.20", "2.7.25", "4.2.2")
-async def test_every_count_follows_from_what_the_source_serves(served, transport):
+async def test_every_count_follows_from_the_coverage_of_the_source(served, transport):
     answer = await served.fetch_answer(transport, CATALOG)
     counts = (answer["assets"]["total"], answer["assets"]["crypto"])
     assert (*counts, answer["assets"]["equities_and_metals"]) == (5, 3, 2)
     universe = answer["tiers"]["universe"]
-    # ETH, BTC and NVDA on three timeframes, XAU on one, DARK on none.
+    # ETH, BTC and NVDA have three timeframes, XAU has one, DARK has none.
     assert (universe["assets"], universe["logged_combinations"]) == (4, 10 * 6)
     assert universe["state_readings"] == 10 * 7
     rows = {row["ticker"]: (row["universe"], row["alerts"]) for row in answer["coverage"]["assets"]}
@@ -163,9 +163,7 @@ async def test_every_count_follows_from_what_the_source_serves(served, transport
 
 
 @pytest.mark.clause("4.2.3")
-async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothing_else(
-    served, transport
-):
+async def test_state_has_readings_of_exactly_the_covered_assets(served, transport):
     rows = (await served.fetch_answer(transport, CATALOG))["coverage"]["assets"]
     state = await served.fetch_answer(transport, STATE)
     held = {
@@ -177,7 +175,7 @@ async def test_the_board_holds_readings_of_what_the_catalog_covers_and_of_nothin
 
 
 @pytest.mark.clause("2.7.18")
-async def test_an_alerts_engine_is_an_asset_a_timeframe_and_an_indicator(served_alone, transport):
+async def test_there_is_an_alert_engine_per_asset_timeframe_and_indicator(served_alone, transport):
     followed = changed(make_coverage(), BTC={"alerts": ("4h", "1d")}, XAU={"alerts": ("1d",)})
     await served_alone.market.publish_coverage(followed)
     alerts = (await served_alone.fetch_answer(transport, CATALOG))["tiers"]["alerts"]
@@ -229,7 +227,7 @@ async def test_an_indicator_says_which_feeds_and_endpoints_carry_it(served, tran
 
 
 @pytest.mark.clause("2.7.9", "2.7.11", "3.5.2", "4.2.2")
-async def test_an_indicators_note_and_status_are_those_published(whole, transport):
+async def test_an_indicator_has_the_published_note_and_status(whole, transport):
     listed = (await whole.fetch_answer(transport, CATALOG))["indicators"]
     assert [one["note"] for one in listed] == [indicator.note for indicator in INDICATORS]
     assert {one["status"] for one in listed} == {"stable"}
@@ -238,7 +236,7 @@ async def test_an_indicators_note_and_status_are_those_published(whole, transpor
 
 @pytest.mark.clause("2.7.9", "3.5.1", "3.5.2")
 @pytest.mark.parametrize("status", ["stable", "experimental", "legacy"])
-async def test_an_indicator_has_the_status_that_was_published(served_alone, transport, status):
+async def test_a_changed_status_of_an_indicator_is_served(served_alone, transport, status):
     known = make_coverage().indicators
     first = known[0].model_copy(update={"status": status})
     held = make_coverage().model_copy(update={"indicators": (first, *known[1:])})
@@ -248,10 +246,10 @@ async def test_an_indicator_has_the_status_that_was_published(served_alone, tran
 
 
 @pytest.mark.clause("2.7.22", "2.7.25")
-async def test_coverage_says_what_an_empty_list_of_timeframes_means(served, transport):
+async def test_coverage_explains_an_empty_list_of_timeframes(served, transport):
     note = (await served.fetch_answer(transport, CATALOG))["coverage"]["note"]
-    assert "An empty universe list: the source of this deployment has no data" in note
-    assert "An empty alerts list: universe only" in note
+    assert "An empty universe list means that this deployment has no data" in note
+    assert "an empty alerts list means universe only" in note
 
 
 @pytest.mark.clause("2.7.23", "4.7.24")
@@ -302,7 +300,7 @@ async def test_the_cadence_is_a_run_at_minute_three_and_a_poll_every_900_seconds
     assert cadence["recommended_poll_interval_s"] == 900
 
 
-PARTLY = "data of 4 of the 5 assets"
+PARTLY = "data for 4 of the 5 assets"
 DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
 
 
@@ -311,20 +309,25 @@ DARK_MARKET = {asset.ticker: {"timeframes": ()} for asset in ASSETS}
     ("published", "said"),
     [
         (make_coverage("simulated"), {"Simulated market data", PARTLY}),
-        (make_coverage("recorded", NOON), {"recorded until 2026-09-30", PARTLY}),
+        (make_coverage("recorded", NOON), {"Recorded market data, up to 2026-09-30", PARTLY}),
         (changed(make_coverage("live"), **DARK_MARKET), {"Nothing is covered"}),
         (changed(make_coverage("live"), DARK={"timeframes": ("1d",)}), set()),
     ],
     ids=["simulated", "recorded", "nothing", "live"],
 )
-async def test_the_note_says_what_the_catalog_is_and_what_it_rests_on(
+async def test_the_note_names_the_source_and_the_gaps_of_coverage(
     served_alone, transport, published, said
 ):
     await served_alone.market.publish_coverage(published)
     answer = await served_alone.fetch_answer(transport, CATALOG)
     note, meta = answer["note"], answer["meta"]
     assert "not investment advice" in note
-    parts = ("Simulated market data", "recorded until 2026-09-30", "Nothing is covered", PARTLY)
+    parts = (
+        "Simulated market data",
+        "Recorded market data, up to 2026-09-30",
+        "Nothing is covered",
+        PARTLY,
+    )
     assert {part for part in parts if part in note} == said
     assert ("not covered" in note) == (PARTLY in said)
     assert meta["source"] == published.source
@@ -346,21 +349,21 @@ async def test_a_tool_without_arguments_refuses_any(served):
     assert "this call takes no arguments" in error["message"]
 
 
-async def test_given_tickers_are_listed_alone_and_every_count_is_of_all(served, transport):
+async def test_only_given_tickers_are_listed_but_counts_cover_all(served, transport):
     whole = await served.fetch_answer(transport, CATALOG)
-    asked = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
-    for part in (asked["assets"]["list"], asked["coverage"]["assets"]):
+    requested = await served.fetch_answer(transport, CATALOG, ticker="xau, BTC")
+    for part in (requested["assets"]["list"], requested["coverage"]["assets"]):
         assert [asset["ticker"] for asset in part] == ["BTC", "XAU"]
-    assert "Both lists hold XAU, BTC alone" in asked["note"]
-    for answer in (whole, asked):
+    assert "Both asset lists have only XAU, BTC" in requested["note"]
+    for answer in (whole, requested):
         del answer["assets"]["list"], answer["coverage"]["assets"], answer["note"]
-    assert asked == whole
+    assert requested == whole
 
 
-async def test_a_removed_ticker_is_listed_nowhere_and_named_with_its_successor(served, transport):
-    asked = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
-    assert asked["assets"]["list"] == asked["coverage"]["assets"] == []
-    assert "MATIC was removed on 2026-09-27, its coin continues as POL" in asked["note"]
+async def test_a_removed_ticker_is_not_listed_but_noted_with_its_successor(served, transport):
+    requested = await served.fetch_answer(transport, CATALOG, ticker="MATIC")
+    assert requested["assets"]["list"] == requested["coverage"]["assets"] == []
+    assert "MATIC was removed on 2026-09-27 and continues as POL" in requested["note"]
 
 
 async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport):
@@ -370,7 +373,7 @@ async def test_an_unknown_ticker_is_refused_naming_the_nearest(served, transport
 
 
 @pytest.mark.parametrize("query", ["ticker=", "ticker=BTC,", "ticker=BTC&ticker=ETH"])
-async def test_an_open_endpoint_judges_the_parameter_that_it_has(served, query):
+async def test_an_open_endpoint_validates_its_own_parameter(served, query):
     response = await served.client.get(f"/api/v1/catalog?colour=red&{query}")
     assert (response.status_code, response.json()["error"]) == (400, "invalid_parameter")
     assert "ticker" in response.json()["message"]

@@ -25,12 +25,12 @@ def metal(ticker: str) -> CoveredAsset:
 
 
 def of(bullish: int, others: int) -> Readings:
-    """Return that many bullish readings and then that many neutral ones."""
+    """Return the given numbers of bullish and then of neutral readings."""
     return dict(zip(STORED_KEYS, [1] * bullish + [0] * others, strict=False))
 
 
 async def hold_metals(served: RunningService, held: dict[str, Readings]) -> None:
-    """Let the board hold the 4h readings of made-up metals; the seeded one has 1d alone."""
+    """Commit 4h readings of invented metals; the seeded one has only 1d."""
     await publish_assets(served, *ASSETS, *map(metal, held))
     rows = [
         make_change(NOON + HOUR_MS + number, ticker, key, "4h", reading)
@@ -74,7 +74,7 @@ async def test_the_legacy_key_votes_and_makes_the_total_one_higher(served, trans
 
 
 @pytest.mark.clause("2.4.10")
-async def test_the_legacy_key_is_explained_where_it_voted(served, transport):
+async def test_the_legacy_key_is_explained_if_it_voted(served, transport):
     shown = await served.fetch_answer(transport, CONFLUENCE, timeframe="1d")
     assert shown["meta"]["legacy_keys"] == {"dexter": "enzo"}
     hidden = await served.fetch_answer(transport, CONFLUENCE, timeframe="1d", direction="bearish")
@@ -99,7 +99,7 @@ async def test_an_indicator_without_a_reading_is_left_out(served, transport):
 
 
 @pytest.mark.clause("1.15", "4.8.1")
-async def test_only_the_asked_timeframe_votes(served, transport):
+async def test_only_the_requested_timeframe_votes(served, transport):
     agreeing = {}
     for timeframe in TIMEFRAMES:
         answer = await served.fetch_answer(transport, CONFLUENCE, timeframe=timeframe)
@@ -144,7 +144,7 @@ async def test_a_score_is_the_unrounded_quotient(served, transport):
 
 
 @pytest.mark.clause("8.24")
-async def test_three_must_agree_unless_said(served, transport):
+async def test_three_must_agree_by_default(served, transport):
     await hold_metals(served, {f"X{agree}": of(agree, 7 - agree) for agree in (2, 3, 4)})
     assert await tickers(served, transport, asset_class="metal") == ["X4", "X3"]
 
@@ -167,13 +167,13 @@ async def test_an_asset_is_listed_once_it_reaches_min_agree(served, transport, m
 
 @pytest.mark.clause("4.8.8")
 async def test_asset_class_narrows_the_results(served, transport):
-    asked = {"timeframe": "1d", "direction": "bearish"}
-    assert await tickers(served, transport, **asked, asset_class="stock") == ["NVDA"]
-    assert await tickers(served, transport, **asked, asset_class="metal") == ["XAU"]
-    assert await tickers(served, transport, **asked, asset_class="crypto") == []
+    requested = {"timeframe": "1d", "direction": "bearish"}
+    assert await tickers(served, transport, **requested, asset_class="stock") == ["NVDA"]
+    assert await tickers(served, transport, **requested, asset_class="metal") == ["XAU"]
+    assert await tickers(served, transport, **requested, asset_class="crypto") == []
 
 
-async def test_an_asset_takes_part_until_the_day_of_its_removal(served, transport):
+async def test_an_asset_is_included_until_the_day_of_its_removal(served, transport):
     midnight = NOON - NOON % DAY_MS + DAY_MS
     matic = ASSETS[-1].model_copy(update={"removed_on": date(2026, 10, 1)})
     await publish_assets(served, *ASSETS[:-1], matic)
@@ -201,7 +201,7 @@ async def test_the_query_is_echoed_with_its_defaults(served, transport, argument
 
 
 @pytest.mark.clause("2.5.1")
-async def test_as_of_is_the_last_compute_whatever_the_clock_says(served, transport):
+async def test_as_of_is_the_last_compute_at_any_clock_time(served, transport):
     served.clock.now += 5 * HOUR_MS
     answer = await served.fetch_answer(transport, CONFLUENCE)
     assert answer["as_of"] == answer["meta"]["as_of"] == "2026-09-30T12:03:00.000Z"
@@ -237,14 +237,16 @@ async def test_an_empty_answer_names_the_min_agree_that_finds_something(served, 
     assert await tickers(served, transport, asset_class="metal", min_agree=4) == ["XPT"]
 
 
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
+    served_empty, transport
+):
     status, error = await served_empty.fetch_refusal(transport, CONFLUENCE)
     assert (status, error["error"]) == (503, "unavailable")
     assert "900 seconds" in error["message"]
 
 
 def modelled(state: dict, timeframe: str, direction: str, min_agree: int) -> list[dict]:
-    """Count the votes of a state answer the slow way."""
+    """Count the votes in a result of state, as an independent implementation."""
     found = []
     for asset in state["assets"]:
         votes = {
@@ -284,15 +286,15 @@ async def test_confluence_follows_from_state(served, transport, seed):
     await served.market.commit(make_batch(later, rows))
     compared = 0
     for timeframe, direction in itertools.product(TIMEFRAMES, ["bullish", "bearish"]):
-        asked = {
+        requested = {
             "timeframe": timeframe,
             "direction": direction,
             "min_agree": draw.randint(1, 4),
         }
         asset_class = draw.choice([{}, {"asset_class": "crypto"}, {"asset_class": "metal"}])
         state = await served.fetch_answer(transport, STATE, **asset_class)
-        answer = await served.fetch_answer(transport, CONFLUENCE, **asked, **asset_class)
-        assert answer["results"] == modelled(state, **asked)
+        answer = await served.fetch_answer(transport, CONFLUENCE, **requested, **asset_class)
+        assert answer["results"] == modelled(state, **requested)
         assert answer["as_of"] == state["as_of"]
         compared += len(answer["results"])
     assert compared > 20

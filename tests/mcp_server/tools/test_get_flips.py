@@ -40,7 +40,7 @@ from tools.example_market import (
 
 pytestmark = pytest.mark.clause("answers")
 
-# Late enough that no window reaches back to the seeded rows.
+# So late that no window includes the seeded rows.
 END = NOON + 100 * HOUR_MS
 LOGGED = [id_ for id_ in INDICATOR_IDS if id_ != "perpkit"]
 WINDOWS = [("1h", 3, 6), ("4h", 12, 24), ("1d", 48, 72)]
@@ -54,25 +54,25 @@ def row(
     after: int,
     timeframe: Timeframe = "1d",
 ) -> ChangeRow:
-    """Return a change whose id no other instant can have."""
+    """Return a change with an id that is unique to its instant."""
     made = make_change(created_at, ticker, indicator, timeframe, after, before)
     return made._replace(close_time=created_at)
 
 
 def turns(*turned: tuple[str, str, int, int]) -> list[ChangeRow]:
-    """Return daily changes a millisecond apart, oldest first; the newest lies at END."""
+    """Return daily changes a millisecond apart, oldest first; the newest is at END."""
     first = END - len(turned) + 1
     return [row(first + number, *one) for number, one in enumerate(turned)]
 
 
 async def commit(served: RunningService, rows: list[ChangeRow], market_time: int = END) -> None:
-    """Commit rows and set the wall clock to the market time of their pass."""
+    """Commit rows and set the wall clock to the market time of their batch."""
     await served.market.commit(make_batch(market_time, rows))
     served.clock.now = market_time
 
 
 def cells(answer: dict) -> dict[str, list[str]]:
-    """Return the indicators of each ticker of an answer, all in its order."""
+    """Return the indicators of each ticker of a result, in its order."""
     return {
         group["ticker"]: [flip["indicator"] for flip in group["flips"]]
         for group in answer["groups"]
@@ -194,8 +194,8 @@ async def test_one_hour_is_the_smallest_window_and_72_the_largest_of_all(
 async def test_the_query_is_echoed_with_its_defaults(served, transport):
     answer = await served.fetch_answer(transport, FLIPS)
     assert answer["query"] == {"timeframe": "1d", "hours": 48, "direction": "all"}
-    asked = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
-    assert (await served.fetch_answer(transport, FLIPS, **asked))["query"] == asked
+    requested = {"timeframe": "4h", "hours": 1, "direction": "bearish"}
+    assert (await served.fetch_answer(transport, FLIPS, **requested))["query"] == requested
 
 
 @pytest.mark.clause("2.6.18", "2.6.19", "4.9.13", "4.9.15")
@@ -281,8 +281,8 @@ async def test_groups_rank_by_score_then_by_their_latest_change(served, transpor
     assert answer["counts"] == {"groups": 5, "flips": 7}
 
 
-def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
-    # No store holds two rows of one instant, so only plain rows can show it.
+def test_groups_with_equal_score_and_latest_change_rank_by_ticker():
+    # created_at is unique in a store, so this needs rows without a store.
     rows = [row(END, ticker, "enzo", -1, 1) for ticker in ("NVDA", "BTC", "XAU", "ETH")]
     groups = group_flips(select_newest_changes(rows, seeded_board()), "all", seeded_board())
     assert [group.ticker for group in groups] == ["BTC", "ETH", "NVDA", "XAU"]
@@ -293,7 +293,7 @@ def test_groups_whose_score_and_latest_change_are_equal_rank_by_ticker():
     ("before", "after", "kind"),
     [(1, -1, "reversal"), (-1, 1, "reversal"), (0, -1, "activation"), (1, 0, "deactivation")],
 )
-async def test_a_flip_says_from_what_to_what_at_which_price(served, transport, before, after, kind):
+async def test_a_flip_has_both_readings_and_the_price(served, transport, before, after, kind):
     await commit(served, [row(END, "XAU", "enzo", before, after)._replace(price=0.1 + 0.2)])
     (group,) = (await served.fetch_answer(transport, FLIPS))["groups"]
     (flip,) = group["flips"]
@@ -335,7 +335,7 @@ async def test_on_a_recording_the_window_ends_with_it(tmp_path, transport):
 
 
 @pytest.mark.clause("4.9.1")
-async def test_only_the_asked_timeframe_is_read(served, transport):
+async def test_only_the_requested_timeframe_is_read(served, transport):
     frames = ("1h", "4h", "1d")
     ids = ("llnr", "enzo", "ceres")
     rows = [
@@ -350,7 +350,7 @@ async def test_only_the_asked_timeframe_is_read(served, transport):
 
 
 @pytest.mark.clause("2.6.2", "4.9.14")
-async def test_what_the_feed_does_not_show_is_no_flip(served, transport):
+async def test_an_unpublished_change_is_not_a_flip(served, transport):
     hidden = turns(
         ("BTC", "perpkit", 1, -1),
         ("BTC", "dexter", 1, -1),
@@ -363,20 +363,20 @@ async def test_what_the_feed_does_not_show_is_no_flip(served, transport):
 
 
 @pytest.mark.clause("2.6.2")
-def test_the_schema_of_a_flip_names_the_logged_indicators_alone():
+def test_the_schema_of_a_flip_names_only_the_logged_indicators():
     part = build_output_schema(GET_FLIPS.result)
     for name in ("groups", "flips"):
         part = part["properties"][name]["items"]
     assert part["properties"]["indicator"]["enum"] == LOGGED
 
 
-async def test_a_first_reading_is_no_flip(served, transport):
+async def test_a_first_reading_is_not_a_flip(served, transport):
     first, later = turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, -1))
     await commit(served, [first._replace(before=None), later])
     assert cells(await served.fetch_answer(transport, FLIPS)) == {"XAU": ["llnr"]}
 
 
-async def test_a_removed_asset_takes_no_part(served, transport):
+async def test_a_removed_asset_is_excluded(served, transport):
     await commit(served, turns(("MATIC", "enzo", 1, -1), ("ETH", "llnr", 1, -1)))
     answer = await served.fetch_answer(transport, FLIPS)
     assert cells(answer) == {"ETH": ["llnr"]}
@@ -415,22 +415,26 @@ async def test_the_rules_repeat_windows_and_row_limit(served, transport):
     ("arguments", "reason"),
     [
         ({"timeframe": "4h"}, "Nothing changed on 4h in the 12 h up to as_of"),
-        ({"timeframe": "4h"}, "hours may be up to 24"),
+        ({"timeframe": "4h"}, "hours can be up to 24"),
         ({"hours": 1, "direction": "bullish"}, "No newest change on 1d in the 1 h up to as_of"),
-        ({"direction": "bullish"}, "2 turned otherwise and direction all shows them"),
+        ({"direction": "bullish"}, "direction all shows the 2 that turned another way"),
     ],
 )
-async def test_an_empty_answer_says_why_and_when_to_ask_again(served, transport, arguments, reason):
+async def test_an_empty_result_says_why_and_when_to_call_again(
+    served, transport, arguments, reason
+):
     await commit(served, turns(("XAU", "enzo", 1, -1), ("XAU", "llnr", 1, 0)))
     answer = await served.fetch_answer(transport, FLIPS, **arguments)
     assert (answer["groups"], answer["counts"]) == ([], {"groups": 0, "flips": 0})
     assert reason in answer["meta"]["note"]
-    assert "meta.next_update says when to ask again" in answer["meta"]["note"]
+    assert "Call again at meta.next_update" in answer["meta"]["note"]
     found = await served.fetch_answer(transport, FLIPS)
     assert "next_update" not in found["meta"]["note"]
 
 
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
+    served_empty, transport
+):
     status, error = await served_empty.fetch_refusal(transport, FLIPS)
     assert (status, error["error"]) == (503, "unavailable")
     assert (await served_empty.fetch_refusal(transport, FLIPS, timeframe="1h", hours=7))[0] == 400
@@ -445,7 +449,7 @@ def seeded_board() -> Snapshot:
 
 
 def modelled(flips: list[dict], direction: str) -> list[dict]:
-    """Group changes the slow way: cell by cell, ranked by one stable sort a rule."""
+    """Group changes as an independent implementation: cell by cell, one stable sort per rule."""
     groups = []
     for asset in sorted(ASSETS, key=lambda asset: asset.ticker):
         newest = []
@@ -479,7 +483,7 @@ def modelled_group(asset: CoveredAsset, flips: list[dict]) -> dict:
 
 
 def plain(rows: Iterable[ChangeRow]) -> list[dict]:
-    """Return rows as flips of their tickers."""
+    """Return rows as flips, by ticker."""
     return [
         {
             "ticker": one.ticker,
@@ -506,7 +510,7 @@ TURNED = st.tuples(
 @given(
     turned=st.lists(TURNED, max_size=40), direction=st.sampled_from(["all", "bullish", "bearish"])
 )
-def test_grouping_equals_a_slow_model(turned, direction):
+def test_grouping_equals_an_independent_implementation(turned, direction):
     rows = turns(*((ticker, id_, *readings) for ticker, id_, readings in turned))
     board = seeded_board()
     groups = group_flips(select_newest_changes(reversed(rows), board), direction, board)
@@ -515,11 +519,11 @@ def test_grouping_equals_a_slow_model(turned, direction):
 
 
 async def fed(served: RunningService, transport: str, since: str, timeframe: str) -> list[dict]:
-    """Read the feed after an instant as a client does, page by page, as flips of tickers."""
-    asked = {"since": since, "timeframe": timeframe, "limit": 25}
+    """Read the feed after an instant page by page, and return its rows as flips, by ticker."""
+    requested = {"since": since, "timeframe": timeframe, "limit": 25}
     page, rows = {"has_more": True}, []
     while page["has_more"]:
-        answer = await served.fetch_answer(transport, SIGNALS, **asked, offset=len(rows))
+        answer = await served.fetch_answer(transport, SIGNALS, **requested, offset=len(rows))
         page = answer["pagination"]
         rows += answer["signals"]
     shared = ("ticker", "indicator", "indicator_name", "change_type", "price", "created_at")
@@ -545,8 +549,8 @@ async def test_flips_follow_from_the_feed(served, transport, seed):
         feed = await fed(served, transport, since, timeframe)
         assert len(feed) > 10
         for direction in ("all", "bullish", "bearish"):
-            asked = {"timeframe": timeframe, "hours": hours, "direction": direction}
-            answer = await served.fetch_answer(transport, FLIPS, **asked)
+            requested = {"timeframe": timeframe, "hours": hours, "direction": direction}
+            answer = await served.fetch_answer(transport, FLIPS, **requested)
             assert answer["groups"] == modelled(feed, direction)
             assert answer["counts"]["groups"] == len(answer["groups"]) > 0
 

@@ -72,7 +72,7 @@ async def test_a_row_has_exactly_the_fields_of_its_table(served):
         ("bearish", "neutral", "deactivation"),
     ],
 )
-async def test_a_change_is_named_after_where_it_came_from_and_went(
+async def test_a_change_type_follows_from_both_readings(
     served_alone, transport, before, after, kind
 ):
     numbers = {name: number for number, name in READING_NAMES.items()}
@@ -139,7 +139,7 @@ async def test_filters_together_narrow_the_feed(served):
 
 
 @pytest.mark.clause("2.2.4", "4.7.18", "8.19")
-async def test_offset_pages_join_to_the_whole_feed(served):
+async def test_offset_pages_together_are_the_whole_feed(served):
     whole = (await signals(served))["signals"]
     first = await signals(served, limit=5)
     second = await signals(served, limit=5.0, offset=5)
@@ -165,7 +165,7 @@ async def test_a_page_says_which_limit_and_offset_it_used(
 
 
 @pytest.mark.clause("4.7.12", "4.7.13", "8.16", "8.17", "8.18", "8.19")
-async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, transport):
+async def test_a_page_has_up_to_200_rows_and_50_by_default(served_alone, transport):
     later = NOON + 300 * 3_600_000
     await served_alone.market.commit(make_batch(later, make_flips(later, 201)))
     for arguments, rows in (({}, 50), ({"limit": 1}, 1), ({"limit": 200}, 200)):
@@ -179,7 +179,7 @@ async def test_a_page_has_up_to_200_rows_and_50_unless_said(served_alone, transp
 
 
 @pytest.mark.clause("4.7.14", "4.7.15", "8.20", "8.21")
-async def test_a_page_begins_with_the_newest_row_unless_an_offset_is_said(served, transport):
+async def test_a_page_begins_with_the_newest_row_unless_it_has_an_offset(served, transport):
     whole = await served.fetch_answer(transport, SIGNALS)
     assert whole["pagination"]["offset"] == 0
     assert await served.fetch_answer(transport, SIGNALS, offset=0) == whole
@@ -238,7 +238,7 @@ async def test_polling_with_the_cursor_neither_loses_nor_repeats_a_row(served_al
 @pytest.mark.clause("6.11")
 async def test_polling_faster_than_the_runs_returns_identical_data(served_alone, transport):
     answers = []
-    for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON
+    for now in (NOON + 60_000, NOON + 200_000, NOON + 59 * 60_000):  # ETH is late at NOON.
         served_alone.clock.now = now
         answer = await served_alone.fetch_answer(
             transport, SIGNALS, since="2026-09-30T12:03:00.000Z"
@@ -272,7 +272,7 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
         make_batch(later, [make_change(later, "ETH", "llnr", "1d", -1, 1)])
     )
     answer = await signals(served_alone, since="2020-01-01T00:00:00Z")
-    # The rows of NOON's own pass but the first are younger than 365 days.
+    # All rows of NOON's batch except the first are younger than 365 days.
     assert len(answer["signals"]) == 6
     assert answer["meta"]["retention_days"] == {"universe": 365, "alerts": 90}
 
@@ -287,10 +287,10 @@ async def test_rows_beyond_retention_are_never_returned(served_alone):
         ({"since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"offset": 2**63 - 1}, "lower offset"),
         ({"offset": 10**30}, "lower offset"),
-        ({"ticker": "XAU"}, "Nothing matching"),
+        ({"ticker": "XAU"}, "No row matched"),
     ],
 )
-async def test_an_empty_page_says_what_empty_means(served, arguments, reason):
+async def test_an_empty_page_says_why_it_is_empty(served, arguments, reason):
     answer = await signals(served, **arguments)
     assert answer["signals"] == []
     assert answer["pagination"]["next_cursor"] is None

@@ -1,4 +1,4 @@
-"""The alerts tier and the merged feed, on both faces."""
+"""The alerts tier and the merged feed, over both transports."""
 
 from typing import Any
 
@@ -148,7 +148,7 @@ async def test_filters_narrow_both_tiers_alike(served, transport):
 
 
 @pytest.mark.clause("4.7.3", "4.7.11", "4.7.18")
-async def test_pages_of_all_join_to_the_whole_and_polling_loses_nothing(served, transport):
+async def test_pages_of_all_are_the_whole_feed_and_polling_loses_nothing(served, transport):
     await publish_alerts(served)
     whole = await feed(served, transport, tier="all")
     pages = [
@@ -194,15 +194,18 @@ async def test_alerts_are_shown_for_90_days_and_changes_for_longer(served, trans
     [
         ({"tier": "alerts", "direction": "neutral"}, "neutral is a direction of the universe tier"),
         ({"tier": "universe", "direction": "exit"}, "exit is a direction of the alerts tier"),
-        ({"tier": "alerts", "ticker": "ETH"}, "they follow BTC, NVDA on 4h and 1d"),
-        ({"tier": "alerts", "timeframe": "1h"}, "No alert engine follows what was asked for"),
-        ({"tier": "alerts", "indicator": "ceres"}, "Nothing matching"),
+        ({"tier": "alerts", "ticker": "ETH"}, "the engines follow BTC, NVDA on 4h and 1d"),
+        (
+            {"tier": "alerts", "timeframe": "1h"},
+            "No alert engine follows this ticker and timeframe",
+        ),
+        ({"tier": "alerts", "indicator": "ceres"}, "No row matched"),
         ({"tier": "all", "since": "2027-01-01T00:00:00Z"}, "after the last compute"),
         ({"tier": "alerts", "offset": 10**30}, "lower offset"),
         ({"indicator": "perpkit"}, "its actions from tier=alerts"),
     ],
 )
-async def test_an_empty_page_says_what_empty_means(served, transport, arguments, reason):
+async def test_an_empty_page_says_why_it_is_empty(served, transport, arguments, reason):
     await publish_alerts(served)
     answer = await served.fetch_answer(transport, SIGNALS, **arguments)
     assert (answer["signals"], answer["pagination"]["next_cursor"]) == ([], None)
@@ -211,11 +214,11 @@ async def test_an_empty_page_says_what_empty_means(served, transport, arguments,
 
 async def test_without_followed_assets_the_note_says_so(served, transport):
     answer = await served.fetch_answer(transport, SIGNALS, tier="alerts")
-    assert "no data of any asset that they follow" in answer["meta"]["note"]
+    assert "no data for any asset with alert engines" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.1.16", "2.13.9", "3.2.9", "3.3.8", "3.3.9", "9.17")
-async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(served, transport):
+async def test_meta_explains_timing_cooldown_retention_and_close(served, transport):
     meta = (await served.fetch_answer(transport, SIGNALS))["meta"]
     assert meta["retention_days"] == {"universe": 365, "alerts": 90}
     assert "3 to 5 minutes" in meta["timing"]
@@ -223,7 +226,7 @@ async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(ser
     for words in ("20 candles", "80 hours on 4h, 20 days on 1d", "every change is logged", "held"):
         assert words in meta["cooldown"]
     assert "without saying whether it was long or short" in meta["close"]
-    assert "missing from the feed or come late" in meta["close"]
+    assert "missing from the feed or published late" in meta["close"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,7 @@ async def test_meta_tells_timing_cooldown_retention_and_the_meaning_of_close(ser
         ("all", "2026-09-30T14:03:00.000Z"),
     ],
 )
-async def test_a_held_alert_may_come_at_any_hour_whatever_timeframe_is_asked_for(
+async def test_a_held_alert_may_come_at_any_hour_on_every_timeframe(
     served, transport, tier, expected
 ):
     await publish_alerts(served)

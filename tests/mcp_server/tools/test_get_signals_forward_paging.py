@@ -1,6 +1,6 @@
-"""A reader that goes forward page by page, while runs are committed, has every row once, in order.
+"""A client that reads forward while runs commit receives every row once, in order.
 
-It keeps nothing but the last next_cursor, which it writes in ways of its own.
+It keeps only the last next_cursor, and writes it in various notations.
 """
 
 import shutil
@@ -31,7 +31,7 @@ ZONES = [timezone(timedelta(hours=hours, minutes=30)) for hours in (-4, 0, 5)]
 
 
 class Interrupted(MarketStore):
-    """A store that lets something happen between the board of an answer and its rows."""
+    """A store that runs a callback between the reads of the snapshot and of the rows."""
 
     between: Callable[[], Awaitable[None]] | None = None
 
@@ -54,7 +54,7 @@ class Interrupted(MarketStore):
 
 @dataclass
 class Writer:
-    """Commits runs of many rows of both tiers over a connection of its own, as compute does."""
+    """Commits runs with many rows of both tiers on a separate connection, as compute does."""
 
     store: MarketStore
     draw: Random
@@ -74,7 +74,7 @@ class Writer:
                     written_at=self.run,
                 )
             )
-            self.run += HOUR_MS * self.draw.randint(0, 1)  # or a late pass of the same hour
+            self.run += HOUR_MS * self.draw.randint(0, 1)  # Or a late batch of the same hour.
 
     def _row(self) -> FeedRow:
         draw = self.draw
@@ -87,7 +87,7 @@ class Writer:
         return ChangeRow(*place, draw.choice((None, -after)), after, 1.5, draw.random() < 0.8)
 
     async def stored(self, tier: str) -> list[str]:
-        """Return the ids of all rows that a tier shows, oldest first."""
+        """Return the ids of all published rows of a tier, oldest first."""
         rows: list[FeedRow] = []
         if tier != "alerts":
             rows += [row async for row in self.store.changes() if row.published]
@@ -98,7 +98,7 @@ class Writer:
 
 @dataclass
 class Reader:
-    """Reads forward; what it knows is its cursor, in milliseconds, and what it has read."""
+    """Reads the feed forward; its state is the cursor in milliseconds and the ids read so far."""
 
     served: RunningService
     transport: Transport
@@ -108,11 +108,11 @@ class Reader:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     async def page(self, limit: int) -> bool:
-        """Read a page; return whether more were there."""
+        """Read a page; return true if there are more."""
         arguments: dict[str, Any] = {"tier": self.tier, "order": "oldest", "limit": limit}
         if self.cursor is not None:
             arguments["since"] = self._written(self.cursor)
-        answer = await asked(self.served, self.transport, **arguments)
+        answer = await requested(self.served, self.transport, **arguments)
         rows, pagination = answer["signals"], answer["pagination"]
         assert len(rows) == pagination["returned"] <= limit
         assert pagination["next_cursor"] == (rows[-1]["created_at"] if rows else None)
@@ -126,20 +126,22 @@ class Reader:
         return has_more
 
     def _written(self, cursor: int) -> str:
-        """Write the cursor as a client in some part of the world may."""
+        """Format the cursor in one of the accepted notations and time zones."""
         text = format_instant(cursor)
         if self.draw.random() < 0.5:
             return text
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return at.astimezone(self.draw.choice(ZONES)).isoformat(timespec="milliseconds")
 
-    def begun_anew(self) -> "Reader":
-        """Return the reader as it starts again after a stop, with the cursor that it had kept."""
+    def resumed(self) -> "Reader":
+        """Return a reader that resumes from the stored cursor, as after a restart."""
         return Reader(self.served, self.transport, self.tier, self.draw, self.cursor, self.rows)
 
 
-async def asked(served: RunningService, transport: Transport, **arguments: Any) -> dict[str, Any]:
-    """Return an answer without holding it against its schema, which takes longer than reading."""
+async def requested(
+    served: RunningService, transport: Transport, **arguments: Any
+) -> dict[str, Any]:
+    """Return a result without validating it, which would take longer than reading it."""
     if transport == "mcp":
         answer: dict[str, Any] = (await served.call(SIGNALS, arguments))["structuredContent"]
         return answer
@@ -151,10 +153,10 @@ async def asked(served: RunningService, transport: Transport, **arguments: Any) 
 
 
 async def newest_first(served: RunningService, transport: Transport, tier: str) -> list[str]:
-    """Read the whole feed as SPEC.md pages it, while nothing is written."""
+    """Read the whole feed with offset pages while nothing is written."""
     rows: list[dict[str, Any]] = []
     while True:
-        answer = await asked(served, transport, tier=tier, limit=200, offset=len(rows))
+        answer = await requested(served, transport, tier=tier, limit=200, offset=len(rows))
         rows += answer["signals"]
         if not answer["pagination"]["has_more"]:
             return [row["id"] for row in rows]
@@ -178,7 +180,7 @@ async def written_and_served(
     ("seed", "runs"),
     [(1, 8), *(pytest.param(n, 60, marks=pytest.mark.prove) for n in range(2, 8))],
 )
-async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_in_order(
+async def test_a_reader_that_restarts_while_runs_commit_gets_each_row_once_in_order(
     tmp_path: Path, seeded: Path, transport: Transport, tier: str, seed: int, runs: int
 ):
     draw = Random(seed)
@@ -188,7 +190,7 @@ async def test_a_reader_stopped_and_started_while_runs_commit_has_each_row_once_
             if draw.random() < 0.3 or not has_more:
                 await writer.write()
             if draw.random() < 0.3:
-                reader = reader.begun_anew()
+                reader = reader.resumed()
             served.market.between = writer.write if draw.random() < 0.2 else None
             has_more = await reader.page(draw.randint(1, 25)) or served.market.between is not None
         read = [row["id"] for row in reader.rows]
@@ -224,13 +226,13 @@ async def test_a_reader_that_is_caught_up_gets_an_empty_page_and_keeps_its_curso
 
 
 @pytest.mark.parametrize("tier", TIERS)
-async def test_a_page_holds_nothing_newer_than_the_board_that_its_meta_tells_of(
+async def test_a_page_has_no_row_newer_than_its_meta(
     tmp_path: Path, seeded: Path, transport: Transport, tier: str
 ):
     async with written_and_served(tmp_path, seeded, Random(5), 1) as (served, writer):
         before = await writer.stored(tier)
         served.market.between = writer.write
-        page = await asked(served, transport, tier=tier, order="oldest", limit=200)
+        page = await requested(served, transport, tier=tier, order="oldest", limit=200)
         assert [row["id"] for row in page["signals"]] == before
         assert page["meta"]["as_of"] == format_instant(NOON)
         assert len(await writer.stored(tier)) > len(before)
@@ -248,7 +250,7 @@ async def test_an_empty_page_forward_says_why_and_names_no_cursor(served, transp
         "has_more": False,
         "next_cursor": None,
     }
-    assert "Nothing matching changed since" in answer["meta"]["note"]
+    assert "No row matched" in answer["meta"]["note"]
 
 
 async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, transport):
@@ -265,7 +267,7 @@ async def test_the_cursor_of_a_page_is_its_newest_row_in_both_orders(served, tra
     assert not set(ids["newest"]) & set(ids["oldest"])
 
 
-async def test_filters_and_offset_hold_in_the_order_asked_for(served, transport):
+async def test_filters_and_offset_work_in_both_orders(served, transport):
     forward = await served.fetch_answer(
         transport, SIGNALS, order="oldest", ticker="BTC", offset=1, limit=2
     )

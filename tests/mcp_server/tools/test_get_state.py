@@ -16,11 +16,11 @@ async def state(served: RunningService, **arguments: object) -> dict:
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.2", "4.6.6")
-async def test_an_unfiltered_board_lists_every_asset_with_readings_by_ticker(served):
+async def test_an_unfiltered_state_lists_every_asset_with_readings_by_ticker(served):
     answer = await state(served)
     assert [asset["ticker"] for asset in answer["assets"]] == ["BTC", "ETH", "MATIC", "NVDA", "XAU"]
     assert answer["as_of"] == "2026-09-30T12:03:00.000Z"
-    # Four assets on three timeframes, one on one; dexter on two of them.
+    # Four assets have three timeframes, one has one; two have dexter.
     assert answer["counts"] == {"assets": 5, "readings": 4 * 21 + 7 + 2 * 3}
 
 
@@ -71,7 +71,7 @@ async def test_the_keys_of_an_asset_are_the_state_indicators_of_the_catalog(serv
 
 
 @pytest.mark.clause("2.4.11")
-async def test_neither_runs_nor_pruning_take_a_key_from_the_board(served_alone, transport):
+async def test_neither_runs_nor_pruning_remove_a_key_from_state(served_alone, transport):
     before = await served_alone.fetch_answer(transport, STATE)
     later = NOON + 500 * DAY_MS
     await served_alone.market.commit(
@@ -97,7 +97,7 @@ async def test_tickers_are_matched_in_any_case_and_once(served):
 
 
 @pytest.mark.clause("2.4.2", "4.6.3", "4.6.5")
-async def test_filters_together_narrow_the_board(served):
+async def test_filters_together_narrow_the_readings(served):
     answer = await state(
         served, asset_class="crypto", timeframe="4h", indicator="ceres", direction="bullish"
     )
@@ -107,7 +107,7 @@ async def test_filters_together_narrow_the_board(served):
 
 
 def cells(answer: dict) -> list[dict]:
-    """Return every reading of an answer with what it can be filtered by."""
+    """Return every reading of a result, with the values it can be filtered by."""
     return [
         {
             "ticker": asset["ticker"],
@@ -165,14 +165,14 @@ async def test_a_known_asset_without_bars_is_not_covered(served):
     assert answer["meta"]["not_covered"] == ["DARK"]
 
 
-async def test_an_empty_answer_says_what_empty_means(served):
+async def test_an_empty_result_says_why_it_is_empty(served):
     answer = await state(served, asset_class="metal", timeframe="1h")
     assert (answer["assets"], answer["counts"]) == ([], {"assets": 0, "readings": 0})
     assert "No reading matches" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("1.10", "1.11", "2.4.1", "2.4.4", "4.6.6")
-async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
+async def test_a_committed_batch_is_seen_by_the_next_call(served_alone):
     before = await state(served_alone, ticker="XAU", indicator="enzo")
     later = NOON + 3_600_000
     await served_alone.market.commit(
@@ -186,7 +186,7 @@ async def test_a_committed_pass_is_seen_by_the_next_call(served_alone):
 
 @pytest.mark.clause("4.6.11", "7.28")
 @pytest.mark.parametrize("tool", ["signals_get_state", "signals_get_signals"])
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, tool):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(served_empty, tool):
     result = await served_empty.call(tool)
     own = {"signals/quota", "signals/request_id"}
     assert {name: value for name, value in result["_meta"].items() if name not in own} == {

@@ -39,17 +39,17 @@ PROMISED = re.compile(r"\b(win rates?|wins|accuracy|pnl|p&l|profit\w*|return fig
 
 
 class CountingStore(MarketStore):
-    asked = 0
+    requested = 0
 
     async def statistics(
         self, tier: Tier, after: int, until: int, visible_after: int
     ) -> Statistics:
-        self.asked += 1
+        self.requested += 1
         return await super().statistics(tier, after, until, visible_after)
 
 
 class FailingStore(MarketStore):
-    """A store whose counts cannot be read for a while."""
+    """A store that fails to count rows for a while."""
 
     is_broken = True
 
@@ -65,7 +65,7 @@ class FailingStore(MarketStore):
 async def served_by(
     kind: type[MarketStore], served: RunningService, folder: Path
 ) -> AsyncIterator[RunningService]:
-    """Serve the same file and keys through another implementation of the store."""
+    """Serve the same files through another store class."""
     market = await open_market_as(kind, folder / "market.db")
     try:
         with open_loopback_socket() as bound:
@@ -81,7 +81,7 @@ async def served_by(
 
 
 async def published_at(served: RunningService, *times: int) -> None:
-    """Publish one change at each time, and run at NOON, on a store without rows."""
+    """Publish one change at each time and a run at NOON, in an empty store."""
     await served.market.publish_coverage(make_coverage())
     rows = [make_change(at, "BTC", "enzo", "1h", 1, 0) for at in times]
     await served.market.commit(
@@ -137,9 +137,9 @@ async def test_an_unlogged_indicator_is_listed_once_it_has_rows(served_alone, tr
 
 
 @pytest.mark.clause("2.8.1", "2.8.2", "4.4.1")
-async def test_the_window_is_the_30_days_that_the_board_ends(served, transport):
+async def test_the_window_is_the_30_days_up_to_the_snapshot(served, transport):
     window = (await served.fetch_answer(transport, STATS))["window"]
-    # The newest row of the last run is five milliseconds later than its market time.
+    # The newest row of the last run is five milliseconds after its market time.
     assert window == {
         "days": 30,
         "since": format_instant(EDGE + 5),
@@ -169,7 +169,7 @@ async def test_history_starts_with_the_oldest_row_that_the_feed_shows(served_emp
 
 
 @pytest.mark.clause("2.8.4", "2.8.10")
-async def test_a_history_younger_than_the_window_is_told(served_empty, transport):
+async def test_a_history_younger_than_the_window_is_noted(served_empty, transport):
     await published_at(served_empty, NOON - DAY_MS)
     answer = await served_empty.fetch_answer(transport, STATS)
     assert answer["universe_tier"]["history_starts_at"] == format_instant(NOON - DAY_MS)
@@ -199,7 +199,7 @@ async def test_a_tier_that_covers_nothing_is_null_and_the_note_says_why(served, 
         "by_direction": [],
         "history_starts_at": None,
     }
-    assert "No asset of this source is followed" in answer["meta"]["note"]
+    assert "The alert engines follow no asset" in answer["meta"]["note"]
 
 
 @pytest.mark.clause("2.8.8", "2.8.9", "2.13.3", "2.13.4")
@@ -224,7 +224,7 @@ async def test_followed_assets_without_alerts_count_zero(served_alone, transport
     assert set(tally(tier["by_timeframe"], "timeframe")) == {"4h", "1d"}
 
 
-async def test_meta_says_what_the_counts_rest_on(served, transport):
+async def test_meta_names_the_source_of_the_counts(served, transport):
     meta = (await served.fetch_answer(transport, STATS))["meta"]
     assert (meta["source"], meta["simulated"], meta["stale"]) == ("simulated", True, False)
     assert meta["as_of"] == "2026-09-30T12:03:00.000Z"
@@ -232,18 +232,20 @@ async def test_meta_says_what_the_counts_rest_on(served, transport):
 
 
 @pytest.mark.clause("4.4.2")
-async def test_before_the_first_compute_a_call_is_told_when_to_come_back(served_empty, transport):
+async def test_before_the_first_compute_a_call_is_refused_with_a_retry_time(
+    served_empty, transport
+):
     await served_empty.market.publish_coverage(make_coverage())
     status, error = await served_empty.fetch_refusal(transport, STATS)
     assert (status, error["error"]) == (503, "unavailable")
     assert (await served_empty.get_api("/stats")).headers["retry-after"] == "900"
 
 
-async def test_a_version_is_counted_once_however_many_ask(served_alone, transport, tmp_path):
+async def test_concurrent_callers_share_one_count_per_version(served_alone, transport, tmp_path):
     async with served_by(CountingStore, served_alone, tmp_path) as counting:
         await asyncio.gather(*(counting.fetch_answer(transport, STATS) for _ in range(12)))
         await counting.fetch_answer("rest", STATS)
-        assert counting.market.asked == 2  # once a tier
+        assert counting.market.requested == 2  # Once per tier.
         later = NOON + HOUR_MS
         await counting.market.commit(
             make_batch(later, [make_change(later, "BTC", "llnr", "1d", 1, 0)])
@@ -252,7 +254,7 @@ async def test_a_version_is_counted_once_however_many_ask(served_alone, transpor
             *(counting.fetch_answer(transport, STATS) for _ in range(12))
         )
         assert {answer["universe_tier"]["total_signals"] for answer in answers} == {9}
-        assert counting.market.asked == 4
+        assert counting.market.requested == 4
 
 
 @pytest.mark.clause("4.4.2", "7.29")
@@ -285,14 +287,14 @@ async def test_a_tool_without_arguments_refuses_any(served):
     assert "this call takes no arguments" in error["message"]
 
 
-async def test_the_description_tells_the_size(served_alone):
+async def test_the_description_has_the_size(served_alone):
     await publish_alerts(served_alone)
     text = json.dumps(await served_alone.fetch_answer("mcp", STATS), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 def fields_of(value: Any) -> Iterator[str]:
-    """Yield every key of an answer or of a schema, at any depth."""
+    """Yield every key of a result or schema, at any depth."""
     if isinstance(value, dict):
         yield from value
     for part in value.values() if isinstance(value, dict) else value:
@@ -315,7 +317,7 @@ def is_performance(field: str) -> bool:
 
 @pytest.mark.clause("1.43")
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-async def test_no_answer_has_a_field_of_performance(served, tool):
+async def test_no_result_has_a_field_on_performance(served, tool):
     shown = to_mcp_tool(tool, None).model_dump(mode="json", by_alias=True, exclude_none=True)
     answer = await served.fetch_answer("mcp", tool.name)
     fields = {*fields_of(shown), *fields_of(answer)}
@@ -325,7 +327,7 @@ async def test_no_answer_has_a_field_of_performance(served, tool):
 
 
 @pytest.mark.clause("1.42")
-async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(served):
+async def test_stats_have_only_volume_and_the_catalog_only_coverage(served):
     stats = await served.fetch_answer("mcp", STATS)
     tier = ["total_signals", "signals_per_day", "by_indicator", "by_timeframe", "by_direction"]
     assert {name: list(part) for name, part in stats.items() if name != "meta"} == {
@@ -352,7 +354,7 @@ async def test_stats_hold_volume_and_the_catalog_coverage_and_nothing_else(serve
     }
 
 
-def test_a_field_of_performance_would_be_found():
+def test_a_field_on_performance_would_be_found():
     deep = {"a": [{"b": {"win_rate": 1, "description": "The accuracy of it."}}]}
     assert [field for field in fields_of(deep) if is_performance(field)] == ["win_rate"]
     assert [text for text in descriptions_of(deep) if PROMISED.search(text)]

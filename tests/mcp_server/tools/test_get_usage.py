@@ -13,7 +13,7 @@ pytestmark = pytest.mark.clause("answers")
 
 
 @pytest.mark.clause("2.11.1")
-async def test_a_caller_learns_whose_key_it_sent(served, transport):
+async def test_a_caller_receives_the_label_of_its_key(served, transport):
     assert (await served.fetch_answer(transport, USAGE))["key"] == {"label": "tests"}
 
 
@@ -27,7 +27,7 @@ async def test_every_key_has_its_own_label(served_alone):
 
 
 @pytest.mark.clause("2.11.2", "2.11.3", "2.11.5", "4.10.1", "5.18", "8.1")
-async def test_mode_and_quota_are_told_and_the_call_itself_counts(served, transport):
+async def test_mode_and_quota_are_returned_and_the_call_itself_counts(served, transport):
     answer = await served.fetch_answer(transport, USAGE)
     assert set(answer) == {"key", "mode", "quota", "meta"}
     assert answer["mode"] == "test"
@@ -48,13 +48,13 @@ async def test_without_billing_the_mode_is_null_and_calls_are_counted_all_the_sa
         answer = await served_alone.fetch_answer(transport, USAGE)
     assert answer["mode"] is None
     assert answer["quota"]["remaining_today"] == 4
-    assert "5 a UTC day" in answer["meta"]["counted"]
+    assert "5 per UTC day" in answer["meta"]["counted"]
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
-async def test_what_a_quota_counts_is_said(served, transport):
+async def test_the_result_explains_which_calls_count(served, transport):
     counted = (await served.fetch_answer(transport, USAGE))["meta"]["counted"]
-    named = ("REST", "tools/call", "10,000 a UTC day", "00:00 UTC")
+    named = ("REST", "tools/call", "10,000 per UTC day", "00:00 UTC")
     assert not [part for part in named if part not in counted], counted
 
 
@@ -70,7 +70,7 @@ async def test_it_works_before_the_first_compute(served_empty, transport):
         ({"X-Api-Key": "nonsense"}, 401, "invalid_key"),
     ],
 )
-async def test_it_needs_a_key_on_both_faces(served, headers, status, code):
+async def test_it_needs_a_key_over_both_transports(served, headers, status, code):
     response = await served.client.get("/api/v1/usage", headers=headers)
     assert (response.status_code, response.json()["error"]) == (status, code)
     result = await served.call(USAGE, headers=headers)
@@ -93,18 +93,18 @@ async def test_an_argument_is_refused(served, transport):
     assert "this call takes no arguments" in error["message"]
 
 
-async def test_the_description_tells_the_size(served):
+async def test_the_description_has_the_size(served):
     text = json.dumps(await served.fetch_answer("mcp", USAGE), separators=(",", ":"))
     assert len(text) == pytest.approx(parse_size(DESCRIPTION), rel=0.1)
 
 
 @pytest.mark.clause("2.11.4", "2.13.11")
-async def test_it_says_simulated_as_every_other_answer_does(served, transport):
+async def test_it_marks_simulated_data_like_every_other_result(served, transport):
     meta = (await served.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == ("simulated", True)
 
 
 @pytest.mark.clause("2.13.11")
-async def test_before_anything_is_covered_it_names_no_source(served_empty, transport):
+async def test_before_coverage_is_published_it_names_no_source(served_empty, transport):
     meta = (await served_empty.fetch_answer(transport, USAGE))["meta"]
     assert (meta["source"], meta["simulated"]) == (None, False)

@@ -1,4 +1,4 @@
-"""The board as letters says what the full view says, letter for letter, in a tenth of its size."""
+"""The letter matrix has the same readings as the full view, in a tenth of its size."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from tools.full_universe import fill_full_universe
 
 pytestmark = pytest.mark.clause("answers")
 
-PROMISED = 9_000  # characters, by the tool's description
+PROMISED = 9_000  # Characters, as the tool's description promises.
 SAID = {"U": "bullish", "D": "bearish", "N": "neutral"}
 Cells = dict[tuple[str, str, str], str]
 
@@ -38,7 +38,7 @@ FILTERS = [
 
 
 def parsed(matrix: dict[str, Any]) -> Cells:
-    """Read a matrix as its legend and its field descriptions say, and nothing else."""
+    """Parse a matrix using only its legend and the field descriptions."""
     cells: Cells = {}
     for row in filter(None, matrix["rows"].split(";")):
         ticker, *words = row.split(" ")
@@ -64,7 +64,7 @@ def context_of(store: MarketStore) -> Context:
 
 
 async def both_views(context: Context, **filters: Any) -> list[dict[str, Any]]:
-    """Return the answers of the handler in both views, as they are written."""
+    """Return the serialized results of the handler in both views."""
     answers = []
     for view in ("full", "board"):
         query = StateQuery.model_validate({**filters, "view": view})
@@ -73,7 +73,7 @@ async def both_views(context: Context, **filters: Any) -> list[dict[str, Any]]:
 
 
 def check_same(full: dict[str, Any], board: dict[str, Any]) -> None:
-    """Hold a matrix against the full view of the same question; all else is the same."""
+    """Require that a matrix equals the full view of the same query, and all other fields too."""
     matrix = board.pop("board")
     assert parsed(matrix) == listed(full)
     rows = [row.split(" ")[0] for row in filter(None, matrix["rows"].split(";"))]
@@ -96,7 +96,7 @@ def full_board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def whole(full_board: Path) -> AsyncIterator[MarketStore]:
-    """The board of the whole universe, filled once."""
+    """A service with the whole universe, filled once."""
     store = await open_sqlite_market(full_board)
     if not await store.commits():
         await fill_full_universe(store)
@@ -137,12 +137,12 @@ async def test_the_whole_universe_is_under_nine_thousand_characters(whole):
         assert len(json.dumps(board, separators=(",", ":"))) < PROMISED
 
 
-async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport):
+async def test_a_row_shows_dexter_only_if_the_asset_has_it(served, transport):
     board = (await served.fetch_answer(transport, STATE, view="board"))["board"]
     assert board["indicators"] == [*INDICATOR_IDS, "dexter"]
     assert board["timeframes"] == ["1h", "4h", "1d"]
     rows = dict(row.split(" ", 1) for row in board["rows"].split(";"))
-    # Ceres is neutral everywhere but on BTC's 4h; then come enzo, llnr, perpkit and dexter.
+    # Ceres is neutral except for BTC on 4h; enzo, llnr, perpkit and dexter follow it.
     assert rows == {
         "BTC": "DUUNUUDU UUUUUUUU UUUNUUUU",
         "ETH": "UUUNDUU UUUNUUU UUUNUUU",
@@ -150,10 +150,10 @@ async def test_a_row_shows_dexter_only_where_the_asset_has_it(served, transport)
         "NVDA": "DDDNDDD DDDNDDD DDDNDND",
         "XAU": "....... ....... DDDNDDD",
     }
-    assert board["legend"] == {**SAID, ".": "no reading, or none that was asked for"}
+    assert board["legend"] == {**SAID, ".": "no reading, or excluded by a filter"}
 
 
-async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, transport):
+async def test_a_board_without_matches_has_no_row_and_says_why(served, transport):
     answer = await served.fetch_answer(
         transport, STATE, view="board", asset_class="metal", timeframe="1h"
     )
@@ -162,7 +162,7 @@ async def test_a_board_on_which_nothing_matches_has_no_row_and_says_why(served, 
     assert "No reading matches these filters now." in answer["meta"]["note"]
 
 
-async def test_the_views_have_each_what_the_other_has_not(served, transport):
+async def test_each_view_leaves_the_field_of_the_other_empty(served, transport):
     full = await served.fetch_answer(transport, STATE, view="full")
     assert full == await served.fetch_answer(transport, STATE)
     assert "board" not in full

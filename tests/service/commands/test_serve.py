@@ -64,7 +64,7 @@ def test_a_script_reads_the_replayed_state(replayed):
     headers = {"Authorization": f"Bearer {api_key}"}
     state = httpx.get(f"{address}/api/v1/state", headers=headers).json()
     assert [asset["ticker"] for asset in state["assets"]] == ["BTC"]
-    assert state["meta"]["note"].startswith("recorded until 2025-01-13T12:03:00.000Z.")
+    assert state["meta"]["note"].startswith("Recorded market data, up to 2025-01-13T12:03:00.000Z.")
     assert state["meta"]["next_update"] == {"1h": None, "4h": None, "1d": None}
     assert state["meta"]["stale"] is False
 

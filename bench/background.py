@@ -1,6 +1,6 @@
-"""What GETs once a second take from the calls beside them: a scrape and a probe, a member's pages.
+"""Measure how much GETs once a second slow down calls: a scrape and a probe, or a member's pages.
 
-`python -m bench.beside [--store FILE]` calls with and without them by turns.
+`python -m bench.background [--store FILE]` alternates between calls with and without the GETs.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import httpx
 
 from bench.calls import STATE_OF_ONE, USAGE, Case
 from bench.load import measure_load
-from bench.served import Service, copy_store, free_port, run_alone, serve_store
+from bench.served import Service, copy_store, free_port, run_module, serve_store
 from bench.table import Row, compare_rates
 from bench.workers import measure_cpu_s
 from store.sqlite.access_store import open_sqlite_access
@@ -30,7 +30,7 @@ TARGET = 0.95
 
 @dataclass(frozen=True, slots=True)
 class BackgroundGets:
-    """Paths of the main port and of the operations port that are asked for once a second."""
+    """Paths on the main port and on the operations port that are fetched once a second."""
 
     name: str
     paths: tuple[str, ...] = ()
@@ -49,7 +49,10 @@ CASES = (
 
 @contextmanager
 def poll_in_background(addresses: list[str], cookie: str) -> Iterator[None]:
-    """Ask for each once a second beside the block, as a member; a refusal ends the bench."""
+    """Fetch each address once a second during the block, as a member.
+
+    SystemExit if a request fails.
+    """
     ended, failures = threading.Event(), list[Exception]()
 
     def poll() -> None:
@@ -74,7 +77,7 @@ def poll_in_background(addresses: list[str], cookie: str) -> Iterator[None]:
         ended.set()
         thread.join()
     if failures:
-        raise SystemExit(f"beside the calls: {failures[0]}")
+        raise SystemExit(f"a background request failed: {failures[0]}")
 
 
 def measure_rate(ours: Service, case: Case) -> float:
@@ -87,22 +90,25 @@ def measure_rate(ours: Service, case: Case) -> float:
 def compare_turns(
     ours: Service, case: Case, gets: BackgroundGets, operations_url: str, cookie: str
 ) -> Row:
-    """Compare neighbouring turns, each first as often as the other, and tell the median pair."""
+    """Measure pairs with and without the GETs, and return the pair with the median ratio."""
+    # The best round of each would compare different moments. Which of the two goes first
+    # alternates, so that a machine that speeds up or slows down favours neither.
     addresses = gets.list_addresses(ours.url, operations_url)
     pairs = list[tuple[float, float]]()
     for turn in range(TURNS):
         rates = dict[bool, float]()
-        for is_beside in (turn % 2 == 0, turn % 2 == 1):
-            with poll_in_background(addresses if is_beside else [], cookie):
-                rates[is_beside] = measure_rate(ours, case)
+        for has_gets in (turn % 2 == 0, turn % 2 == 1):
+            with poll_in_background(addresses if has_gets else [], cookie):
+                rates[has_gets] = measure_rate(ours, case)
         pairs.append((rates[True], rates[False]))
-    what = f"MCP {case.name}, beside {gets.name} each second / alone"
+    what = f"MCP {case.name}, with {gets.name} each second / without"
     polled_rate, quiet_rate = pick_median_pair(pairs)
     return compare_rates(what, polled_rate, quiet_rate, TARGET)
 
 
 def measure_cost(ours: Service, gets: BackgroundGets, operations_url: str, cookie: str) -> Row:
-    """Tell the CPU that the service takes for all of them once; no other load disturbs that."""
+    """Return the CPU time that the service needs for one round of the GETs."""
+    # Rates waver by more than the target on a busy machine, while CPU time does not.
     before = measure_cpu_s(ours)
     with httpx.Client(timeout=10, headers={"cookie": cookie}) as client:
         for _ in range(REPEATS):
@@ -115,12 +121,12 @@ def measure_cost(ours: Service, gets: BackgroundGets, operations_url: str, cooki
 
 
 def pick_median_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the pair whose ratio is the median one."""
+    """Return the pair with the median ratio."""
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
 
 
 def rows(store: Path | None = None) -> list[Row]:
-    """Measure; on a copy of a store where there is one."""
+    """Measure on a copy of the store, or on a new store if none is given."""
     port = free_port()
     with copy_store(store) as copy, serve_store(copy, operations_port=port) as ours:
         url = f"http://127.0.0.1:{port}"
@@ -132,7 +138,7 @@ def rows(store: Path | None = None) -> list[Row]:
 
 
 async def sign_in_member(store: Path) -> str:
-    """Return the cookie of a member who has signed in."""
+    """Return the session cookie of a new member."""
     access = await open_sqlite_access(store.with_name(f"{store.name}-access"))
     try:
         return await create_session_cookie(access, lambda: time.time_ns() // 1_000_000)
@@ -141,7 +147,7 @@ async def sign_in_member(store: Path) -> str:
 
 
 def main() -> None:
-    run_alone(rows, __doc__)
+    run_module(rows, __doc__)
 
 
 if __name__ == "__main__":
