@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 SEED = 20261122
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
-END = int(datetime(2025, 7, 26, 5, tzinfo=UTC).timestamp())
+END = int(datetime(2025, 7, 26, 4, tzinfo=UTC).timestamp())
 
 # The first price of each asset: decimals of a meme coin and of an index, and all between.
 HOURLY_COINS = {

@@ -16,6 +16,7 @@ from tests.support.tampered_answers import (
     find_richest,
     pick_other_reading,
 )
+from tools.example_market import HOUR_MS
 
 pytestmark = pytest.mark.clause("audit")
 
@@ -193,13 +194,16 @@ def drop_an_alert(answers: Responses) -> None:
 
 
 def repeat_an_alert(answers: Responses) -> None:
-    """Repeat an action of an engine one hour later."""
+    """Publish an action of an engine again, an hour after it was published."""
     rows = answers.alert_pages[0]["signals"]
-    row = deepcopy(rows[0])
+    created = [parse_epoch_ms(row["created_at"]) for row in rows]
+    latest = parse_epoch_ms(answers.state["as_of"]) - HOUR_MS
+    repeated = next(place for place, at in enumerate(created) if at <= latest)
+    row = deepcopy(rows[repeated])
     close = row["id"].split(".")[-3]
     row["id"] = row["id"].replace(close, str(int(close) + 3600))
-    row["created_at"] = format_epoch_ms(parse_epoch_ms(row["created_at"]) + 3_600_000)
-    rows.insert(0, row)
+    row["created_at"] = format_epoch_ms(created[repeated] + HOUR_MS)
+    rows.insert(next(n for n, at in enumerate(created) if at < created[repeated] + HOUR_MS), row)
 
 
 def swap_two_alerts(answers: Responses) -> None:
