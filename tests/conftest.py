@@ -4,10 +4,11 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,6 +32,11 @@ MAJORS = [
     pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
     for place, major in enumerate(find_installations())
 ]
+
+# With SIGNALS_TEST_NO_SKIPS=1, as in CI, any other skip fails: a tool that is missing there would
+# otherwise turn tests off unnoticed. Those listed depend on data that a
+# checkout doesn't have, or on the user.
+EXPECTED_SKIPS = re.compile(r"no recorded bars in|no \S+SPEC\.md$|nothing is forbidden to root$")
 
 # The HTTP client looks for it at every request, and what is not found is looked for everywhere.
 if find_spec("sniffio") is None:
@@ -175,3 +181,18 @@ def pytest_collection_finish() -> None:
     """Spare all that was imported from the garbage collector, which looks through it else."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn an unexpected skip into a failure when SIGNALS_TEST_NO_SKIPS is 1."""
+    report = yield
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and os.environ.get("SIGNALS_TEST_NO_SKIPS") == "1":
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not EXPECTED_SKIPS.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid}: unexpected skip: {reason}"
+    return report

@@ -16,6 +16,6 @@ async def find_executors(settings: Settings) -> ExecutorFactory:
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_DASK_SCHEDULER needs more libraries ({error.name} is missing): "
-            "pip install 'signals[distributed]'"
+            "pip install 'signals-mcp[distributed]'"
         ) from None
     return await find_dask_workers(settings.dask_scheduler)

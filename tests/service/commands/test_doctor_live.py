@@ -238,5 +238,5 @@ def test_without_the_extra_libraries_it_is_one_line_that_says_how_to_get_them(tm
     )
     told = [line for line in done.stdout.splitlines() if "source:" in line]
     assert (done.returncode, len(told)) == (1, 1)
-    assert told[0].endswith("pip install 'signals[live]'")
+    assert told[0].endswith("pip install 'signals-mcp[live]'")
     assert done.stderr == ""

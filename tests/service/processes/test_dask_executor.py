@@ -216,5 +216,5 @@ def test_where_the_extra_is_missing_the_command_says_how_to_install_it(
     assert (ended.returncode, ended.stderr) == (
         1,
         "signals: SIGNALS_DASK_SCHEDULER needs more libraries (distributed is missing): "
-        "pip install 'signals[distributed]'\n",
+        "pip install 'signals-mcp[distributed]'\n",
     )
