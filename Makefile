@@ -1,46 +1,69 @@
-# Every target works on a fresh machine with python3 (3.11 or newer, with venv) and make.
+# Every target works on a fresh machine with make and Python 3.11 or newer, with its venv module.
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests start many processes: each would compile every module anew where none may be kept.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# The tests start many processes: without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALLED := .venv/installed
+# Empty unless PYTHON came from the command line or the environment.
+REQUESTED := $(filter-out file,$(origin PYTHON))
+RUNTIME := .venv/installed
+DEV := .venv/installed-dev
+LOCK := uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url pyproject.toml
 
-.PHONY: serve test prove mutants check bench docs lock format
+.PHONY: serve test prove mutants check coverage bench docs format wheel lock FORCE
 
-$(INSTALLED): pyproject.toml requirements.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	touch $(INSTALLED)
+# FORCE checks the interpreter at every run. The stamps below are rebuilt only if .venv was recreated,
+# because otherwise this file keeps its time.
+.venv/pyvenv.cfg: FORCE
+	@tools/create_venv.sh "$(PYTHON)" "$(REQUESTED)"
 
-serve: $(INSTALLED)
+$(RUNTIME): .venv/pyvenv.cfg pyproject.toml requirements.lock
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+# Both locks agree on every version, so neither uninstalls what the other one installed.
+$(DEV): $(RUNTIME) requirements-dev.lock
+	$(PIP) install --require-hashes -r requirements-dev.lock
+	touch $@
+
+serve: $(RUNTIME)
 	$(BIN)/signals serve
 
-test: $(INSTALLED)
+test: $(DEV)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove"
 
-prove: $(INSTALLED)
+prove: $(DEV)
 	$(BIN)/python -m pytest -rP --junitxml=.interop/results.xml; status=$$?; \
 	$(BIN)/python -m tools.interop_table .interop/results.xml && $(BIN)/python -m tools.mutants && exit $$status
 
-mutants: $(INSTALLED)
+mutants: $(DEV)
 	$(BIN)/python -m tools.mutants
 
-check: $(INSTALLED)
+coverage: $(DEV)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not prove" --cov --cov-report=term:skip-covered
+
+check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED)
+bench: $(DEV)
 	$(BIN)/python -m bench --write
 
-docs: $(INSTALLED)
+docs: $(DEV)
 	$(BIN)/python -m tools.generate_docs
 
-format: $(INSTALLED)
+format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+wheel: $(RUNTIME)
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+# Each lock starts from the one before, and keeps the versions it already names.
 lock:
-	uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements.lock
+	$(LOCK) --group build -o requirements.lock
+	$(LOCK) --group build --extra live -c requirements.lock -o deploy/requirements-live.lock
+	$(LOCK) --group dev --extra live --extra distributed -c requirements.lock -o requirements-dev.lock

@@ -11,6 +11,7 @@ from mcp_server.jsonrpc import Message, Params, RpcError
 from schemas.coverage import Coverage
 from schemas.errors import ApiError, describe_failure
 from schemas.usage import QuotaUsage
+from schemas.version import VERSION
 from schemas.vocabulary import INDICATOR_COUNT_TEXT
 from serving.arguments import format_suggestion, quote_value
 from serving.http import HeaderMap
@@ -21,7 +22,6 @@ from serving.tool_runner import AnyTool, CallResult, ToolRunner
 # initialize always offers this version. As MCP's lifecycle prescribes, a client that does not
 # support it disconnects.
 PROTOCOL_VERSION = "2025-06-18"
-SERVER_VERSION = "0.1.0"
 METHODS = ("initialize", "ping", "tools/list", "tools/call")
 INSTRUCTIONS = (
     f"Readings of {INDICATOR_COUNT_TEXT} trading indicators over a fixed universe of crypto, "
@@ -40,7 +40,7 @@ log = structlog.get_logger("mcp")
 _INITIALIZED = mcp_types.InitializeResult(
     protocol_version=PROTOCOL_VERSION,
     capabilities=mcp_types.ServerCapabilities(tools=mcp_types.ToolsCapability(list_changed=False)),
-    server_info=mcp_types.Implementation(name="signals", version=SERVER_VERSION),
+    server_info=mcp_types.Implementation(name="signals", version=VERSION),
     instructions=INSTRUCTIONS,
 )
 # Rendered once, because it depends neither on the caller nor on coverage.

@@ -4,10 +4,11 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,6 +32,10 @@ MAJORS = [
     pytest.param(major, id=f"postgres{major}", marks=pytest.mark.prove if place else ())
     for place, major in enumerate(find_installations())
 ]
+
+# With SIGNALS_TEST_NO_SKIPS=1, as in CI, any other skip fails, because a missing tool would turn
+# tests off unnoticed. The listed ones depend on data that a checkout lacks, or on the user.
+EXPECTED_SKIPS = re.compile(r"no recorded bars in|nothing is forbidden to root$")
 
 # The HTTP client imports it at every request; if it is missing, each import searches every folder.
 if find_spec("sniffio") is None:
@@ -175,3 +180,18 @@ def pytest_collection_finish() -> None:
     """Freeze imported objects, so that the garbage collector does not traverse them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn an unexpected skip into a failure when SIGNALS_TEST_NO_SKIPS is 1."""
+    report = yield
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and os.environ.get("SIGNALS_TEST_NO_SKIPS") == "1":
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not EXPECTED_SKIPS.search(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid}: unexpected skip: {reason}"
+    return report

@@ -60,7 +60,7 @@ async def open_live_venues(
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_SOURCE=live needs the extra libraries ({error.name} is missing): "
-            "pip install 'signals[live]'"
+            "pip install 'signals-mcp[live]'"
         ) from None
     async with open_venues(
         settings, universe, clock, read_monotonic_ms, asyncio.sleep, random.random, listings_folder

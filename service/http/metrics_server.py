@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mcp_server.dispatcher import SERVER_VERSION
+from schemas.version import VERSION
 from service.config.settings import Settings, SettingsError
 from service.http.health import NO_STORE_HEADERS, Readiness, build_health_routes, is_ready
 from service.http.listener import Listener, open_listener
@@ -122,7 +122,7 @@ class CurrentGauges:
         version = GaugeMetricFamily(
             "signals_build_info", "Version of the service, always 1.", labels=["version"]
         )
-        version.add_metric([SERVER_VERSION], 1)
+        version.add_metric([VERSION], 1)
         yield version
         yield GaugeMetricFamily(
             "signals_ready", "1 if /readyz returns 200, else 0.", value=self.is_ready

@@ -18,6 +18,6 @@ async def find_executors(settings: Settings) -> ExecutorFactory:
     except ImportError as error:
         raise SettingsError(
             f"SIGNALS_DASK_SCHEDULER needs the extra libraries ({error.name} is missing): "
-            "pip install 'signals[distributed]'"
+            "pip install 'signals-mcp[distributed]'"
         ) from None
     return await find_dask_workers(settings.dask_scheduler)

@@ -2,13 +2,13 @@
 
 import json
 import re
-import tomllib
 
 import httpx
 import jsonschema
 import pytest
 
 from rest_shim.endpoints import CALL_MCP
+from schemas.version import VERSION
 from tests.support.signals_command import ROOT
 
 pytestmark = pytest.mark.clause("documents")
@@ -17,9 +17,8 @@ SERVER = json.loads((ROOT / "server.json").read_text())
 
 
 def test_it_names_the_version_and_the_endpoint_of_any_host():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert SERVER["version"] == project["version"]
-    assert SERVER["name"].endswith("/" + project["name"])
+    assert SERVER["version"] == VERSION
+    assert SERVER["name"].endswith("/signals")
     (remote,) = SERVER["remotes"]
     assert remote["type"] == "streamable-http"
     # Registries reject remotes that are not https, or whose scheme is a variable.

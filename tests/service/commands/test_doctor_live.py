@@ -236,5 +236,5 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path):
     )
     checks = [line for line in done.stdout.splitlines() if "source:" in line]
     assert (done.returncode, len(checks)) == (1, 1)
-    assert checks[0].endswith("pip install 'signals[live]'")
+    assert checks[0].endswith("pip install 'signals-mcp[live]'")
     assert done.stderr == ""

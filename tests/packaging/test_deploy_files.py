@@ -1,0 +1,243 @@
+"""The files of deploy/ name only what exists, and the programs that read them accept them.
+
+The checks by nginx, Caddy and promtool are part of `make prove`.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from service.config.settings import PREFIX, Settings
+from tests.service.http.test_metrics_server import operating
+from tests.support.signals_command import ROOT
+
+pytestmark = pytest.mark.clause("documents", "monitoring")
+
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "signals.service"
+UNITS = [UNIT, DEPLOY / "signals-backup.service", DEPLOY / "signals-backup.timer"]
+METRIC = re.compile(r"\b(?:signals|process)_\w+")
+# Variables of the compose file itself, not settings of the service.
+COMPOSE_VARIABLES = {"SIGNALS_SITE", "SIGNALS_UPSTREAM"}
+
+
+def read_alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
+    rules: list[dict[str, Any]] = group["rules"]
+    return rules
+
+
+def read_dashboard_expressions() -> list[str]:
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
+
+
+def read_unit(path: Path) -> ConfigParser:
+    parser = ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(path)
+    return parser
+
+
+async def scrape(folder: Path) -> str:
+    """Return the metrics of a service that has answered a checkout."""
+    async with operating(folder) as operated_service:
+        order = {"contact_email": "a@example.com", "billing": "monthly"}
+        await operated_service.served.client.post("/api/v1/access/checkout", json=order)
+        return (await operated_service.client.get("/metrics")).text
+
+
+async def test_every_metric_of_an_alert_or_a_panel_is_in_a_scrape(tmp_path: Path) -> None:
+    scraped = set(re.findall(r"^(\w+)(?:\{| )", await scrape(tmp_path), re.MULTILINE))
+    expressions = [rule["expr"] for rule in read_alerts()] + read_dashboard_expressions()
+    named = {name for expression in expressions for name in METRIC.findall(expression)}
+    assert named - scraped == set()
+    assert len(named) > 10
+
+
+async def test_every_metric_of_the_service_has_an_alert_and_a_panel(tmp_path: Path) -> None:
+    families = set(re.findall(r"^# TYPE (signals_\w+) ", await scrape(tmp_path), re.MULTILINE))
+    alerts = " ".join(rule["expr"] for rule in read_alerts())
+    panels = " ".join(read_dashboard_expressions())
+    assert {family for family in families if family not in alerts} == {"signals_build_info"}
+    assert {family for family in families if family not in panels} == set()
+
+
+def test_each_alert_has_a_severity_and_says_what_to_do() -> None:
+    for rule in read_alerts():
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, rule["alert"]
+        assert {"summary", "description"} == rule["annotations"].keys()
+
+
+def test_every_setting_that_a_file_names_exists() -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for path in DEPLOY.iterdir():
+        named = set(re.findall(r"\bSIGNALS_[A-Z_]+[A-Z]", path.read_text()))
+        assert named - known - COMPOSE_VARIABLES == set(), path.name
+
+
+def test_the_settings_of_the_image_are_accepted() -> None:
+    environment = dict(re.findall(r"\b(SIGNALS_\w+)=(\S+)", (DEPLOY / "Dockerfile").read_text()))
+    settings = Settings.read(environment)
+    assert (settings.host, settings.metrics_host, settings.billing) == ("0.0.0.0", "0.0.0.0", "off")
+
+
+def test_compose_confines_the_service_and_mounts_files_that_exist() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    services = compose["services"]
+    assert services["signals"]["read_only"] is True
+    assert services["signals"]["cap_drop"] == ["ALL"]
+    assert "profiles" not in services["signals"]
+    profiles = {name: service.get("profiles") for name, service in services.items()}
+    del profiles["signals"]
+    assert profiles == {"postgres": ["postgres"], "caddy": ["tls"], "prometheus": ["monitoring"]}
+    mounts = [mount for service in services.values() for mount in service["volumes"]]
+    for source in (mount.split(":")[0] for mount in mounts):
+        if source.startswith("./"):
+            assert (DEPLOY / source).is_file(), source
+        else:
+            assert source in compose["volumes"]
+
+
+def test_the_unit_confines_the_service_and_restarts_it() -> None:
+    service = read_unit(UNIT)["Service"]
+    assert service["ExecStart"].endswith("/bin/signals serve")
+    assert service["User"] == "signals"
+    for name in ("NoNewPrivileges", "PrivateTmp", "ProtectHome", "PrivateDevices"):
+        assert service[name] == "yes"
+    assert (service["ProtectSystem"], service["StateDirectory"]) == ("strict", "signals")
+    assert (service["Restart"], service["KillSignal"]) == ("on-failure", "SIGTERM")
+    assert int(service["TimeoutStopSec"]) > 3
+    assert int(service["LimitNOFILE"]) >= 10_000 + 128
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    require_program("systemd-analyze")
+    for unit in UNITS:
+        text = unit.read_text().replace("/opt/signals/.venv/bin/signals", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    paths = [str(tmp_path / unit.name) for unit in UNITS]
+    assert run("systemd-analyze", "verify", "--man=no", *paths) == (0, "")
+
+
+@pytest.mark.prove
+def test_nginx_accepts_the_site_without_a_warning(tmp_path: Path) -> None:
+    require_program("nginx", path="/usr/sbin:/usr/bin")
+    write_certificate(tmp_path)
+    folder = "/etc/letsencrypt/live/signals.example.com"
+    site = (DEPLOY / "nginx.conf").read_text()
+    assert site.count(folder) == 2
+    # Ports below 1024 need root.
+    site = re.sub(
+        r"(listen (?:\[::\]:)?)(80|443)\b", r"\g<1>20\2", site.replace(folder, str(tmp_path))
+    )
+    temporary = "".join(
+        f"{kind}_temp_path {tmp_path}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}{site}}}\n"
+    )
+    arguments = ["-t", "-e", "stderr", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    status, printed = run(shutil.which("nginx", path="/usr/sbin:/usr/bin") or "", *arguments)
+    assert status == 0, printed
+    assert "[warn]" not in printed
+
+
+@pytest.mark.prove
+def test_caddy_accepts_its_file() -> None:
+    require_program("caddy")
+    path = str(DEPLOY / "Caddyfile")
+    status, printed = run("caddy", "validate", "--adapter", "caddyfile", "--config", path)
+    assert status == 0, printed
+    assert '"level":"warn"' not in printed
+
+
+@pytest.mark.prove
+def test_promtool_accepts_the_rules_and_the_configuration(tmp_path: Path) -> None:
+    require_program("promtool")
+    for name in ("alerts.yml", "prometheus.yml"):
+        shutil.copy(DEPLOY / name, tmp_path)
+    status, printed = run("promtool", "check", "config", str(tmp_path / "prometheus.yml"))
+    assert status == 0, printed
+    (tmp_path / "tests.yml").write_text(RULE_TESTS)
+    status, printed = run("promtool", "test", "rules", str(tmp_path / "tests.yml"))
+    assert status == 0, printed
+
+
+RULE_TESTS = """
+rule_files: [alerts.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'up{job="signals"}', values: 0x20}
+      - {series: signals_late_assets, values: 0x20}
+      - {series: 'process_open_fds{job="signals"}', values: 900x20}
+      - {series: 'process_max_fds{job="signals"}', values: 1000x20}
+    alert_rule_test:
+      - eval_time: 1m
+        alertname: SignalsDown
+      - eval_time: 3m
+        alertname: SignalsDown
+        exp_alerts:
+          - exp_labels: {job: signals, severity: critical}
+            exp_annotations:
+              summary: Prometheus can't scrape signals
+              description: >-
+                The service or its operations port is down. Check `systemctl status signals`.
+      - eval_time: 15m
+        alertname: SignalsLateAssets
+      - eval_time: 15m
+        alertname: SignalsFileDescriptors
+        exp_alerts:
+          - exp_labels: {job: signals, severity: warning}
+            exp_annotations:
+              summary: The limit of open files is near
+              description: Raise LimitNOFILE in signals.service.
+"""
+
+
+def require_program(name: str, path: str | None = None) -> None:
+    if shutil.which(name, path=path) is None:
+        pytest.skip(f"{name} is not installed")
+
+
+def run(*command: str) -> tuple[int, str]:
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def write_certificate(folder: Path) -> None:
+    """Write a self-signed certificate under the names that certbot uses."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "signals.example.com")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "fullchain.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "privkey.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )

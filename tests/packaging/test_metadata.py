@@ -1,0 +1,83 @@
+"""The metadata of the distribution, the lock files, and what installed packages carry."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from schemas.version import VERSION
+from tests.support.signals_command import ROOT
+
+pytestmark = pytest.mark.clause("operation")
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+LOCKS = ("requirements.lock", "requirements-dev.lock", "deploy/requirements-live.lock")
+PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; ([^\\]+))?", re.MULTILINE)
+
+
+def read_lock(name: str) -> set[tuple[str, str]]:
+    return {(pin[1], pin[2]) for pin in PINNED.finditer((ROOT / name).read_text())}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_package_of_a_lock_file_has_a_hash_and_none_an_index(name: str) -> None:
+    text = (ROOT / name).read_text()
+    blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    assert len(blocks) > 30
+    assert [block.split()[0] for block in blocks if "--hash=sha256:" not in block] == []
+    assert "://" not in text
+    assert "index" not in text.replace("importlib", "")
+
+
+def test_the_runtime_lock_is_part_of_the_others_and_holds_no_development_tools() -> None:
+    runtime, development, live = map(read_lock, LOCKS)
+    assert runtime < live < development
+    names = {name for name, _ in runtime}
+    assert (
+        names & {"ccxt", "distributed", "hypothesis", "mypy", "pandas", "pytest", "ruff"} == set()
+    )
+    dependencies = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}  # type: ignore[index]
+    assert dependencies - names == set()
+
+
+def test_each_supported_python_is_named_and_tested_by_the_workflow() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    named = [line.removeprefix(prefix) for line in PROJECT["classifiers"] if prefix in line]
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.findall(r'"3\.(\d+)"', workflow.split("steps:")[0]) == named
+    assert PROJECT["requires-python"] == f">=3.{named[0]}"
+
+
+def test_every_installed_package_is_typed_and_covered() -> None:
+    installed = {name.removesuffix("*") for name in find_included()}
+    assert {path.parent.name for path in ROOT.glob("*/py.typed")} == installed
+    assert set(PYPROJECT["tool"]["coverage"]["run"]["source_pkgs"]) == installed
+
+
+def find_included() -> list[str]:
+    return list(PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"])
+
+
+def test_the_changelog_has_a_section_for_the_released_version() -> None:
+    headings = re.findall(
+        r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.MULTILINE,
+    )
+    assert headings[0] == ("Unreleased", "")
+    assert headings[1][0] == VERSION
+    assert all(day for _, day in headings[1:])
+
+
+def test_the_version_is_written_nowhere_else_in_the_code() -> None:
+    assert "version" in PROJECT["dynamic"]
+    folders = [ROOT / name.removesuffix("*") for name in find_included()]
+    holding = [
+        path.relative_to(ROOT)
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if f'"{VERSION}"' in path.read_text()
+    ]
+    assert holding == [Path("schemas/version.py")]
