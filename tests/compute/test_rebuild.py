@@ -306,7 +306,7 @@ async def test_audit_verifies_rows_of_either_side_of_a_split_with_their_own_bars
         ),
         ("DELETE FROM bars WHERE generation = 0 AND pass = 1", "bars: pass 1 does not hold"),
         ("UPDATE bars SET generation = 2 WHERE generation = 1", "does not hold the bars"),
-        ("UPDATE epochs SET generation = 0", "is of generation 0 where its bars are of 1"),
+        ("UPDATE epochs SET generation = 0", "is of revision 0, but its bars are of 1"),
     ],
     ids=["a superseded bar", "a superseded block", "a generation", "an epoch's generation"],
 )

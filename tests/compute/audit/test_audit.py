@@ -163,7 +163,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an extra change": (ADDED.format(later=500, newest=MIDDLE), "does not follow from the bars"),
     "an extra change after the last pass": (
         ADDED.format(later=500, newest=NEWEST),
-        "belongs to no pass",
+        "belongs to no commit",
     ),
     "a bar's close": (
         f"UPDATE bars SET data = patched(data, {AT} + 32, substr(data, {AT} + 17, 8), 8) "
@@ -216,7 +216,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: pass 1 does not hold"),
     "an extra bar of no pass": (
         EXTRA.format(at=LATER + 90 * DAY_S, number=999),
-        "bars: 1 bars or settlements belong to no pass",
+        "bars: 1 bars or settlements belong to no commit",
     ),
     "a funding rate": (
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
@@ -225,7 +225,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: pass"),
     "an extra settlement of no pass": (
         f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
-        "belong to no pass",
+        "belong to no commit",
     ),
     "a reading": (
         f"UPDATE readings SET reading = (reading + 2) % 3 - 1 WHERE {CARRY}",
@@ -234,7 +234,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a missing reading": (f"DELETE FROM readings WHERE {CARRY}", "readings: BTC.1h.llnr is None"),
     "an extra reading": (
         f"INSERT INTO readings VALUES ({BTC}, 2, 3, 1)",
-        "readings: BTC.1d.ceres is 1 where the bars give None",
+        "readings: BTC.1d.ceres is 1, but the bars give None",
     ),
     "a carry's byte": (
         "UPDATE carries SET data = CAST(substr(data, 1, length(data) - 1) || x'5a' AS BLOB) "
@@ -270,7 +270,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     ),
     "the last pass missing": (
         "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
-        "belong to no pass",
+        "belong to no commit",
     ),
     "a pass missing": (
         "DELETE FROM passes WHERE number = 2",
@@ -292,7 +292,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
     assert report.findings == []
     assert not report.not_verifiable
     assert min(report.checked[what] for what in ("readings", "bars", "changes", "carries")) > 20
-    assert report.checked["passes"] > 2
+    assert report.checked["commits"] > 2
     ran = signals("audit", database=databases.fresh)
     assert (ran.status, ran.out.splitlines()[-1], ran.err) == (0, "clean", "")
 

@@ -91,7 +91,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "an alert after the last pass": (
         "INSERT INTO alerts SELECT created_at + 9 * 86400000, asset_id, indicator, timeframe, "
         f"close_time + 1, epoch, action, price FROM alerts WHERE created_at = {NEWEST}",
-        "belongs to no pass",
+        "belongs to no commit",
     ),
     "a pass's alerts digest": (
         "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "

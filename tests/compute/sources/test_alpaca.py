@@ -230,7 +230,7 @@ async def test_a_page_that_repeats_without_end_is_an_error(alpaca: AlpacaDouble)
     venue = alpaca.create_venue()
     alpaca.page_size = 0
     alpaca.add_bars("NVDA", around_the_clock(DAY))
-    with pytest.raises(VenueError, match="same page again and again"):
+    with pytest.raises(VenueError, match="the same page twice"):
         await venue.fetch_bars("NVDA", DAY, DAY + DAY_S)
     await venue.close()
 

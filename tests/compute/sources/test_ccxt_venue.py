@@ -200,7 +200,7 @@ async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
     double.get_venue("binance").remove_listing("BTC/USDT")
     error = await refusal(client.fetch_bars("BTC/USDT", HOUR - HOUR_S, HOUR))
     assert isinstance(error, UnknownSymbolError)
-    assert error.reason == "binance does not list BTC/USDT, or no longer"
+    assert error.reason == "binance does not list BTC/USDT, or no longer does"
 
 
 @every

@@ -353,7 +353,7 @@ async def test_an_asset_that_is_delisted_later_is_late_from_then_on(
     async with open_live_service(double, clock, tmp_path, history_s=2 * DAY_S) as one:
         await one.runs.run_until(one.runs.due_hour)
         assert one.runs.late_tickers == ("ETH",)
-        assert one.source.late_reasons == {"ETH": "binance does not list ETH/USDT, or no longer"}
+        assert one.source.late_reasons == {"ETH": "binance does not list ETH/USDT, or no longer does"}
 
 
 @pytest.mark.parametrize("is_corrected", [True, False], ids=["corrected", "back"])
@@ -373,7 +373,7 @@ async def test_a_symbol_that_is_renamed_is_late_until_the_universe_says_so_or_it
         assert venue.count_requests(symbol="ETH/USDT") == asked + 1 + len(LATE_RETRY_DELAYS_S)
         [missing] = [line for line in logged if line["event"] == "bars_missing"]
         assert missing["ticker"] == "ETH"
-        assert missing["reason"] == "binance does not list ETH/USDT, or no longer"
+        assert missing["reason"] == "binance does not list ETH/USDT, or no longer does"
         board = build_snapshot(await one.store.snapshot())
         assert board is not None
         assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
@@ -513,7 +513,7 @@ async def test_a_bar_that_comes_after_later_ones_is_refused_and_logged(
         with capture_logs() as logged:
             for hour in range(NEXT, NEXT + 4 * HOUR_S, HOUR_S):
                 await one.run_hour(hour)
-        assert [line["ticker"] for line in logged if line["event"] == "bar_belated"] == ["ETH"]
+        assert [line["ticker"] for line in logged if line["event"] == "bar_backfilled"] == ["ETH"]
         assert await one.load_closes("ETH") == [NEXT + n * HOUR_S for n in (1, 2, 3)]
 
 
@@ -551,7 +551,7 @@ async def test_nothing_is_computed_while_no_venue_answers(
         await one.runs.run_until(START)
         for name in ("binance", "okx", "alpaca"):
             double.get_venue(name).add_failure("unavailable", times=None)
-        with pytest.raises(NotReadyError, match="no venue answers: is this machine online"):
+        with pytest.raises(NotReadyError, match="no venue answers: check that this machine is online"):
             await one.run_hour(NEXT)
         double.clear_failures()
         await one.run_hour(NEXT)
