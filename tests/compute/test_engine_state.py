@@ -1,4 +1,4 @@
-"""What the engine state guarantees of carries, epochs and revisions, whoever uses it."""
+"""The guarantees of the engine state for carries, epochs and revisions."""
 
 from collections.abc import Iterable
 
@@ -40,7 +40,7 @@ class WiderIndicator(AlternatingIndicator):
 def make_state(
     carries: Iterable[CarryRow] = (), indicators: tuple[Indicator, ...] = ALTERNATING
 ) -> EngineState:
-    """Return the state of BTC, which engines follow, and of ETH, which they don't."""
+    """Return the state of BTC, which alert engines follow, and of ETH, which they do not."""
     plain = make_universe({"BTC": "24x7", "ETH": "24x7"})
     btc, eth = plain.assets
     followed = btc.model_copy(update={"alerts": True})
@@ -66,7 +66,7 @@ def step(state: EngineState, hours: list[int]) -> tuple[dict[Cell, CarryRow], li
 
 
 def step_nothing(state: EngineState) -> tuple[list[CarryRow], list[EpochRow]]:
-    """Run an hour at which nothing is due; return what a batch stores all the same."""
+    """Run an hour at which nothing is due; return the carries and epochs that its batch stores."""
     due = state.buffer.take_due(state.stepper.row_by_series, HOURS[4], HOURS[4], {})
     return state.take_carry_rows(due, [])
 
@@ -180,7 +180,7 @@ def test_the_carry_of_an_engine_that_did_not_follow_every_bar_is_outdated():
     assert (epoch.from_close_time, epoch.reason) == (HOURS[7] + 1, "was not followed for a while")
 
 
-def test_what_the_state_hands_out_changes_nothing_in_it():
+def test_returned_rows_cannot_change_the_state():
     revisions = {"BTC": 2}
     stored, _ = step(make_state(), HOURS)
     rows = list(stored.values())

@@ -1,4 +1,4 @@
-"""More than a year of the loop on a simulated market: nothing grows on, nothing is lost."""
+"""More than a year of the loop on a simulated market: nothing grows forever, nothing is lost."""
 
 import gc
 import pickle
@@ -40,7 +40,7 @@ GROWTH = 500_000  # bytes; the rows of the months between would be more
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is: its assets, indicators and history, and how long each sleep takes."""
+    """The size of a run: its assets, indicators and history, and the length of each sleep."""
 
     tickers: tuple[str, ...]
     indicators: tuple[Indicator, ...]
@@ -53,7 +53,7 @@ FULL = Size(("BTC", "MATIC", "ALT", "NVDA", "IBM", "XAU"), INDICATORS, 100 * DAY
 
 
 class Long:
-    """One long run: its store keeps a copy of every row ever committed, outside of memory."""
+    """One long run, with a copy of every row ever committed in a file."""
 
     def __init__(self, folder: Path, size: Size) -> None:
         packaged = load_universe()
@@ -114,7 +114,7 @@ class Long:
         self.table.append(((self.clock.now_s - START) // DAY_S, len(held), size, peak))
 
     async def _read(self, held: Sequence[ChangeRow]) -> None:
-        """Read the feed as far back as it lets anybody: all that is younger than the retention."""
+        """Read the whole feed: all rows younger than the retention."""
         boards = SnapshotCache(self.store)
         context = Context(boards, "http://x", "http://x", self.clock, None, 1)
         board = await context.snapshot()
@@ -136,7 +136,7 @@ class Long:
 
 
 def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
-    """Yield what of all rows ever written should be left: the young, each cell's newest old one."""
+    """Yield the rows that pruning should keep: the young ones, and each cell's newest old one."""
     rows: list[ChangeRow] = []
     with copy.open("rb") as file:
         while file.peek(1):

@@ -1,4 +1,4 @@
-"""A replay asked for its past says at every hour what one that ended there had as its latest."""
+"""The past snapshots of a replay equal the latest ones of replays that ended at those hours."""
 
 from pathlib import Path
 from random import Random
@@ -25,7 +25,7 @@ async def past(store: MarketStore, at: int) -> tuple[object, ...]:
     return latest(await store.snapshot_at(at))
 
 
-async def test_a_replay_in_one_piece_tells_the_boards_of_one_in_many(
+async def test_a_replay_in_one_piece_shows_the_same_past_boards_as_one_in_many(
     tmp_path: Path, small_market_parent: Path, bars_folder: Path, universe: Universe, whole: Content
 ):
     draw = Random(1)

@@ -1,4 +1,4 @@
-"""Recorded market data through the whole chain: replay, clean audit, readings stepped alone."""
+"""Recorded bars through the whole pipeline: replay, clean audit, the readings of single assets."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.clause("steps")
 SUBSET = {"AAPL_1d.csv": 240, "BTC_1h.csv": 840, "BTC_funding.csv": 840, "NVDA_1h.csv": 560}
 
 
-def alone(end: int) -> set[tuple[str, str, str, int]]:
-    """Step every recorded series by itself, one bar after another; return its last readings."""
+def step_separately(end: int) -> set[tuple[str, str, str, int]]:
+    """Step every recorded series by itself, bar by bar; return its last readings."""
     found = set()
     for label, series in recorded.load_recorded_series.__wrapped__():
         ticker, timeframe = label.split()
@@ -38,7 +38,7 @@ def alone(end: int) -> set[tuple[str, str, str, int]]:
 @pytest.mark.parametrize(
     "subset", [SUBSET, pytest.param(None, marks=pytest.mark.prove)], ids=["subset", "everything"]
 )
-async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alone(
+async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_by_itself(
     subset: dict[str, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     recorded.require_recorded()
@@ -57,4 +57,4 @@ async def test_recorded_bars_replay_audit_clean_and_read_as_each_asset_does_alon
     assert not report.not_verifiable
     computed = {row for row in held["readings"] if row[2] != "dexter"}
     assert len(computed) > 20
-    assert computed == alone(end)
+    assert computed == step_separately(end)

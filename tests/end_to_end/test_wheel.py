@@ -1,4 +1,4 @@
-"""What pages are made of is in the installed package: `make prove`."""
+"""The installed package contains all files of the pages: `make prove`."""
 
 import shutil
 import subprocess

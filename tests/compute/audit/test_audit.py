@@ -1,4 +1,4 @@
-"""Whatever is altered behind the store's back, the audit finds it and names the place."""
+"""The audit finds every alteration made behind the store's back, and names its place."""
 
 import asyncio
 import sqlite3
@@ -41,7 +41,7 @@ class Databases:
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory, universe: Universe) -> Databases:
-    """Two stretches of bars 400 days apart, of an hourly asset, and a short daily one."""
+    """Two stretches of an hourly asset's bars, 400 days apart, and a short daily series."""
     parent = tmp_path_factory.mktemp("audit")
     folder = parent / "bars"
     folder.mkdir()
@@ -76,7 +76,7 @@ def copy(path: Path, to: Path) -> Path:
 
 
 def alter(path: Path, statement: str, *values: object) -> int:
-    """Run a statement with no trigger or check left; return how many rows it touched.
+    """Run a statement without any trigger or check; return the number of rows it touched.
 
     `patched(data, place, bytes, length)` puts bytes in the place of some others, `int64(number)`
     is a number as bytes.
@@ -127,7 +127,7 @@ EXTRA = (
     f"patched(x'{struct.pack('<q5d', 0, 1, 1, 1, 1, 0).hex()}', 0, int64({{at}}), 8))"
 )
 
-# What is done to a replayed database, and what the finding starts with or names.
+# The alteration of a replayed database, and text that the finding contains.
 TAMPERED: dict[str, tuple[str, str]] = {
     "a change's price": (f"UPDATE changes SET price = 2 WHERE created_at = {MIDDLE}", "{middle}"),
     "a change's after": (
@@ -298,7 +298,7 @@ def test_a_replayed_store_is_clean(databases: Databases, universe: Universe, sig
 
 
 @pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
-def test_whatever_is_altered_is_found(
+def test_every_alteration_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
@@ -378,7 +378,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-def test_whatever_is_altered_after_pruning_is_found(
+def test_every_alteration_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]

@@ -1,4 +1,4 @@
-"""Whatever is altered of alerts, or of what their engines remember, the audit finds and names."""
+"""The audit finds every alteration of alerts and of their engines' carries, and names it."""
 
 import asyncio
 from pathlib import Path
@@ -47,7 +47,7 @@ ALERT_ID = f"{ID} || '.' || CASE action WHEN 0 THEN 'LONG' WHEN 1 THEN 'SHORT' E
 ENGINE = "indicator = 12 AND timeframe = 2"
 SIZE = "length(data)"
 
-# What is done to a replayed database, and what the finding names.
+# The alteration of a replayed database, and text that the finding contains.
 TAMPERED: dict[str, tuple[str, str]] = {
     "an alert's price": (
         f"UPDATE alerts SET price = 2 WHERE created_at = {MIDDLE}",
@@ -134,7 +134,7 @@ def test_alerts_of_a_replayed_store_are_clean(databases: Databases, universe: Un
 
 
 @pytest.mark.parametrize("what", sample_cases(3, zip(TAMPERED, TAMPERED, strict=True)))
-def test_whatever_is_altered_of_alerts_is_found(
+def test_every_alteration_of_alerts_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = TAMPERED[what]
@@ -180,7 +180,7 @@ PRUNED: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("what", PRUNED)
-def test_whatever_is_altered_of_alerts_after_pruning_is_found(
+def test_every_alteration_of_alerts_after_pruning_is_found(
     what: str, databases: Databases, tmp_path: Path, signals: RunSignals
 ):
     statement, named = PRUNED[what]

@@ -34,7 +34,7 @@ def recorded(size: Size):
 
 
 def plain_atr(series: Series) -> Array:
-    """Return Wilder's average of 14, the first bar counted in; TA-Lib's leaves that bar out."""
+    """Return Wilder's average of 14 with the first bar, which TA-Lib's leaves out."""
     high, low, close = (series[name].tolist() for name in ("high", "low", "close"))
     ranges = [high[0] - low[0]]
     for t in range(1, len(close)):
@@ -78,7 +78,7 @@ def test_kama_slope_and_readings_agree_with_ta_lib_on_recorded_bars(size: Size):
 
 
 @sizes
-def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(size: Size):
+def test_the_average_range_agrees_with_ta_lib_once_its_different_seed_has_decayed(size: Size):
     require_recorded()
     values = 0
     for label, series, ours, _ in recorded(size):
@@ -88,8 +88,8 @@ def test_the_average_range_agrees_with_ta_lib_once_its_other_seed_is_forgotten(s
     assert values > size.readings - 200 * len(recorded(size))
 
 
-def test_kama_agrees_with_ta_lib_where_prices_stand_still_and_run_straight():
-    # Whole numbers: TA-Lib's running sum of changes stays exact, so that its 0/0 is a true one.
+def test_kama_agrees_with_ta_lib_on_prices_that_stand_still_and_run_straight():
+    # Whole numbers keep TA-Lib's running sum of changes exact, so its 0/0 is an exact one too.
     random = np.random.default_rng(11)
     moves = np.repeat(random.integers(-1, 2, 400), random.integers(1, 25, 400))
     close = 10_000.0 + np.cumsum(moves)

@@ -67,7 +67,7 @@ def test_llnr_agrees_with_polyfit_on_recorded_series(size: Size):
     ("size", "every"), [(NEWEST, 90), pytest.param(EVERYTHING, 1, marks=pytest.mark.prove)]
 )
 def test_llnr_slopes_agree_with_statsmodels_wls(size: Size, every: int):
-    # To load it takes seconds, which every collection of the tests would spend.
+    # Imported here, because it takes seconds, which every collection of the tests would spend.
     from statsmodels.regression.linear_model import WLS
     from statsmodels.tools import add_constant
 

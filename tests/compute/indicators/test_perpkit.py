@@ -1,4 +1,4 @@
-"""PerpKit against a calculation by hand, one bar after another, and talipp's `SuperTrend`."""
+"""PerpKit against a calculation by hand, bar by bar, and against talipp's `SuperTrend`."""
 
 from functools import cache
 from math import nan
@@ -49,7 +49,7 @@ def plain_atr(series: Series) -> list[float]:
 
 
 def plain_supertrend(series: Series, ranges: list[float]) -> dict[str, Array]:
-    """Return line, direction, where the close lay beyond both lines and where near one."""
+    """Return line, direction, and flags of closes beyond both lines and of closes near one."""
     high, low, close = (series[name].tolist() for name in ("high", "low", "close"))
     lines, directions, crossed, near = [nan] * 9, [nan] * 9, [False] * 9, [False] * 9
     direction, upper, lower = 1, nan, nan
@@ -153,8 +153,8 @@ def test_line_and_direction_agree_with_talipp_but_for_its_start_and_its_rule_for
         line, direction = talipp_supertrend(series)
         is_equal = np.isclose(ours["line"], line, rtol=TOLERANCE, atol=TOLERANCE)
         is_equal &= ours["direction"] == direction
-        # talipp starts short with its lines a bar late, and turns where the close lies beyond
-        # both lines; either ends as soon as the two hold the same line again.
+        # talipp starts short with its lines a bar late, and turns if the close is beyond both
+        # lines. Either difference ends as soon as both have the same line again.
         parts = np.flatnonzero(~is_equal[10:] & is_equal[9:-1]) + 10
         crossed = plain_supertrend(series, plain_atr(series))["crossed"]
         assert crossed[parts].all(), label

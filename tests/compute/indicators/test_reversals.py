@@ -36,7 +36,7 @@ def recorded(size: Size):
 
 
 def expected_bands(close: Array) -> tuple[Array, Array]:
-    """Return (upper, lower), each window's mean and SD taken anew."""
+    """Return (upper, lower), with each window's mean and SD computed from scratch."""
     windows = np.lib.stride_tricks.sliding_window_view(close, 20)
     middle, width = windows.mean(axis=1), 2 * windows.std(axis=1, ddof=0)
     undefined = np.full(19, np.nan)
@@ -44,7 +44,7 @@ def expected_bands(close: Array) -> tuple[Array, Array]:
 
 
 def expected_readings(series: Series, *columns: Array) -> tuple[Array, Array]:
-    """Return the readings and where RSI or a close lies near a threshold."""
+    """Return the readings, and flags of bars with an RSI or a close near a threshold."""
     close, high, low = (series[name].tolist() for name in ("close", "high", "low"))
     rsi, upper, lower = (column.tolist() for column in columns)
     side, age, level = 0, 0, float("nan")

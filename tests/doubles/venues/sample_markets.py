@@ -1,4 +1,4 @@
-"""Markets of recorded bars, and of made-up ones where nothing was recorded."""
+"""Markets of recorded bars, and of simulated ones for symbols without a recording."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -20,7 +20,7 @@ _NEW_YORK = ZoneInfo("America/New_York")
 def load_recorded_market(ticker: str, *, weeks: int = 0, newest: int | None = None) -> Market:
     """Return the newest recorded hourly bars and their settlements, moved by whole weeks.
 
-    Skips the test where nothing is recorded.
+    Skips the test if nothing is recorded.
     """
     require_recorded()
     shift = weeks * WEEK_S
@@ -44,7 +44,7 @@ async def make_simulated_markets(
 ) -> dict[str, Market]:
     """Return markets of the simulated source: bars that close, and rates, in (first, until].
 
-    Every bar that comes at all is there; the few that never come are gaps.
+    Late bars are included; the few bars that never come are gaps.
     """
     later = until + WEEK_S
     source = SimulatedSource(universe, compute_origin(first), lambda: later * 1000)
