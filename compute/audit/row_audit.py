@@ -233,7 +233,7 @@ def _list_digests(
 def _collect_rows(
     matches: Sequence[BlockMatch], sequence: Times, times: Times
 ) -> dict[int, FeedRow]:
-    """Return the rows that the blocks returned, dated by `times`, by their index in `sequence`."""
+    """Return the blocks' rows, dated by `times` and keyed by their index in `sequence`."""
     starts = np.cumsum([0, *(len(match.matched.stored) for match in matches)])
     given = {
         start + number: row

@@ -184,7 +184,7 @@ class CcxtVenue:
         ]
 
     async def _check_listed(self, symbol: str, *max_ages_ms: int) -> None:
-        """Raise UnknownSymbolError if the symbol is on no list of any of these ages."""
+        """Raise UnknownSymbolError unless a list no older than one of these ages has the symbol."""
         for max_age_ms in max_ages_ms:
             await self._refresh_markets(max_age_ms)
             if symbol in self._list_active_symbols():

@@ -115,9 +115,9 @@ class Long:
 
     async def _read(self, held: Sequence[ChangeRow]) -> None:
         """Read the whole feed: all rows younger than the retention."""
-        boards = SnapshotCache(self.store)
-        context = Context(boards, "http://x", "http://x", self.clock, None, 1)
-        board = await context.snapshot()
+        snapshots = SnapshotCache(self.store)
+        context = Context(snapshots, "http://x", "http://x", self.clock, None, 1)
+        snapshot = await context.snapshot()
         rows: list[Signal] = []
         since = datetime(2020, 1, 1, tzinfo=UTC)
         while True:
@@ -128,7 +128,7 @@ class Long:
             rows += page.signals
             if not page.pagination.has_more:
                 break
-        oldest = board.market_time - UNIVERSE_RETENTION_MS
+        oldest = snapshot.market_time - UNIVERSE_RETENTION_MS
         young = [
             format_instant(r.created_at) for r in held if r.published and r.created_at > oldest
         ]

@@ -304,11 +304,11 @@ async def test_audit_verifies_rows_from_both_sides_of_a_split_with_their_own_bar
             "AND last_open = (SELECT max(last_open) FROM bars WHERE generation = 0)",
             "does not hold the bars",
         ),
-        ("DELETE FROM bars WHERE generation = 0 AND pass = 1", "bars: pass 1 does not hold"),
+        ("DELETE FROM bars WHERE generation = 0 AND pass = 1", "bars: commit 1 does not hold"),
         ("UPDATE bars SET generation = 2 WHERE generation = 1", "does not hold the bars"),
         ("UPDATE epochs SET generation = 0", "is of revision 0, but its bars are of 1"),
     ],
-    ids=["a superseded bar", "a superseded block", "a generation", "an epoch's generation"],
+    ids=["a superseded bar", "a superseded block", "a revision", "an epoch's revision"],
 )
 async def test_every_alteration_of_revisions_is_found(tmp_path: Path, statement: str, named: str):
     path, source = tmp_path / "m.db", Script().split("BTC")

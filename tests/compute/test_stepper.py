@@ -182,14 +182,14 @@ def closes_of(held: Content) -> dict[tuple[str, str], list[int]]:
 
 @pytest.mark.clause("1.12", "3.2.1", "6.2")
 def test_a_change_starts_from_the_reading_of_the_last_one_and_always_differs(whole: Content):
-    board: dict[tuple[str, str, str], int] = {}
+    readings_by_cell: dict[tuple[str, str, str], int] = {}
     for row in whole["changes"]:
         cell = (row[TICKER], row[TIMEFRAME], row[KEY])
-        assert row[BEFORE] == board.get(cell)
+        assert row[BEFORE] == readings_by_cell.get(cell)
         assert row[AFTER] != row[BEFORE]
-        board[cell] = row[AFTER]
+        readings_by_cell[cell] = row[AFTER]
     held = {(ticker, timeframe, key): at for ticker, timeframe, key, at in whole["readings"]}
-    assert board == held
+    assert readings_by_cell == held
 
 
 @pytest.mark.clause("2.1.17")

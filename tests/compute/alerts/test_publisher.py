@@ -182,7 +182,7 @@ def test_batches_of_any_length_publish_the_same_as_hour_by_hour(
         due = [firing for firing in firings if done < firing.hour <= until]
         late = [firing for firing in due if repeats and firing.hour == until]
         found += publisher.run([firing for firing in due if firing not in late], until)
-        found += publisher.run(late, until)  # a late pass of the same hour
+        found += publisher.run(late, until)  # a retry for late assets at the same hour
         resumed = Publisher(timeframe)
         resumed.unpack(publisher.pack())
         publisher, done = resumed, until

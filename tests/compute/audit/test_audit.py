@@ -161,7 +161,7 @@ TAMPERED: dict[str, tuple[str, str]] = {
     "a missing change": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "{middle}"),
     "the newest change missing": (f"DELETE FROM changes WHERE created_at = {NEWEST}", "{newest}"),
     "an extra change": (ADDED.format(later=500, newest=MIDDLE), "does not follow from the bars"),
-    "an extra change after the last pass": (
+    "an extra change after the last commit": (
         ADDED.format(later=500, newest=NEWEST),
         "belongs to no commit",
     ),
@@ -186,8 +186,8 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE bars SET data = patched(data, {AT} + 8, x'ffffffffffffffff', 8) WHERE {BAR}",
         "damaged bars of BTC",
     ),
-    "a block's pass": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: pass"),
-    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: pass"),
+    "the commit of a block": (f"UPDATE bars SET pass = pass - 1 WHERE {BAR}", "bars: commit"),
+    "a missing block": (f"DELETE FROM bars WHERE {BAR}", "bars: commit"),
     "a missing bar": (
         f"UPDATE bars SET data = patched(data, {AT}, x'', 48), count = count - 1 WHERE {BAR}",
         "does not hold the bars",
@@ -213,17 +213,17 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"UPDATE bars SET timeframe = 9 WHERE {BAR}",
         "bars of BTC of an unknown timeframe",
     ),
-    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: pass 1 does not hold"),
-    "an extra bar of no pass": (
+    "an extra bar": (EXTRA.format(at=START - HOUR_S, number=1), "bars: commit 1 does not hold"),
+    "an extra bar of no commit": (
         EXTRA.format(at=LATER + 90 * DAY_S, number=999),
         "bars: 1 bars or settlements belong to no commit",
     ),
     "a funding rate": (
         f"UPDATE funding SET funding_rate = 0.5 WHERE settled_at > {LATER + DAY_S}",
-        "bars: pass",
+        "bars: commit",
     ),
-    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: pass"),
-    "an extra settlement of no pass": (
+    "a missing settlement": (f"DELETE FROM funding WHERE settled_at > {LATER}", "bars: commit"),
+    "an extra settlement of no commit": (
         f"INSERT INTO funding VALUES ({BTC}, {START - 1}, 0.1, 0)",
         "belong to no commit",
     ),
@@ -252,29 +252,29 @@ TAMPERED: dict[str, tuple[str, str]] = {
         "AND indicator = 0",
         "carries: IBM.4h.trend_oracle belongs to no bar",
     ),
-    "a pass's digest": (
+    "a commit's digest": (
         "UPDATE passes SET digest = zeroblob(32) WHERE number = 2",
-        "chain: pass 2 does not follow",
+        "chain: commit 2 does not follow",
     ),
-    "a pass's bars digest": (
+    "a commit's bars digest": (
         "UPDATE passes SET bars_digest = zeroblob(32) WHERE number = 2",
-        "bars: pass 2 does not hold",
+        "bars: commit 2 does not hold",
     ),
-    "a pass's changes digest": (
+    "a commit's changes digest": (
         "UPDATE passes SET changes_digest = zeroblob(32) WHERE number = 2",
-        "changes: pass 2 does not hold",
+        "changes: commit 2 does not hold",
     ),
-    "a pass's market time": (
+    "a commit's market time": (
         "UPDATE passes SET market_time = market_time - 3600000 WHERE number = 2",
-        "chain: pass 2 does not follow",
+        "chain: commit 2 does not follow",
     ),
-    "the last pass missing": (
+    "the last commit missing": (
         "DELETE FROM passes WHERE number = (SELECT max(number) FROM passes)",
         "belong to no commit",
     ),
-    "a pass missing": (
+    "a commit missing": (
         "DELETE FROM passes WHERE number = 2",
-        "chain: pass 3 does not follow",
+        "chain: commit 3 does not follow",
     ),
     "the market clock": (
         "UPDATE clock SET market_time = market_time + 86400000",
@@ -329,7 +329,7 @@ def test_a_flipped_byte_of_a_bar_is_found(
     assert alter(path, flipped) == 1
     ran = signals("audit", database=path)
     assert (ran.status, ran.err) == (1, "")
-    assert "bars: pass" in ran.out
+    assert "bars: commit" in ran.out
 
 
 def test_a_pruned_store_is_clean_and_prunes_nothing_more(
@@ -365,10 +365,10 @@ PRUNED: dict[str, tuple[str, str]] = {
         "is missing",
     ),
     "a young row deleted": (f"DELETE FROM changes WHERE created_at = {MIDDLE}", "is missing"),
-    "an aged pass's changes digest": (
+    "an aged commit's changes digest": (
         "UPDATE passes SET changes_digest = zeroblob(32) WHERE last_created_at = "
         f"(SELECT max(last_created_at) FROM passes WHERE last_created_at < {HORIZON})",
-        "changes: pass",
+        "changes: commit",
     ),
     "a later horizon to hide deleted rows behind": (
         f"UPDATE facts SET value = '{(LATER + 2 * DAY_S) * 1000}' WHERE key = 'pruned_before'",

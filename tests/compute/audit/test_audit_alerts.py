@@ -88,20 +88,20 @@ TAMPERED: dict[str, tuple[str, str]] = {
         f"close_time + 86400, epoch, action, price FROM alerts WHERE created_at = {MIDDLE}",
         "does not follow from the bars",
     ),
-    "an alert after the last pass": (
+    "an alert after the last commit": (
         "INSERT INTO alerts SELECT created_at + 9 * 86400000, asset_id, indicator, timeframe, "
         f"close_time + 1, epoch, action, price FROM alerts WHERE created_at = {NEWEST}",
         "belongs to no commit",
     ),
-    "a pass's alerts digest": (
+    "a commit's alerts digest": (
         "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "
         "(SELECT max(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "alerts: pass",
+        "alerts: commit",
     ),
-    "a pass's alerts digest taken away": (
+    "a commit's alerts digest taken away": (
         "UPDATE passes SET alerts_digest = NULL WHERE number = "
         "(SELECT max(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "chain: pass",
+        "chain: commit",
     ),
     "an engine's side": (
         f"UPDATE carries SET data = flipped(data, 1) WHERE {ENGINE}",
@@ -167,10 +167,10 @@ PRUNED: dict[str, tuple[str, str]] = {
         f"(SELECT min(created_at) FROM alerts WHERE created_at >= {HORIZON})",
         "is missing",
     ),
-    "an aged pass's alerts digest": (
+    "an aged commit's alerts digest": (
         "UPDATE passes SET alerts_digest = zeroblob(32) WHERE number = "
         "(SELECT min(number) FROM passes WHERE alerts_digest IS NOT NULL)",
-        "alerts: pass",
+        "alerts: commit",
     ),
     "a later horizon to hide deleted rows behind": (
         f"UPDATE facts SET value = '{(END - DAY_S) * 1000}' WHERE key = 'alerts_pruned_before'",

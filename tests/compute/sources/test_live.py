@@ -57,9 +57,9 @@ async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_fr
     await list_all_markets(double)
     async with open_live_service(double, clock, tmp_path) as one:
         await one.runs.run_until(START)
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert set(board.stored.readings) == set(ALWAYS)
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert set(snapshot.stored.readings) == set(ALWAYS)
         for hour in range(START + HOUR_S, START + 7 * HOUR_S, HOUR_S):
             await one.run_hour(hour, after_s=905)
         changes = await one.load_changes()
@@ -91,10 +91,10 @@ async def test_an_asset_that_has_no_bars_yet_is_late_until_they_come(
     binance("unavailable", times=None)(double, {})
     async with open_live_service(double, clock, tmp_path, history_s=9 * DAY_S) as one:
         await one.runs.run_until(START)
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert "ETH" not in board.stored.readings
-        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert "ETH" not in snapshot.stored.readings
+        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
         assert (await one.store.snapshot_at(one.clock.now)).late_tickers == ("ETH",)
         double.clear_failures()
         await one.run_late(60)
@@ -245,9 +245,9 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
         await one.run_hour(NEXT)
         assert "ETH" in one.runs.late_tickers
         assert one.source.late_reasons["ETH"]
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert "ETH" in build_freshness(board, one.clock.now)["late_assets"]
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert "ETH" in build_freshness(snapshot, one.clock.now)["late_assets"]
         assert await one.load_closes("OKB") == [NEXT]
         assert await one.load_closes("ETH") == []
         double.clear_failures()
@@ -382,9 +382,9 @@ async def test_an_asset_with_a_renamed_symbol_is_late_until_the_universe_names_i
         [missing] = [line for line in logged if line["event"] == "bars_missing"]
         assert missing["ticker"] == "ETH"
         assert missing["reason"] == "binance does not list ETH/USDT, or no longer does"
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert build_freshness(board, one.clock.now)["late_assets"] == ["ETH"]
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert build_freshness(snapshot, one.clock.now)["late_assets"] == ["ETH"]
         assert await one.load_closes("BTC") == await one.load_closes("XAU") == [NEXT]
     universe = universe_with("ETH", symbol="ETHER/USDT") if is_corrected else UNIVERSE
     if not is_corrected:
@@ -423,9 +423,9 @@ async def test_equities_come_with_the_delay_of_their_source_which_is_not_late(
         await one.run_late(900)
         assert (one.runs.late_tickers, one.runs.pending_tickers) == ((), ())
         assert await one.load_closes("NVDA") == [first]
-        board = build_snapshot(await one.store.snapshot())
-        assert board is not None
-        assert build_freshness(board, one.clock.now)["most_delay_seconds"] == 900
+        snapshot = build_snapshot(await one.store.snapshot())
+        assert snapshot is not None
+        assert build_freshness(snapshot, one.clock.now)["most_delay_seconds"] == 900
 
 
 async def test_setting_the_wall_clock_does_not_change_a_wait_that_a_venue_requests(
