@@ -198,7 +198,7 @@ SETTLED = Funding.from_pairs(
         (60 * H, 365 * -0.5),
     ],
 )
-def test_funding_is_365_times_the_sum_of_what_settled_in_the_day_up_to_the_close(
+def test_funding_is_365_times_the_sum_of_the_rates_of_the_day_up_to_the_close(
     close: int, annualised: float
 ):
     assert SETTLED.annualise(np.array([close])).tolist() == [pytest.approx(annualised, rel=1e-12)]

@@ -114,7 +114,7 @@ async def test_a_run_is_written_once_its_time_has_come_however_long_a_sleep_took
 
 
 @pytest.mark.clause("2.1.18")
-async def test_hours_missed_are_caught_up_in_their_order_and_say_when_they_were_written(
+async def test_missed_hours_are_caught_up_in_order_and_dated_when_they_were_written(
     tmp_path: Path,
 ):
     path = tmp_path / "m.db"

@@ -148,7 +148,9 @@ def _kept(copy: Path, pruned_before: int) -> Iterator[ChangeRow]:
 
 
 @pytest.mark.parametrize("size", [SHORT, pytest.param(FULL, marks=pytest.mark.prove)])
-async def test_a_store_of_400_days_holds_what_it_should_and_no_more(tmp_path: Path, size: Size):
+async def test_a_store_of_400_days_holds_the_retained_rows_and_no_others(
+    tmp_path: Path, size: Size
+):
     run = Long(tmp_path, size)
     await run.run()
     print("\n  day    rows       bytes  peak KiB")

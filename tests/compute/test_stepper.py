@@ -153,7 +153,7 @@ async def test_an_asset_reads_the_same_among_any_others_in_any_order(
     assert select_tickers(held, chosen) == select_tickers(whole, chosen)
 
 
-def test_every_cell_that_should_read_does_so_first_on_its_two_hundredth_bar(whole: Content):
+def test_every_cell_has_its_first_reading_on_bar_200(whole: Content):
     closes = closes_of(whole)
     firsts: dict[tuple[str, str, str], tuple[Any, ...]] = {}
     for row in whole["changes"]:

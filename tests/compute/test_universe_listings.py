@@ -102,7 +102,7 @@ def test_a_perpetual_belongs_to_the_same_coin_as_the_spot_market(packaged: Unive
             assert belongs_to == base(listing.symbol), asset.ticker
 
 
-def test_the_memecoin_and_index_spx_is_nowhere(packaged: Universe):
+def test_the_ambiguous_symbol_spx_is_not_listed(packaged: Universe):
     assert [asset for asset, each in every_listing(packaged) if "SPX" in each.symbol] == []
 
 

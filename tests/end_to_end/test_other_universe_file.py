@@ -123,7 +123,7 @@ def test_the_enums_of_the_tools_lose_the_class_that_is_gone(before_and_after):
     )
 
 
-def test_the_running_stats_count_what_the_second_replay_published(before_and_after):
+def test_the_running_stats_count_the_rows_of_the_second_replay(before_and_after):
     before, after = (answers["stats"] for answers in before_and_after)
     assert before["window"]["until"] < after["window"]["until"]
     totals = [stats["universe_tier"]["total_signals"] for stats in (before, after)]

@@ -179,7 +179,7 @@ def replace_alerts(universe: Universe, followed: Iterable[str]) -> Universe:
     return Universe(assets=assets, renamed_on=universe.renamed_on)
 
 
-async def test_an_audit_of_a_store_whose_engines_have_not_begun_is_clean(
+async def test_an_audit_is_clean_if_the_alert_engines_have_not_begun(
     tmp_path: Path, bars_folder: Path, universe: Universe
 ):
     path = tmp_path / "m.db"

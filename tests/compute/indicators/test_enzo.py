@@ -88,7 +88,7 @@ def test_the_average_range_agrees_with_ta_lib_once_its_different_seed_has_decaye
     assert values > size.readings - 200 * len(recorded(size))
 
 
-def test_kama_agrees_with_ta_lib_on_prices_that_stand_still_and_run_straight():
+def test_kama_agrees_with_ta_lib_on_flat_and_on_straight_prices():
     # Whole numbers keep TA-Lib's running sum of changes exact, so its 0/0 is an exact one too.
     random = np.random.default_rng(11)
     moves = np.repeat(random.integers(-1, 2, 400), random.integers(1, 25, 400))
@@ -108,7 +108,7 @@ def test_a_market_that_never_moved_has_no_slope():
 
 
 @pytest.mark.parametrize("side", [1, -1])
-def test_a_straight_trend_is_left_on_the_eleventh_bar_of_standing_still(side):
+def test_a_straight_trend_ends_on_the_eleventh_unchanged_bar(side):
     # At one a bar KAMA's gain is 4/9 and it lags by 5/4, the ATR is 1 and s = 5. After k >= 5
     # still bars s = 5/4 (5/9)^(k-5) (1 - (5/9)^5) / (13/14)^k: 0.131 at k = 10, 0.079 at 11.
     values, readings = run(1000.0 + side * np.r_[np.arange(220.0), [219.0] * 20])

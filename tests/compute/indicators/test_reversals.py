@@ -148,7 +148,7 @@ def test_a_market_that_never_moved_has_an_rsi_of_50_and_no_reversal():
     assert readings == [0] * 61
 
 
-def test_an_rsi_keeps_its_value_however_long_the_market_then_stands_still():
+def test_an_rsi_keeps_its_value_while_prices_do_not_change():
     values, _ = run(np.array([1.0] * 30 + [2.0] + [1.5] * 700))
     # After a gain of 1 the average gain is 13/14 of 1/14, the average loss half of 1/14.
     np.testing.assert_allclose(values["rsi"][31:], 100 * (13 / 14) / (13 / 14 + 0.5), rtol=1e-9)

@@ -58,7 +58,7 @@ def around_the_clock(day: int) -> list[RawBar]:
     return [half(opened, 100.0 + place) for place, opened in enumerate(openings)]
 
 
-def test_it_is_a_venue_whose_bars_may_come_a_quarter_of_an_hour_late():
+def test_bars_may_come_a_quarter_of_an_hour_after_their_close():
     venue: Venue = AlpacaVenue("key", "secret")
     assert (venue.name, venue.delay_s) == ("alpaca", 900)
 
@@ -122,7 +122,7 @@ async def test_only_bars_that_close_in_the_window_are_requested_and_the_newest_e
     }
 
 
-async def test_the_free_plan_gives_every_bar_at_the_full_hour_at_which_it_closes():
+async def test_the_free_plan_returns_every_bar_at_the_full_hour_at_which_it_closes():
     now_s = 0
     async with run_alpaca_double(lambda: now_s * 1000) as alpaca:
         venue = alpaca.create_venue()
@@ -386,14 +386,14 @@ async def test_temporary_failures_are_not_permanent(alpaca: AlpacaDouble, troubl
     assert error.retry_after_s is None
 
 
-async def test_a_clock_that_is_ahead_is_not_taken_for_a_refused_key(alpaca: AlpacaDouble):
+async def test_a_clock_that_is_ahead_is_not_reported_as_a_refused_key(alpaca: AlpacaDouble):
     message = "subscription does not permit querying recent SIP data"
     error = await failure(alpaca, Failure(status=403, message=message))
     assert not error.is_permanent
     assert "clock" in error.reason
 
 
-async def test_a_socket_that_hangs_is_given_up(alpaca: AlpacaDouble):
+async def test_a_socket_that_hangs_times_out(alpaca: AlpacaDouble):
     alpaca.hold()
     error = await failure(alpaca, timeout_s=0.05)
     assert error.reason == "alpaca did not answer within 0.05 s"

@@ -193,7 +193,7 @@ async def test_bars_of_a_relisted_symbol_come_within_an_hour(
     assert await client.fetch_bars("BTC/USDT", *span)
 
 
-async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
+async def test_a_symbol_delisted_between_two_lists_is_reported_as_unknown(
     double: VenuesDouble, opened: Open
 ) -> None:
     double.get_venue("binance").add_listing("BTC/USDT", make_market())
@@ -206,7 +206,7 @@ async def test_a_symbol_that_went_away_between_lists_is_named_unknown(
 
 
 @every
-async def test_a_symbol_that_is_not_listed_is_named_unknown(
+async def test_a_symbol_that_is_not_listed_is_reported_as_unknown(
     double: VenuesDouble, opened: Open, name: str
 ) -> None:
     double.get_venue(name).add_listing(SYMBOLS[name][0].replace("BTC", "DOGE"), make_market())
@@ -253,7 +253,7 @@ async def test_a_venue_that_refuses_the_country_refuses_for_good(
     assert (await refusal(opened(name).fetch_symbols())).is_permanent
 
 
-async def test_a_venue_that_hangs_is_given_up(
+async def test_a_request_that_hangs_times_out(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     venue = double.get_venue("binance")

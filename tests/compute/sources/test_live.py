@@ -51,7 +51,7 @@ def without_times(rows: list[ChangeRow]) -> list[tuple[object, ...]]:
     return [(r.ticker, r.indicator, r.timeframe, r.close_time, r.before, r.after) for r in rows]
 
 
-async def test_a_first_start_builds_history_in_silence_and_shows_what_changes_from_then_on(
+async def test_a_first_start_builds_history_in_silence_and_publishes_later_changes(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -117,7 +117,7 @@ async def test_an_asset_removed_before_its_first_bar_is_neither_late_nor_pending
         assert (await one.store.snapshot()).late_tickers == ()
 
 
-async def test_nothing_is_served_before_history_is_whole(
+async def test_nothing_is_served_before_history_is_complete(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     await list_all_markets(double)
@@ -257,7 +257,7 @@ async def test_if_a_venue_fails_its_asset_is_late_with_a_reason_and_loses_no_bar
         assert await one.load_closes("ETH") == [NEXT]
 
 
-async def test_requests_that_hang_are_given_up_and_lose_no_bar(
+async def test_requests_that_hang_time_out_and_lose_no_bar(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)
@@ -468,7 +468,7 @@ async def test_no_request_is_sent_while_a_session_is_closed(
 
 
 @pytest.mark.parametrize("skew_ms", [-45_000, 45_000])
-async def test_a_wrong_clock_stops_computing_and_says_so(
+async def test_a_wrong_clock_stops_computing_with_an_error(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path, skew_ms: int
 ) -> None:
     await list_all_markets(double)
@@ -493,7 +493,7 @@ async def test_one_venue_with_a_wrong_clock_stops_nothing(
         assert one.runs.late_tickers == ()
 
 
-async def test_a_revised_bar_stands_as_it_was_stepped_and_is_logged_once(
+async def test_a_revised_bar_stays_as_it_was_stepped_and_is_logged_once(
     double: VenuesDouble, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = await list_all_markets(double)

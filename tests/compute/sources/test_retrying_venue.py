@@ -98,7 +98,7 @@ async def test_no_more_calls_are_under_way_at_once_than_are_allowed(
 @pytest.mark.parametrize(
     ("spread", "waits"), [(0.0, [0.5, 1, 2]), (0.5, [0.75, 1.5, 3]), (1.0, [1, 2, 4])]
 )
-async def test_waits_double_and_are_spread_from_their_half_to_their_whole(
+async def test_waits_double_and_vary_from_half_to_all_of_their_length(
     venue: ScriptedVenue, clock: SleepClock, spread: float, waits: list[float]
 ) -> None:
     venue.failures.extend([busy(), busy(), busy()])

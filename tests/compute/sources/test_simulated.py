@@ -174,7 +174,7 @@ async def test_another_seed_is_another_market():
     assert abs(np.corrcoef(returns(ours.bars)[:600], returns(theirs.bars)[:600])[0, 1]) < 0.2
 
 
-async def test_the_market_of_the_default_seed_stays_what_it_is():
+async def test_the_market_of_the_default_seed_never_changes():
     """Stores continue from the bars they have, so another digest would break running services."""
     digest = hashlib.sha256()
     source = market()
@@ -195,7 +195,7 @@ async def test_the_market_of_the_default_seed_stays_what_it_is():
         (date(2028, 7, 3), 4),
     ],
 )
-async def test_early_closes_begin_in_2027_so_that_no_market_loses_bars_it_had(eve: date, bars: int):
+async def test_early_closes_begin_in_2027_so_that_no_stored_bar_is_lost(eve: date, bars: int):
     assert date(2027, 1, 1) == XSIM_IRREGULAR_SINCE
     start = compute_midnight_s(eve)
     for ticker in STOCKS[:2]:
@@ -215,7 +215,7 @@ async def test_every_bar_is_one_that_the_service_accepts():
         assert (bars.volume > 0).all()
 
 
-async def test_a_bar_opens_where_the_one_before_closed():
+async def test_a_bar_opens_at_the_close_of_the_one_before():
     bars = (await history("BTC", 30)).bars
     adjoining = np.diff(bars.close_time) == HOUR_S
     assert (bars.open[1:][adjoining] == bars.close[:-1][adjoining]).all()

@@ -49,7 +49,7 @@ async def bars(client: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
     return page
 
 
-async def test_a_page_is_filled_symbol_by_symbol_and_the_token_goes_on(
+async def test_a_page_is_filled_symbol_by_symbol_and_the_token_continues_it(
     evening_double: VenuesDouble, client: httpx.AsyncClient
 ) -> None:
     both = {"symbols": "NVDA,AAPL,GONE"}

@@ -19,7 +19,7 @@ def shown(of: Market, now: int = NOW, limit: int = 4) -> list[RawBar]:
     return of.get_page(now, 0, EVER, limit, is_newest=True)
 
 
-def test_the_forming_bar_is_shown_last_and_is_not_yet_what_it_will_be() -> None:
+def test_the_forming_bar_is_shown_last_and_is_not_final() -> None:
     forming = shown(make_market())[-1]
     assert forming.open_time == HOUR
     assert forming != make_bar(0)

@@ -93,7 +93,9 @@ async def test_bars_since_a_time_are_read_and_the_forming_one_comes_last(
 
 
 @every
-async def test_a_page_holds_what_the_venue_allows(double: VenuesDouble, name: str) -> None:
+async def test_a_page_holds_as_many_bars_as_the_venue_allows(
+    double: VenuesDouble, name: str
+) -> None:
     symbol = listed(double, name, before=5400)
     most, first = PAGES[name]
     async with open_exchange(double, name) as exchange:
@@ -124,7 +126,7 @@ async def test_settlements_of_a_perpetual_are_read(
 
 
 @pytest.mark.parametrize(("name", "symbol"), PERPETUALS.items())
-async def test_a_page_of_settlements_holds_what_the_venue_allows(
+async def test_a_page_holds_as_many_settlements_as_the_venue_allows(
     double: VenuesDouble, name: str, symbol: str
 ) -> None:
     listed(double, name, before=700)

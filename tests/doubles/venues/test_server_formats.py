@@ -29,7 +29,7 @@ async def read(client: httpx.AsyncClient, path: str, **query: Any) -> Any:
     return (await client.get(path, params=query)).json()
 
 
-async def test_binance_gives_prices_as_text_and_the_last_millisecond_of_a_bar(
+async def test_binance_returns_prices_as_text_and_the_last_millisecond_of_a_bar(
     client: httpx.AsyncClient,
 ) -> None:
     path = "/api.binance.com/api/v3/klines"

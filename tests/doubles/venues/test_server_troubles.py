@@ -104,9 +104,7 @@ async def test_retry_after_is_in_the_headers_and_not_in_the_exception(
 
 
 @every
-async def test_a_truncated_answer_is_taken_for_no_bars_at_all(
-    double: VenuesDouble, name: str
-) -> None:
+async def test_a_truncated_response_reads_as_no_bars(double: VenuesDouble, name: str) -> None:
     venue = double.get_venue(name)
     venue.add_listing(SYMBOLS[name][0], make_market())
     async with open_exchange(double, name) as exchange:
@@ -131,7 +129,7 @@ async def test_a_hanging_socket_is_a_timeout(double: VenuesDouble, name: str) ->
 
 
 @every
-async def test_a_symbol_that_went_away_between_lists_is_refused(
+async def test_a_symbol_delisted_between_two_lists_is_refused(
     double: VenuesDouble, name: str
 ) -> None:
     venue, symbol = double.get_venue(name), SYMBOLS[name][0]
