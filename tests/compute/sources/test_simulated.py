@@ -108,7 +108,7 @@ def test_the_origin_is_parsed_from_the_name_that_a_store_remembers():
 
 
 def test_an_origin_is_a_midnight():
-    with pytest.raises(ValueError, match="no UTC midnight"):
+    with pytest.raises(ValueError, match="not a UTC midnight"):
         SimulatedSource(packaged(), ORIGIN + HOUR_S, ManualClock(FAR))
 
 
